@@ -1,0 +1,84 @@
+"""The closed set of reasons for which a command is refused: a stable code and what it means, by family.
+
+Codes are part of the interface: programs branch on them, so a released code keeps its meaning. Every ``Rejected`` carries
+one of these and a sentence of its own that names field and rule.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_PROTOCOL: Final = {
+    "bad_field": "A field breaks its own rule, whatever the state.",
+    "bad_json": "The text is not a JSON command.",
+    "broken_rule": "A rule failed on this entry because of a defect of this release; the entry changes nothing.",
+    "request_expired": "The request was made before the oldest epoch still remembered, so a repetition could not be told.",
+    "request_id_reused": "The request id belongs to another applied command.",
+    "state_id_not_above": "The state id is not a version-7 UUID above the one that it follows.",
+    "unknown_command": "This release does not know the command or its version.",
+    "unknown_field": "The command has no such field.",
+}
+
+_CLUSTER: Final = {
+    "already_founded": "The cluster exists; it can be founded only once.",
+    "bad_setting": "The value lies outside the bounds of the setting.",
+    "stale_term": "The term is not above the last one of the role.",
+    "unknown_setting": "This release does not know the setting.",
+}
+
+_NODES: Final = {
+    "duplicate_address": "Another node that has not left has this address.",
+    "duplicate_id": "A node with this id exists or existed; ids are never reused.",
+    "duplicate_name": "A node with this name exists or existed; names are never reused.",
+    "duplicate_token": "The same token is asked for twice.",
+    "token_owned": "A token belongs to another node.",
+    "unknown_node": "No such node is registered.",
+    "wrong_node_state": "The node's state does not allow it.",
+}
+
+_OPERATIONS: Final = {
+    "gate_not_met": "Not every node that matters has acknowledged enough.",
+    "generation_not_committed": "The CDC generation made for the operation is not committed.",
+    "generation_not_published": "The CDC generation made for the operation is not published.",
+    "operations_in_flight": "An operation in flight has a plan that this would break.",
+    "past_point_of_no_return": "The operation can only go on: a new owner may already be read.",
+    "range_locked": "A range that would change is locked by another operation.",
+    "unknown_operation": "No such operation is known.",
+    "wrong_stage": "The operation is not in the stage that this follows.",
+}
+
+_SCHEMA: Final = {
+    "bad_key": "The key columns are missing, repeated, unknown or of a type that no key may have.",
+    "column_exists": "The table has a column of this name already.",
+    "keyspace_exists": "A keyspace of this name exists.",
+    "keyspace_not_empty": "The keyspace has tables.",
+    "replication_impossible": "There are fewer normal nodes than replicas asked for.",
+    "table_exists": "A table of this name exists.",
+    "table_id_reused": "The table id belongs or belonged to a table; ids are never reused.",
+    "unknown_keyspace": "No such keyspace.",
+    "unknown_strategy": "This release does not know the replication strategy.",
+    "unknown_table": "No such table.",
+    "unknown_type": "No such column type, or one that this release does not support.",
+}
+
+_CDC: Final = {
+    "digest_mismatch": "The digest is not that of the generation's data.",
+    "generation_exists": "A generation of this id exists or is being prepared.",
+    "generation_incomplete": "Parts of the generation's data are missing.",
+    "generation_optimal": "The current generation matches the token owners already.",
+    "generation_outdated": "The token owners changed since the generation was described.",
+    "generation_prepared": "Another generation is being prepared.",
+    "horizon_below_floor": "The horizon is below the one found at registration.",
+    "horizon_frozen": "The horizon may not rise now: a generation is waiting for its timestamp.",
+    "low_watermark_went_back": "The low watermark may only rise.",
+    "next_generation_not_committed": "The generation operates still: none follows it.",
+    "stale_incarnation": "A later incarnation of the writer is registered, or this one was never.",
+    "timestamp_not_above_horizon": "A writer may already route writes at or above the timestamp.",
+    "timestamp_not_above_previous": "The timestamp is not above the last generation's.",
+    "unknown_generation": "No such generation.",
+    "unknown_writer": "No such CDC writer is registered.",
+    "writers_behind": "A registered writer is not done with the generation.",
+}
+
+CODES: Final[dict[str, str]] = {**_PROTOCOL, **_CLUSTER, **_NODES, **_OPERATIONS, **_SCHEMA, **_CDC}
+"""Code to its meaning, one sentence each."""
