@@ -1,0 +1,34 @@
+"""Ranges of the token ring: ``(start, end]``, half open below, wrapping when ``start >= end``.
+
+``(t, t]`` is the whole ring. A sorted tuple of distinct tokens cuts the ring into as many ranges, each named by its end; the
+first one wraps (it starts at the last token). Every lookup is a bisection over those ends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from ringlog.kernel.values import Token
+
+Range = tuple[Token, Token]
+"""``(start, end]``."""
+
+
+def in_range(token: Token, start: Token, end: Token) -> bool:
+    """True if ``token`` lies in ``(start, end]``."""
+    if start < end:
+        return start < token <= end
+    return token > start or token <= end
+
+
+def index_at(ends: Sequence[Token], token: Token) -> int:
+    """Index of the range that holds ``token``, given all range ends in ascending order. O(log n); ``ends`` is not empty."""
+    assert ends, "an empty ring has no ranges"
+    index = bisect_left(ends, token)
+    return index if index < len(ends) else 0
+
+
+def ranges_between(ends: Sequence[Token]) -> tuple[Range, ...]:
+    """The ranges into which ascending distinct ``ends`` cut the ring, in that order; the first one wraps."""
+    return tuple((ends[index - 1], end) for index, end in enumerate(ends))
