@@ -11,10 +11,11 @@ from typing import Final
 _PROTOCOL: Final = {
     "bad_field": "A field breaks its own rule, whatever the state.",
     "bad_json": "The text is not a JSON command.",
-    "broken_rule": "A rule failed on this entry because of a defect of this release; the entry changes nothing.",
+    "broken_rule": "A rule of this release has a defect and failed: an author appends nothing, a reader halts.",
     "request_expired": "The request was made before the oldest epoch still remembered, so a repetition could not be told.",
     "request_id_reused": "The request id belongs to another applied command.",
-    "state_id_not_above": "The state id is not a version-7 UUID above the one that it follows.",
+    "state_id_not_above": "The state id is not above the one that it follows.",
+    "undecodable": "The payload of a known command could not be read.",
     "unknown_command": "This release does not know the command or its version.",
     "unknown_field": "The command has no such field.",
 }

@@ -1,0 +1,70 @@
+"""Rules of the cluster as a whole: founding, settings, who acts in a role, and the barrier that changes nothing."""
+
+from __future__ import annotations
+
+from immutables import Map
+
+from ringlog.kernel.commands.model import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.rules import NAME_RULE, broken_field
+from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.settings import SETTINGS, broken_setting
+from ringlog.kernel.state import ClusterState, Term, advance
+from ringlog.kernel.values import is_name
+
+TERM_MAX = 2**62
+
+
+def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, context: Context) -> Decision:
+    """Name and settings of a new cluster; its id is the entry's."""
+    if (broken := broken_field((is_name(command.name), "name", NAME_RULE))) is not None:
+        return broken
+    if state.epoch > 0:
+        return Rejected("already_founded", f"the cluster {state.name} exists since epoch 1")
+    settings = _with_settings(state, command.settings)
+    if isinstance(settings, Rejected):
+        return settings
+    return Accepted(advance(state, context.epoch, name=command.name, settings=settings))
+
+
+def decide_change_settings(state: ClusterState, command: ChangeSettings, context: Context) -> Decision:
+    """Known settings, sane values; all or none."""
+    if (broken := broken_field((len(command.settings) > 0, "settings", "must name at least one setting"))) is not None:
+        return broken
+    settings = _with_settings(state, command.settings)
+    if isinstance(settings, Rejected):
+        return settings
+    return Accepted(advance(state, context.epoch, settings=settings))
+
+
+def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) -> Map[str, int] | Rejected:
+    """The settings of ``state`` with ``changes``; the same object if nothing differs."""
+    names = [name for name, _ in changes]
+    if len(set(names)) < len(names):
+        return Rejected("bad_field", "settings: must name each setting once")
+    if unknown := sorted(set(names) - SETTINGS.keys()):
+        return Rejected("unknown_setting", f"settings: {unknown[0]} is not a setting")
+    settings = state.settings.update(dict(changes))
+    if (broken := broken_setting(settings)) is not None:
+        return Rejected("bad_setting", f"settings: {broken}")
+    return state.settings if settings == state.settings else settings
+
+
+def decide_take_over(state: ClusterState, command: TakeOver, context: Context) -> Decision:
+    """A greater term of a role: its instance acts from this epoch on, and every earlier one stops when it folds this."""
+    broken = broken_field(
+        (is_name(command.role), "role", NAME_RULE),
+        (is_name(command.instance), "instance", NAME_RULE),
+        (1 <= command.term <= TERM_MAX, "term", f"must be between 1 and {TERM_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    last = state.terms.get(command.role)
+    if last is not None and command.term <= last.term:
+        return Rejected("stale_term", f"term: {command.term} is not above {last.term}, held by {last.instance}")
+    term = Term(command.role, command.instance, command.term, context.epoch)
+    return Accepted(advance(state, context.epoch, terms=state.terms.set(command.role, term)))
+
+
+def decide_noop(state: ClusterState, _command: Noop, _context: Context) -> Decision:
+    """Always passes; the epoch and the history are all that it changes."""
+    return Accepted(state)

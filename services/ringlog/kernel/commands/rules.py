@@ -1,0 +1,24 @@
+"""The shape of a field rule: what a command's own fields must obey, whatever the state.
+
+Values have the right Python type already (the schema of the record sees to that); these rules are about their range.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.outcome import Rejected
+
+Check = tuple[bool, str, str]
+"""Whether it holds, the field, and the rule in words."""
+
+
+def broken_field(*checks: Check) -> Rejected | None:
+    """``bad_field`` for the first check that does not hold, naming field and rule; None if all hold."""
+    for holds, field, rule in checks:
+        if not holds:
+            return Rejected("bad_field", f"{field}: {rule}")
+    return None
+
+
+NAME_RULE = "must be 1 to 100 letters, digits or _ . - and begin with a letter or digit"
+IDENTIFIER_RULE = "must be a letter followed by up to 47 letters, digits or _"
+UUID_RULE = "must be a canonical lower-case UUID"

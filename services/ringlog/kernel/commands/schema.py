@@ -1,0 +1,209 @@
+"""Rules of the schema: keyspaces and tables.
+
+Versions come from inside the entry (its state id), never from hashing the schema: the schema version is that of the last schema
+command, a table's that of the last one that touched it. Table ids are remembered for ever, also those of dropped tables.
+
+A keyspace under a replication setting that is in use shares its placement. A new setting brings a placement of its own, which a
+plan in flight would not know; dropping the last user of a setting removes a placement that a plan in flight may hold. Both wait
+until nothing is in flight.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands.model import (
+    AlterTable,
+    CdcOptions,
+    Column,
+    CreateKeyspace,
+    CreateTable,
+    DropKeyspace,
+    DropTable,
+)
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
+from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.ownership.placements import new_placement, replication_key
+from ringlog.kernel.schema.types import TYPES
+from ringlog.kernel.state import ClusterState, Keyspace, Table, advance, in_order
+from ringlog.kernel.values import is_identifier, is_uuid
+
+FACTOR_MAX = 64
+COLUMNS_MAX = 1_000
+KEY_COLUMNS_MAX = 100
+TTL_MAX_S = 2**31 - 1
+ENDED_STAGES = ("finished", "cancelled")
+
+
+def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: Context) -> Decision:
+    """A new keyspace; the first one of a replication setting brings its placement."""
+    replication = command.replication
+    broken = broken_field(
+        (is_identifier(command.name), "name", IDENTIFIER_RULE),
+        (1 <= replication.factor <= FACTOR_MAX, "replication.factor", f"must be between 1 and {FACTOR_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    if replication.strategy != "simple":
+        return Rejected("unknown_strategy", f"replication.strategy: {replication.strategy!r} is not known; simple is")
+    if command.name in state.keyspaces:
+        return Rejected("keyspace_exists", f"name: the keyspace {command.name} exists")
+    normal = sum(node.state == "normal" for _, node in in_order(state.nodes))
+    if replication.factor > normal:
+        detail = f"replication.factor: {replication.factor} replicas need as many normal nodes, there are {normal}"
+        return Rejected("replication_impossible", detail)
+    key = replication_key(replication)
+    placements = state.placements
+    if key not in placements:
+        if flying := _in_flight(state):
+            return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
+        placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
+    keyspace = Keyspace(command.name, replication, context.state_id)
+    keyspaces = state.keyspaces.set(keyspace.name, keyspace)
+    return _accept(state, context, keyspaces=keyspaces, placements=placements)
+
+
+def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Context) -> Decision:
+    """Only an empty keyspace; the last one of a replication setting takes the placement with it."""
+    if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
+        return broken
+    keyspace = state.keyspaces.get(command.name)
+    if keyspace is None:
+        return Rejected("unknown_keyspace", f"name: there is no keyspace {command.name}")
+    if tables := [name for name, table in in_order(state.tables) if table.keyspace == command.name]:
+        return Rejected(
+            "keyspace_not_empty", f"name: {command.name} has {len(tables)} tables, the first is {tables[0]}"
+        )
+    keyspaces = state.keyspaces.delete(command.name)
+    placements = state.placements
+    key = replication_key(keyspace.replication)
+    if all(replication_key(other.replication) != key for _, other in in_order(keyspaces)):
+        if flying := _in_flight(state):
+            return Rejected("operations_in_flight", f"name: the last keyspace under {key} while in flight: {flying}")
+        placements = placements.delete(key)
+    return _accept(state, context, keyspaces=keyspaces, placements=placements)
+
+
+def decide_create_table(state: ClusterState, command: CreateTable, context: Context) -> Decision:
+    """A new table under an id that no table ever had."""
+    broken = broken_field(
+        (is_identifier(command.keyspace), "keyspace", IDENTIFIER_RULE),
+        (is_identifier(command.name), "name", IDENTIFIER_RULE),
+        (is_uuid(command.id), "id", UUID_RULE),
+        *_cdc_checks(command.cdc),
+    )
+    if broken is not None:
+        return broken
+    if command.keyspace not in state.keyspaces:
+        return Rejected("unknown_keyspace", f"keyspace: there is no keyspace {command.keyspace}")
+    full_name = f"{command.keyspace}.{command.name}"
+    if full_name in state.tables:
+        return Rejected("table_exists", f"name: the table {full_name} exists")
+    if command.id in state.table_ids:
+        return Rejected("table_id_reused", f"id: {command.id} is or was that of {state.table_ids[command.id]}")
+    if (wrong := _wrong_columns(command.columns, ()) or _wrong_key(command)) is not None:
+        return wrong
+    table = Table(
+        id=command.id,
+        keyspace=command.keyspace,
+        name=command.name,
+        columns=command.columns,
+        partition_key=command.partition_key,
+        clustering_key=command.clustering_key,
+        cdc=command.cdc,
+        version=context.state_id,
+        changed=context.epoch,
+    )
+    tables = state.tables.set(full_name, table)
+    return _accept(state, context, tables=tables, table_ids=state.table_ids.set(table.id, full_name))
+
+
+def decide_alter_table(state: ClusterState, command: AlterTable, context: Context) -> Decision:
+    """More columns after those there are; CDC options as a whole."""
+    table = _find_table(state, command.keyspace, command.name)
+    if isinstance(table, Rejected):
+        return table
+    something = command.add_columns != () or command.cdc is not None
+    broken = broken_field(
+        (something, "add_columns", "must name a column unless cdc is given"),
+        *(_cdc_checks(command.cdc) if command.cdc is not None else ()),
+    )
+    wrong = broken or _wrong_columns(command.add_columns, table.columns)
+    if wrong is not None:
+        return wrong
+    altered = Table(
+        id=table.id,
+        keyspace=table.keyspace,
+        name=table.name,
+        columns=table.columns + command.add_columns,
+        partition_key=table.partition_key,
+        clustering_key=table.clustering_key,
+        cdc=command.cdc if command.cdc is not None else table.cdc,
+        version=context.state_id,
+        changed=context.epoch,
+    )
+    return _accept(state, context, tables=state.tables.set(table.full_name, altered))
+
+
+def decide_drop_table(state: ClusterState, command: DropTable, context: Context) -> Decision:
+    """The table goes, its id stays taken."""
+    table = _find_table(state, command.keyspace, command.name)
+    if isinstance(table, Rejected):
+        return table
+    return _accept(state, context, tables=state.tables.delete(table.full_name))
+
+
+def _accept(state: ClusterState, context: Context, **parts: object) -> Accepted:
+    return Accepted(advance(state, context.epoch, schema_version=context.state_id, **parts))
+
+
+def _in_flight(state: ClusterState) -> str:
+    """The ids of the operations that have not ended, in words; empty if there are none."""
+    return ", ".join(name for name, operation in in_order(state.operations) if operation.stage not in ENDED_STAGES)
+
+
+def _find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:
+    broken = broken_field(
+        (is_identifier(keyspace), "keyspace", IDENTIFIER_RULE),
+        (is_identifier(name), "name", IDENTIFIER_RULE),
+    )
+    if broken is not None:
+        return broken
+    table = state.tables.get(f"{keyspace}.{name}")
+    return table if table is not None else Rejected("unknown_table", f"name: there is no table {keyspace}.{name}")
+
+
+def _cdc_checks(cdc: CdcOptions) -> tuple[tuple[bool, str, str], ...]:
+    return (
+        (cdc.preimage in ("false", "true", "full"), "cdc.preimage", "must be false, true or full"),
+        (cdc.delta in ("full", "keys"), "cdc.delta", "must be full or keys"),
+        (0 <= cdc.ttl <= TTL_MAX_S, "cdc.ttl", f"must be between 0 and {TTL_MAX_S} seconds"),
+    )
+
+
+def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...]) -> Rejected | None:
+    """What is wrong with new columns beside the present ones."""
+    if len(added) + len(present) > COLUMNS_MAX:
+        return Rejected("bad_field", f"columns: must be at most {COLUMNS_MAX}")
+    names = {column.name for column in present}
+    for column in added:
+        if not is_identifier(column.name):
+            return Rejected("bad_field", f"columns.name: {IDENTIFIER_RULE}")
+        if column.name in names:
+            return Rejected("column_exists", f"columns: {column.name} is there already")
+        if column.type not in TYPES:
+            return Rejected("unknown_type", f"columns: {column.name} is of unknown type {column.type!r}")
+        names.add(column.name)
+    return None
+
+
+def _wrong_key(command: CreateTable) -> Rejected | None:
+    """What is wrong with the primary key. Its order is that of the key fields, which need not be that of the columns."""
+    if not command.partition_key:
+        return Rejected("bad_key", "partition_key: must name at least one column")
+    key = command.partition_key + command.clustering_key
+    if len(key) > KEY_COLUMNS_MAX:
+        return Rejected("bad_key", f"partition_key, clustering_key: must be at most {KEY_COLUMNS_MAX} columns")
+    if len(set(key)) < len(key):
+        return Rejected("bad_key", "partition_key, clustering_key: must name each column once")
+    if missing := [name for name in key if name not in {column.name for column in command.columns}]:
+        return Rejected("bad_key", f"partition_key, clustering_key: {missing[0]} is not a column")
+    return None

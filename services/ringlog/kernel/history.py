@@ -1,0 +1,52 @@
+"""The memory of what was applied: which request and which state id made which epoch.
+
+It answers the questions on which exactly-once rests: was this request applied already (and was it this command), what followed
+that state, and is a request so old that nobody can tell. Bounded by the setting ``history_entries``.
+
+Invariants: it holds exactly the epochs from ``max(oldest, 1)`` to the state's epoch; ``oldest`` never goes back, also when the
+bound is raised later; ``requests`` and ``states`` are indexes of ``entries`` and say nothing of their own.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.state import Applied, ClusterState, History
+from ringlog.kernel.values import Epoch
+
+
+def remember(history: History, applied: Applied, entries_max: int) -> History:
+    """``history`` after ``applied``, with the oldest entries dropped so that at most ``entries_max`` remain."""
+    entries = history.entries.set(applied.epoch, applied)
+    requests = history.requests.set(applied.request_id, applied.epoch)
+    states = history.states.set(applied.state_id, applied.epoch)
+    oldest = max(history.oldest, applied.epoch - entries_max + 1) if applied.epoch >= entries_max else history.oldest
+    for epoch in range(max(history.oldest, 1), oldest):
+        forgotten = entries[epoch]
+        entries = entries.delete(epoch)
+        requests = requests.delete(forgotten.request_id)
+        states = states.delete(forgotten.state_id)
+    return History(oldest, entries, requests, states)
+
+
+def find_request(state: ClusterState, request_id: str) -> Applied | None:
+    """The applied entry of that request, if it is still remembered."""
+    epoch = state.history.requests.get(request_id)
+    return None if epoch is None else state.history.entries[epoch]
+
+
+def find_state(state: ClusterState, state_id: str) -> Applied | None:
+    """The applied entry that made that state, if it is still remembered."""
+    epoch = state.history.states.get(state_id)
+    return None if epoch is None else state.history.entries[epoch]
+
+
+def successor(state: ClusterState, state_id: str | None) -> Applied | None:
+    """The entry applied right after that state (after the empty state for None); None if there is none or it is forgotten."""
+    if state_id is None:
+        return state.history.entries.get(1)
+    before = find_state(state, state_id)
+    return None if before is None else state.history.entries.get(before.epoch + 1)
+
+
+def is_expired(state: ClusterState, since_epoch: Epoch) -> bool:
+    """True if a request made at ``since_epoch`` could have been applied and forgotten, or claims an epoch to come."""
+    return since_epoch < state.history.oldest or since_epoch > state.epoch

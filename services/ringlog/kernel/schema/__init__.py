@@ -1,0 +1,1 @@
+"""The schema: column types and how their values are written."""

@@ -1,0 +1,215 @@
+"""CQL column types: the bytes of a value, exactly as the native protocol of Cassandra and ScyllaDB has them.
+
+================== ============================== ==================================================================
+type               Python value                   bytes
+================== ============================== ==================================================================
+ascii, text        str                            ASCII / UTF-8
+blob               bytes                          as they are
+boolean            bool                           00 or 01
+tinyint smallint   int                            1, 2, 4, 8 bytes, big-endian two's complement
+int bigint
+varint             int                            the fewest bytes of big-endian two's complement
+float double       float                          IEEE 754, 4 / 8 bytes big-endian
+timestamp          int, ms since 1970 UTC         as bigint
+date               int, days since 1970-01-01     4 bytes, unsigned, 2^31 = the first of January 1970
+time               int, ns since midnight         as bigint
+uuid, timeuuid     str, canonical                 the 16 bytes; a timeuuid has version 1
+================== ============================== ==================================================================
+
+A null is no value: it is never serialised, the record around it says so. A bool is no int and an int no float: a value of
+another Python type is refused, not converted, so what was written is what is read. (The native protocol also lets an empty
+byte string stand for an "empty" number; that is refused too.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.kernel.values import is_uuid
+
+Value = str | bytes | bool | int | float
+
+TIME_MAX_NS: Final = 86_400_000_000_000 - 1
+VARINT_BYTES_MAX: Final = 1_024
+"""A bound on varint, far beyond use, so that a value's cost is bounded."""
+
+
+class TypeMismatch(ValueError):
+    """A value or its bytes do not obey a rule of the column's type. ``column`` is empty where only the type is known."""
+
+    code = "type_mismatch"
+
+    def __init__(self, type_name: str, rule: str, column: str = "") -> None:
+        super().__init__(f"{column or 'value'} of type {type_name}: {rule}")
+        self.type_name = type_name
+        self.rule = rule
+        self.column = column
+
+    def of_column(self, column: str) -> TypeMismatch:
+        """The same error with the column named."""
+        return TypeMismatch(self.type_name, self.rule, column)
+
+
+class _Broken(Exception):
+    """A rule in words; the type's name is added by the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class CqlType:
+    """``write`` gets a value of class ``python`` (checked before), ``read`` any bytes; both raise only ``_Broken``."""
+
+    name: str
+    python: type
+    write: Callable[[Value], bytes]
+    read: Callable[[bytes], Value]
+
+
+def serialize(type_name: str, value: object) -> bytes:
+    """The bytes of ``value``. Raises TypeMismatch: unknown type, other Python class, or out of the type's range."""
+    cql = _find(type_name)
+    if type(value) is not cql.python:
+        raise TypeMismatch(type_name, f"must be {cql.python.__name__}, not {type(value).__name__}")
+    try:
+        return cql.write(value)  # type: ignore[arg-type]  # its class was just checked
+    except _Broken as broken:
+        raise TypeMismatch(type_name, str(broken)) from None
+
+
+def deserialize(type_name: str, data: bytes) -> Value:
+    """The value of ``data``. Raises TypeMismatch: unknown type, or bytes that ``serialize`` of the type never gives."""
+    try:
+        return _find(type_name).read(data)
+    except _Broken as broken:
+        raise TypeMismatch(type_name, str(broken)) from None
+
+
+def _find(type_name: str) -> CqlType:
+    cql = TYPES.get(type_name)
+    if cql is None:
+        raise TypeMismatch(type_name, "unknown type")
+    return cql
+
+
+def _text(name: str, encoding: str) -> CqlType:
+    def write(value: str) -> bytes:
+        try:
+            return value.encode(encoding)
+        except UnicodeEncodeError:
+            raise _Broken(f"must be {encoding} text") from None
+
+    def read(data: bytes) -> str:
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError:
+            raise _Broken(f"must be {encoding} text") from None
+
+    return CqlType(name, str, write, read)  # type: ignore[arg-type]  # narrower than Value: serialize checks the class
+
+
+def _integer(name: str, size: int, minimum: int, maximum: int, bias: int = 0) -> CqlType:
+    """``size`` bytes of value + ``bias``: two's complement, or unsigned if there is a bias."""
+    signed = bias == 0
+
+    def write(value: int) -> bytes:
+        if not minimum <= value <= maximum:
+            raise _Broken(f"must be between {minimum} and {maximum}")
+        return (value + bias).to_bytes(size, "big", signed=signed)
+
+    def read(data: bytes) -> int:
+        if len(data) != size:
+            raise _Broken(f"must be {size} bytes")
+        value = int.from_bytes(data, "big", signed=signed) - bias
+        if not minimum <= value <= maximum:
+            raise _Broken(f"must be between {minimum} and {maximum}")
+        return value
+
+    return CqlType(name, int, write, read)  # type: ignore[arg-type]
+
+
+def _signed(name: str, size: int) -> CqlType:
+    limit = 1 << (8 * size - 1)
+    return _integer(name, size, -limit, limit - 1)
+
+
+def _floating(name: str, layout: struct.Struct) -> CqlType:
+    def write(value: float) -> bytes:
+        try:
+            return layout.pack(value)
+        except OverflowError:
+            raise _Broken(f"must fit into {layout.size} bytes") from None
+
+    def read(data: bytes) -> float:
+        if len(data) != layout.size:
+            raise _Broken(f"must be {layout.size} bytes")
+        value: float = layout.unpack(data)[0]
+        return value
+
+    return CqlType(name, float, write, read)  # type: ignore[arg-type]
+
+
+def _uuid(name: str, version: str | None) -> CqlType:
+    rule = "must be a canonical lower-case UUID" + (f" of version {version}" if version else "")
+
+    def write(value: str) -> bytes:
+        if not is_uuid(value) or (version and value[14] != version):
+            raise _Broken(rule)
+        return bytes.fromhex(value.replace("-", ""))
+
+    def read(data: bytes) -> str:
+        if len(data) != 16:
+            raise _Broken("must be 16 bytes")
+        digits = data.hex()
+        if version and digits[12] != version:
+            raise _Broken(rule)
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+    return CqlType(name, str, write, read)  # type: ignore[arg-type]
+
+
+def _write_varint(value: int) -> bytes:
+    # One more bit than the magnitude for the sign; -128 needs 8 bits, 128 needs 9.
+    size = ((value if value >= 0 else ~value).bit_length() + 8) // 8
+    if size > VARINT_BYTES_MAX:
+        raise _Broken(f"must fit into {VARINT_BYTES_MAX} bytes")
+    return value.to_bytes(size, "big", signed=True)
+
+
+def _read_varint(data: bytes) -> int:
+    if not 1 <= len(data) <= VARINT_BYTES_MAX:
+        raise _Broken(f"must be 1 to {VARINT_BYTES_MAX} bytes")
+    value = int.from_bytes(data, "big", signed=True)
+    if _write_varint(value) != data:
+        raise _Broken("must be the fewest bytes that hold the number")
+    return value
+
+
+def _read_boolean(data: bytes) -> bool:
+    if data not in (b"\x00", b"\x01"):
+        raise _Broken("must be one byte, 00 or 01")
+    return data == b"\x01"
+
+
+_ALL: Final = (
+    _text("ascii", "ascii"),
+    _text("text", "utf-8"),
+    CqlType("blob", bytes, lambda value: value, lambda data: data),  # type: ignore[arg-type, return-value]
+    CqlType("boolean", bool, lambda value: b"\x01" if value else b"\x00", _read_boolean),
+    _signed("tinyint", 1),
+    _signed("smallint", 2),
+    _signed("int", 4),
+    _signed("bigint", 8),
+    CqlType("varint", int, _write_varint, _read_varint),  # type: ignore[arg-type]
+    _floating("float", struct.Struct(">f")),
+    _floating("double", struct.Struct(">d")),
+    _signed("timestamp", 8),
+    _integer("date", 4, -(2**31), 2**31 - 1, bias=2**31),
+    _integer("time", 8, 0, TIME_MAX_NS),
+    _uuid("uuid", None),
+    _uuid("timeuuid", "1"),
+)
+
+TYPES: Final[dict[str, CqlType]] = {cql.name: cql for cql in _ALL}
+"""Type name to type: all that a column may have. Collections, tuples, counters and user-defined types are not among them."""

@@ -1,0 +1,83 @@
+"""The cluster's settings: names, defaults and bounds. Part of the state, so that every replica uses the same values.
+
+The state keeps only what was set; ``setting`` gives the value in force. All values are integers, in the unit of the rule.
+``broken_setting`` holds the bounds of each and the few rules between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.kernel.state import ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRule:
+    """Default and bounds (both included) of a setting, in ``unit``."""
+
+    default: int
+    minimum: int
+    maximum: int
+    unit: str
+    meaning: str
+
+
+_DAY_US: Final = 86_400_000_000
+
+SETTINGS: Final[dict[str, SettingRule]] = {
+    "cdc_generation_lead_us": SettingRule(
+        2_000_000, 0, _DAY_US, "microseconds", "least distance of a new generation's timestamp from its author's clock"
+    ),
+    "cdc_horizon_ahead_max_us": SettingRule(
+        60_000_000,
+        1_000_000,
+        _DAY_US,
+        "microseconds",
+        "how far ahead of its clock a validator lets a writer's horizon lie",
+    ),
+    "cdc_horizon_lead_us": SettingRule(
+        10_000_000, 100_000, _DAY_US, "microseconds", "how far ahead of its clock a CDC writer extends its horizon"
+    ),
+    "cdc_leeway_us": SettingRule(
+        5_000_000, 0, _DAY_US, "microseconds", "how far from now a write's timestamp may lie and still be accepted"
+    ),
+    "cdc_timestamp_ahead_max_us": SettingRule(
+        120_000_000,
+        1_000_000,
+        _DAY_US,
+        "microseconds",
+        "how far ahead of its clock a validator lets a generation start",
+    ),
+    "history_entries": SettingRule(10_000, 100, 1_000_000, "entries", "applied entries that are remembered"),
+    "operations_kept_max": SettingRule(100, 1, 10_000, "operations", "ended operations that are remembered"),
+    "ranges_max": SettingRule(65_536, 1, 1_048_576, "ranges", "ranges of one placement"),
+    "tokens_per_node_max": SettingRule(1_024, 1, 16_384, "tokens", "tokens that one node may own"),
+}
+
+_NOT_ABOVE: Final = (
+    ("cdc_horizon_ahead_max_us", "cdc_timestamp_ahead_max_us"),
+    ("cdc_horizon_lead_us", "cdc_horizon_ahead_max_us"),
+    ("cdc_generation_lead_us", "cdc_timestamp_ahead_max_us"),
+    ("tokens_per_node_max", "ranges_max"),
+)
+"""Pairs of which the first must not be above the second: else a writer's horizon could keep every generation from starting."""
+
+
+def setting(state: ClusterState, name: str) -> int:
+    """The value in force; ``name`` must be one of ``SETTINGS``."""
+    return state.settings.get(name, SETTINGS[name].default)
+
+
+def broken_setting(values: Mapping[str, int]) -> str | None:
+    """Names the first setting and rule that ``values`` (known names only, defaults for the others) break; None if none."""
+    for name, value in sorted(values.items()):
+        rule = SETTINGS[name]
+        if not rule.minimum <= value <= rule.maximum:
+            return f"{name}: {value} is not between {rule.minimum} and {rule.maximum} {rule.unit}"
+    for low, high in _NOT_ABOVE:
+        lower, upper = (values.get(name, SETTINGS[name].default) for name in (low, high))
+        if lower > upper:
+            return f"{low}: {lower} is above {high}, {upper}"
+    return None
