@@ -1,15 +1,17 @@
 """Placements: for every replication setting in use, who reads and who writes each range.
 
-The **canonical** layout of a setting is a pure function of the token map. For SimpleStrategy: the tokens of the normal nodes
-cut the ring into ranges ``(previous, token]``; a range belongs to the owner of its end and, clockwise from there, to the next
-distinct nodes until the factor is reached (to fewer where there are fewer nodes). The **live** placement is the canonical
-one while nothing is in flight; operations lead from one canonical layout to the next by splits and deltas.
+The **canonical** layout of a setting is a pure function of the token map. For SimpleStrategy: the tokens of the
+normal nodes cut the ring into ranges ``(previous, token]``; a range belongs to the owner of its end and, clockwise
+from there, to the next distinct nodes until the factor is reached (to fewer where there are fewer nodes). The
+**live** placement is the canonical one while nothing is in flight; operations lead from one canonical layout to the
+next by splits and deltas.
 
-Invariants: the reads of a range are part of its writes; members of a group stand in the order in which a clockwise walk from
-the range's end meets them (tokens of nodes that are moving in included); ``ends`` repeats the ends of ``ranges``.
+Invariants: the reads of a range are part of its writes; members of a group stand in the order in which a clockwise
+walk from the range's end meets them (tokens of nodes that are moving in included); ``ends`` repeats the ends of
+``ranges``.
 
-Splitting or merging ranges is no change of membership: the parts keep ``since`` of every replica and ``changed`` of the range,
-for nobody who planned a request on the whole range is wrong about a part of it. Only deltas stamp epochs.
+Splitting or merging ranges is no change of membership: the parts keep ``since`` of every replica and ``changed`` of
+the range, for nobody who planned a request on the whole range is wrong about a part of it. Only deltas stamp epochs.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ def canonical(
 def new_placement(
     replication: Replication, owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], epoch: Epoch
 ) -> Placement:
-    """The placement of a setting that was not in use before ``epoch``; ``owners`` is the token map of the normal nodes."""
+    """The placement of a setting that is in use from ``epoch`` on; ``owners``: the token map of the normal nodes."""
     ranges = canonical(replication, owners, nodes, epoch)
     return Placement(replication_key(replication), ranges, tuple(group.end for group in ranges))
 
@@ -156,7 +158,7 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
 
 
 def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
-    """The placement without the range ends at ``tokens``: each such range joins the next one, which has the same groups.
+    """The placement without the range ends at ``tokens``: each such range joins the next one, its equal.
 
     The inverse of ``split``: it may remove the last range only when nobody serves it.
     """

@@ -1,7 +1,7 @@
 """Ranges of the token ring: ``(start, end]``, half open below, wrapping when ``start >= end``.
 
-``(t, t]`` is the whole ring. A sorted tuple of distinct tokens cuts the ring into as many ranges, each named by its end; the
-first one wraps (it starts at the last token). Every lookup is a bisection over those ends.
+``(t, t]`` is the whole ring. A sorted tuple of distinct tokens cuts the ring into as many ranges, each named by its
+end; the first one wraps (it starts at the last token). Every lookup is a bisection over those ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def in_range(token: Token, start: Token, end: Token) -> bool:
 
 
 def index_at(ends: Sequence[Token], token: Token) -> int:
-    """Index of the range that holds ``token``, given all range ends in ascending order. O(log n); ``ends`` is not empty."""
+    """Index of the range that holds ``token``, given all range ends (at least one) in ascending order. O(log n)."""
     assert ends, "an empty ring has no ranges"
     index = bisect_left(ends, token)
     return index if index < len(ends) else 0

@@ -1,0 +1,64 @@
+"""The way back: a cancelled operation leaves the placements as if it had never been admitted.
+
+Steps are undone in reverse order: the inverse of the start delta, then the splits. Every range that the operation had
+locked is then the range it was, with the same members since the same epochs; ``changed`` is put back from the lock.
+That is safe: requests planned meanwhile wrote to the old group and to more, and the gaining node, once it comes back,
+is a member since a later epoch, so nothing that it answered before is counted again.
+
+The generation begun for it is dropped unless it is committed (a finer generation is still correct), or unless it
+serves another operation. From ``write_both_read_new`` on there is no way back: the new owner may have been read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from immutables import Map
+
+from ringlog.kernel.operations.progress import moved, record
+from ringlog.kernel.operations.stages import CANCELLED, PREPARED, WRITE_BOTH_READ_OLD, has_reached, target_owners
+from ringlog.kernel.outcome import Context
+from ringlog.kernel.ownership.deltas import apply_deltas
+from ringlog.kernel.ownership.placements import merge
+from ringlog.kernel.ring.ranges import index_at
+from ringlog.kernel.state import ClusterState, LockedRange, Operation, Placement, advance
+
+
+def cancel(state: ClusterState, operation: Operation, reason: str, context: Context) -> ClusterState:
+    """The state without the operation's effects; it has not passed the point of no return."""
+    prepared, generation = state.prepared, operation.generation
+    if prepared is not None and prepared.operation == operation.id:
+        prepared = None
+        generation = None
+    node = replace(state.nodes[operation.node], state="none")
+    ended = replace(moved(operation, CANCELLED, context), reason=reason, generation=generation)
+    return advance(
+        state,
+        context.epoch,
+        placements=_undone(state, operation, context),
+        nodes=state.nodes.set(node.id, node),
+        operations=record(state, ended),
+        prepared=prepared,
+    )
+
+
+def _undone(state: ClusterState, operation: Operation, context: Context) -> Map[str, Placement]:
+    placements = state.placements
+    if has_reached(operation, WRITE_BOTH_READ_OLD):
+        placements = apply_deltas(placements, operation.plan.start.inverse(), target_owners(state), context.epoch)
+    if not has_reached(operation, PREPARED):
+        return placements
+    for key, placement in sorted(placements.items()):
+        locks = tuple(lock for lock in operation.locks if lock.replication == key)
+        placements = placements.set(key, _unlocked(merge(placement, operation.plan.split_at), locks))
+    return placements
+
+
+def _unlocked(placement: Placement, locks: tuple[LockedRange, ...]) -> Placement:
+    """The placement with the ``changed`` that its ranges had when they were locked."""
+    ranges = list(placement.ranges)
+    for lock in locks:
+        index = index_at(placement.ends, lock.end)
+        assert (ranges[index].start, ranges[index].end) == (lock.start, lock.end), "a cancel restores the locked ranges"
+        ranges[index] = replace(ranges[index], changed=lock.changed)
+    return replace(placement, ranges=tuple(ranges))

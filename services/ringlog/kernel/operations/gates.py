@@ -1,0 +1,142 @@
+"""Gates: who must have acknowledged a stage before an operation may leave it.
+
+A node has acknowledged epoch e when it applied e durably and every write that it admitted below e is applied. For
+every range that the plan changes, a quorum of *each* of four groups must have acknowledged the epoch at which the
+stage began: the read group and the write group, as they were before the operation and as they will be after it. A
+majority of their union is not enough: with factor 2, {B, X} is a majority of {A, B, X}, yet a write of {A, B} that B
+has not seen could be missed.
+
+In a cluster of several datacenters each group needs a quorum of its members in each of them. Stages that change
+nothing for readers and writers have no gate. A gate is data: the rule of the fold, the coordinator and the displays
+read the same needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ringlog.kernel.commands.model import Witness
+from ringlog.kernel.operations.stages import PREPARED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.ownership.deltas import Touched, touched
+from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.state import ClusterState, Node, Operation, RangeGroup
+from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
+
+GATED_STAGES = (PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
+GAINING_MUST_STAGES = (PREPARED, WRITE_BOTH_READ_OLD)
+"""Stages that every gaining node must have acknowledged itself, for it is about to take writes or to be read."""
+
+_NEEDS_TOLD_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GateNeed:
+    """``need`` of ``members`` (of ``group`` of the range, in ``datacenter``) must have acknowledged the epoch."""
+
+    replication: str
+    start: Token
+    end: Token
+    group: str
+    datacenter: str
+    members: tuple[NodeId, ...]
+    need: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Before ``operation`` leaves ``stage``, ``epoch`` must be acknowledged by all of ``must`` and for every need."""
+
+    operation: OperationId
+    stage: str
+    epoch: Epoch
+    must: tuple[NodeId, ...]
+    needs: tuple[GateNeed, ...]
+
+
+def quorum(count: int) -> int:
+    """The least number of ``count`` members of which any two choices share one."""
+    return count // 2 + 1
+
+
+def gate(state: ClusterState, operation: Operation) -> Gate:
+    """The gate of the stage in which ``operation`` is now; without needs where the stage has none."""
+    if operation.stage not in GATED_STAGES:
+        return Gate(operation.id, operation.stage, operation.stage_epoch, (), ())
+    plan = operation.plan
+    must = (operation.node,) if operation.stage in GAINING_MUST_STAGES else ()
+    needs = []
+    for key, placement in sorted(state.placements.items()):
+        for (start, end), change in touched(key, plan.start, plan.middle, plan.finish):
+            for group, members in views(group_at(placement, end), change):
+                needs += _needs_of(state.nodes, (key, start, end), group, members)
+    return Gate(operation.id, operation.stage, operation.stage_epoch, must, tuple(needs))
+
+
+def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, ...]], ...]:
+    """(name, members) of the four groups of a range, before and after all that a plan changes in it.
+
+    ``live`` may be at any stage of the plan: what has entered already is taken out again, and so on.
+    """
+    named = []
+    for kind, group, entering, leaving in (
+        ("read", live.read, change.read_added, change.read_removed),
+        ("write", live.write, change.write_added, change.write_removed),
+    ):
+        now = set(nodes_of(group))
+        named.append((f"old {kind}", tuple(sorted((now - entering) | leaving))))
+        named.append((f"new {kind}", tuple(sorted((now - leaving) | entering))))
+    return tuple(named)
+
+
+def acknowledged(gate: Gate, witnesses: Iterable[Witness]) -> frozenset[NodeId]:
+    """The nodes that acknowledged the gate's epoch, each once: applied it, and drained the writes admitted below it."""
+    return frozenset(w.node for w in witnesses if w.applied >= gate.epoch and w.drained >= gate.epoch)
+
+
+def shortfalls(gate: Gate, witnesses: Iterable[Witness]) -> tuple[GateNeed, ...]:
+    """The needs that the witnesses do not satisfy."""
+    seen = acknowledged(gate, witnesses)
+    return tuple(need for need in gate.needs if len(seen.intersection(need.members)) < need.need)
+
+
+def missing(gate: Gate, witnesses: Iterable[Witness]) -> tuple[NodeId, ...]:
+    """The nodes that are waited for, sorted; empty if and only if the gate is met. Not all of them may be needed."""
+    witnesses = tuple(witnesses)
+    seen = acknowledged(gate, witnesses)
+    awaited = set(gate.must).difference(seen)
+    for need in shortfalls(gate, witnesses):
+        awaited.update(set(need.members).difference(seen))
+    return tuple(sorted(awaited))
+
+
+def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Node]) -> str:
+    """A sentence that names who is waited for and why; only for a gate that is not met."""
+    witnesses = tuple(witnesses)
+    seen = acknowledged(gate, witnesses)
+
+    def names(members: Iterable[NodeId]) -> str:
+        return ", ".join(nodes[node].name for node in members if node not in seen)
+
+    reasons = [f"the gaining node {names([node])} must" for node in gate.must if node not in seen]
+    short = shortfalls(gate, witnesses)
+    for need in short[:_NEEDS_TOLD_MAX]:
+        lacking = need.need - len(seen.intersection(need.members))
+        where = f"{need.group} group of {need.replication} ({need.start}, {need.end}] in {need.datacenter}"
+        reasons.append(f"{lacking} of {names(need.members)} must ({where})")
+    if len(short) > _NEEDS_TOLD_MAX:
+        reasons.append(f"and {len(short) - _NEEDS_TOLD_MAX} more groups")
+    return f"witnesses: epoch {gate.epoch} of stage {gate.stage} is not acknowledged by enough: {'; '.join(reasons)}"
+
+
+def _needs_of(
+    nodes: Mapping[NodeId, Node], where: tuple[str, Token, Token], group: str, members: tuple[NodeId, ...]
+) -> list[GateNeed]:
+    """One need for each datacenter that has members."""
+    by_datacenter: dict[str, list[NodeId]] = {}
+    for node in members:
+        by_datacenter.setdefault(nodes[node].datacenter, []).append(node)
+    return [
+        GateNeed(*where, group, datacenter, tuple(local), quorum(len(local)))
+        for datacenter, local in sorted(by_datacenter.items())
+    ]

@@ -1,0 +1,84 @@
+"""The stages of an operation: their order, and what each means for reads and writes.
+
+::
+
+    stage                    reads   writes      before leaving it
+    requested                old     old         its turn
+    prepared                 old     old         gate; every gaining node is among the witnesses
+    commit_cdc_generation    old     old         the generation made for it is committed
+    publish_cdc_generation   old     old         that generation is published
+    write_both_read_old      old     old + new   gate with every gaining node; then their streaming reports
+    write_both_read_new      new     old + new   gate: older reads have drained
+    finished                 new     new         (ended)
+    cancelled                old     old         (ended; only from a stage before write_both_read_new)
+
+Ranges are split on entering ``prepared``. Locks are held from admission to the end. Epochs of one operation's stages
+ascend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import NodeId, Token
+
+REQUESTED = "requested"
+PREPARED = "prepared"
+COMMIT_CDC_GENERATION = "commit_cdc_generation"
+PUBLISH_CDC_GENERATION = "publish_cdc_generation"
+WRITE_BOTH_READ_OLD = "write_both_read_old"
+WRITE_BOTH_READ_NEW = "write_both_read_new"
+FINISHED = "finished"
+CANCELLED = "cancelled"
+
+JOIN_STAGES = (
+    REQUESTED,
+    PREPARED,
+    COMMIT_CDC_GENERATION,
+    PUBLISH_CDC_GENERATION,
+    WRITE_BOTH_READ_OLD,
+    WRITE_BOTH_READ_NEW,
+    FINISHED,
+)
+
+STAGES = (*JOIN_STAGES, CANCELLED)
+
+STAGES_OF = {"join": JOIN_STAGES}
+"""Kind of operation to its stages in order."""
+
+POINT_OF_NO_RETURN = WRITE_BOTH_READ_NEW
+"""From this stage on a new owner may have been read: forward only."""
+
+
+def is_ended(operation: Operation) -> bool:
+    """True once it is finished or cancelled: it holds no locks and changes nothing any more."""
+    return operation.stage in (FINISHED, CANCELLED)
+
+
+def has_reached(operation: Operation, stage: str) -> bool:
+    """True if the operation, which is in flight, is in ``stage`` of its kind or beyond it."""
+    stages = STAGES_OF[operation.kind]
+    return stages.index(operation.stage) >= stages.index(stage)
+
+
+def next_stage(operation: Operation) -> str | None:
+    """The stage after the present one, None for an ended operation."""
+    if is_ended(operation):
+        return None
+    stages = STAGES_OF[operation.kind]
+    return stages[stages.index(operation.stage) + 1]
+
+
+def in_flight(state: ClusterState) -> tuple[Operation, ...]:
+    """The operations that are not ended, in the order of their admission."""
+    operations = (operation for operation in state.operations.values() if not is_ended(operation))
+    return tuple(sorted(operations, key=lambda operation: (operation.marks[0].epoch, operation.id)))
+
+
+def target_owners(state: ClusterState) -> Mapping[Token, NodeId]:
+    """The token map with the tokens of every operation in flight: owners of all present and coming range ends."""
+    owners = state.token_owners
+    for operation in in_flight(state):
+        owners = owners.update(dict.fromkeys(operation.tokens, operation.node))
+    return owners
