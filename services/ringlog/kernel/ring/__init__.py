@@ -1,0 +1,1 @@
+"""The token ring: hashing of keys, ranges, shards."""

@@ -1,0 +1,65 @@
+"""Which shard (core) of a node owns a token: ScyllaDB's biased-token-round-robin.
+
+A token is moved to the unsigned range, its top ``ignore_msb`` bits are dropped, and what is left is spread evenly
+over the shards. So with ``ignore_msb`` = 12 every shard owns 4096 slices of the ring.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Token
+
+SHARDS_MAX = 4096
+IGNORE_MSB_MAX = 63
+
+_HALF = 1 << 63
+_WHOLE = 1 << 64
+
+
+def shard_of(token: Token, shards: int, ignore_msb: int) -> int:
+    """The shard, from 0, of ``shards`` (at least 1) that owns ``token`` when ``ignore_msb`` (0-63) bits are ignored."""
+    return (((token + _HALF) << ignore_msb) % _WHOLE * shards) >> 64
+
+
+def first_token_of_shard(start: Token, end: Token, shard: int, shards: int, ignore_msb: int) -> Token:
+    """The first token of the range ``(start, end]`` that ``shard`` owns; ``end`` itself if it owns none there.
+
+    The range wraps when ``start >= end``; then it is walked from ``start`` up to the greatest token, and from the
+    least on.
+    """
+    if start < end:
+        found = _first_between(start, end, shard, shards, ignore_msb)
+        return end if found is None else found
+    if start < TOKEN_MAX:
+        found = _first_between(start, TOKEN_MAX, shard, shards, ignore_msb)
+        if found is not None:
+            return found
+    found = _first_between(TOKEN_MIN - 1, end, shard, shards, ignore_msb)
+    return end if found is None else found
+
+
+def _first_between(start: Token, end: Token, shard: int, shards: int, ignore_msb: int) -> Token | None:
+    """The least token in ``(start, end]``, which does not wrap, that ``shard`` owns; None if there is none."""
+    candidate = start + 1
+    if candidate > end:
+        return None
+    here = shard_of(candidate, shards, ignore_msb)
+    if here != shard:
+        candidate = _next_start(candidate, here, shard, shards, ignore_msb)
+    if candidate > end:
+        return None
+    # With more shards than values left in a slice some shards own nothing at all.
+    return candidate if shard_of(candidate, shards, ignore_msb) == shard else None
+
+
+def _next_start(token: Token, here: int, shard: int, shards: int, ignore_msb: int) -> Token:
+    """The least token above ``token``, which lies in shard ``here``, at which a slice of ``shard`` starts.
+
+    It may lie above the greatest token: then there is none left before the ring wraps.
+    """
+    low_bits = 64 - ignore_msb
+    slice_number = (token + _HALF) >> low_bits
+    if shard < here:
+        slice_number += 1
+    # The least v with (v << ignore_msb) * shards >> 64 == shard, that is v >= shard * 2**low_bits / shards.
+    within = -(-(shard << low_bits) // shards)
+    return (slice_number << low_bits) + within - _HALF
