@@ -20,7 +20,7 @@ def compose(components: Sequence[bytes]) -> bytes:
         raise ValueError("a partition key has at least one component")
     if len(components) == 1:
         return components[0]
-    parts = []
+    parts: list[bytes] = []
     for place, component in enumerate(components):
         if len(component) > COMPONENT_BYTES_MAX:
             raise ValueError(

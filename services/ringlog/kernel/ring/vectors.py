@@ -61,7 +61,7 @@ def tokens_of(data: NDArray[np.uint8], offsets: NDArray[Any]) -> I64:
 
 
 def shards_of(tokens: I64, shards: int | NDArray[Any], ignore_msb: int | NDArray[Any]) -> I64:
-    """Shards (``int64``) of tokens; ``shards`` (at least 1, below 2**32) and ``ignore_msb`` (0-63) are numbers or arrays."""
+    """Shards (``int64``) of tokens; ``shards`` (1 to 2**32 - 1) and ``ignore_msb`` (0-63) are numbers or arrays."""
     count = np.asarray(shards, dtype=np.uint64)
     shift = np.asarray(ignore_msb, dtype=np.uint64)
     biased = tokens.view(np.uint64) ^ _HALF
@@ -133,7 +133,7 @@ def _mix_blocks(words: U64, starts: I64, blocks: I64, h1: U64, h2: U64) -> None:
 
 
 def _sign_extend(word: U64) -> None:
-    """Mix bytes as if each were sign-extended: a byte flips when an odd number of the bytes below it have their top bit set."""
+    """Mix bytes as if each were sign-extended: one flips for each byte below it that has its top bit set."""
     signs = word & _SIGN_BITS
     if not signs.any():
         return
