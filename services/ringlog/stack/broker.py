@@ -1,0 +1,135 @@
+"""One Kafka process that is broker and controller at once (KRaft combined mode), and its settings.
+
+The voter is named statically by address, so a port that had to change only changes this file's text; the data stay. A
+broker that was killed is refused by its own controller until its old session ends, hence the short session. Internal
+topics have few partitions: one machine gains nothing by fifty, and loses seconds at every start.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from pathlib import Path
+
+from ringlog.stack.artifacts import jars
+from ringlog.stack.errors import StackError
+from ringlog.stack.java import JAVA_MAJOR_MIN, find_java
+from ringlog.stack.layout import Layout, Settings
+from ringlog.stack.ports import HOST
+
+HEAP_MIB = 512
+MESSAGE_BYTES_MAX = 2 * 1024 * 1024
+INTERNAL_PARTITIONS = 4
+SESSION_TIMEOUT_MS = 3000
+HEARTBEAT_MS = 500
+
+_LOG4J = """\
+Configuration:
+  status: error
+  Appenders:
+    Console:
+      name: out
+      PatternLayout:
+        pattern: "%d{ISO8601} %p %m (%c)%n"
+  Loggers:
+    Root:
+      level: INFO
+      AppenderRef:
+        ref: out
+    Logger:
+      - name: kafka.request.logger
+        level: WARN
+      - name: org.apache.kafka.clients
+        level: WARN
+"""
+
+
+def new_cluster_id() -> str:
+    """A Kafka cluster id: 16 random bytes in unpadded URL-safe base 64 that do not start with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def properties(layout: Layout, settings: Settings) -> dict[str, str]:
+    """The broker's settings, by Kafka's names."""
+    broker, controller = f"{HOST}:{settings.broker_port}", f"{HOST}:{settings.controller_port}"
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{controller}",
+        "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{broker}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(layout.broker / "data"),
+        "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+        "broker.heartbeat.interval.ms": str(HEARTBEAT_MS),
+        "auto.create.topics.enable": "false",
+        "unclean.leader.election.enable": "false",
+        "num.partitions": "1",
+        "default.replication.factor": "1",
+        "min.insync.replicas": "1",
+        "message.max.bytes": str(MESSAGE_BYTES_MAX),
+        "replica.fetch.max.bytes": str(MESSAGE_BYTES_MAX),
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": str(INTERNAL_PARTITIONS),
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": str(INTERNAL_PARTITIONS),
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": str(INTERNAL_PARTITIONS),
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1000",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+    }
+
+
+def write_files(layout: Layout, settings: Settings) -> None:
+    """Writes the broker's settings and its logging configuration into the data folder."""
+    layout.broker.mkdir(parents=True, exist_ok=True)
+    lines = [f"{key}={value}" for key, value in properties(layout, settings).items()]
+    _properties_file(layout).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (layout.broker / "log4j2.yaml").write_text(_LOG4J, encoding="utf-8")
+
+
+def is_formatted(layout: Layout) -> bool:
+    """Has the storage been given its cluster id? The file is the last thing that formatting writes."""
+    return (layout.broker / "data" / "meta.properties").is_file()
+
+
+def format_command(layout: Layout, settings: Settings) -> list[str]:
+    """Prepares empty storage for this cluster id; harmless on storage that is half prepared."""
+    tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", settings.kafka_cluster_id]
+    return [*_java(layout, heap_mib=128), *tool, "-c", str(_properties_file(layout))]
+
+
+def run_command(layout: Layout) -> list[str]:
+    """The broker itself, in the foreground."""
+    return [*_java(layout, heap_mib=HEAP_MIB), "kafka.Kafka", str(_properties_file(layout))]
+
+
+def _properties_file(layout: Layout) -> Path:
+    return layout.broker / "server.properties"
+
+
+def _java(layout: Layout, *, heap_mib: int) -> list[str]:
+    java = find_java()
+    if java is None:
+        raise StackError("java_missing", f"No Java {JAVA_MAJOR_MIN} or newer in JAVA_HOME or PATH.", "Run: make setup")
+    class_path = ":".join(str(path) for path in jars("kafka"))
+    return [
+        java.path,
+        f"-Xmx{heap_mib}m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Djava.awt.headless=true",
+        f"-Dlog4j2.configurationFile={layout.broker / 'log4j2.yaml'}",
+        "-cp",
+        class_path,
+    ]

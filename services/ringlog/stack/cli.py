@@ -1,0 +1,158 @@
+"""``ringlog stack``: the stack's commands at the terminal, each also as one JSON value."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ringlog.stack.commands import Stack
+from ringlog.stack.errors import StackError
+from ringlog.stack.report import ChildStatus, StackInfo, StackStatus
+
+app = typer.Typer(help="A real Kafka broker and Redis on this machine.", no_args_is_help=True)
+_out = Console(highlight=False, soft_wrap=True)
+_errors = Console(stderr=True, highlight=False, soft_wrap=True)
+_FOLLOW_S = 0.25
+
+Data = Annotated[Path | None, typer.Option("--data", envvar="RINGLOG_STACK_DATA", help="Data folder of the stack.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+
+
+def _fail(error: StackError) -> NoReturn:
+    _errors.print(f"[red]{error.code}[/red]:", end=" ")
+    _errors.print(str(error), markup=False)
+    raise typer.Exit(1)
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value))
+
+
+@app.command()
+def up(
+    data: Data = None,
+    profile: Annotated[str | None, typer.Option(help="default, or quick: 2 s session time-outs.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Start whatever does not run, and wait until it takes work."""
+    started = time.monotonic()
+    try:
+        if as_json:
+            _print_json(dataclasses.asdict(Stack(data).up(profile)))
+            return
+        with _errors.status("starting the broker and Redis"):
+            info = Stack(data).up(profile)
+    except StackError as error:
+        _fail(error)
+    _show_info(info, time.monotonic() - started)
+
+
+def _show_info(info: StackInfo, seconds: float) -> None:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("kafka", info.bootstrap_servers, f"process {info.broker_pid}")
+    grid.add_row("redis", info.redis_url, f"process {info.redis_pid}")
+    grid.add_row("data", info.data_dir, f"supervisor {info.supervisor_pid}")
+    _out.print(f"[green]up[/green] in {seconds:.1f} s")
+    _out.print(grid)
+
+
+@app.command()
+def status(data: Data = None, as_json: Json = False) -> None:
+    """Show what runs. Exit status 0 when everything does, 1 otherwise."""
+    try:
+        found = Stack(data).status()
+    except StackError as error:
+        _fail(error)
+    if as_json:
+        _print_json(dataclasses.asdict(found))
+    else:
+        _show_status(found)
+    raise typer.Exit(0 if found.running else 1)
+
+
+def _show_status(found: StackStatus) -> None:
+    if found.broker is None or found.redis is None:
+        _out.print(f"no stack in {found.data_dir}. Run: ringlog stack up", markup=False)
+        return
+    table = Table("part", "state", "address", "process")
+    supervisor = f"{found.supervisor_pid}" if found.supervisor_pid else "-"
+    table.add_row("supervisor", "[green]running[/green]" if found.supervisor_pid else "[red]down[/red]", "", supervisor)
+    for child in (found.broker, found.redis):
+        table.add_row(child.name, _state_of(child), child.address, str(child.pid or "-"))
+    _out.print(table)
+    _out.print(f"data: {found.data_dir} ({found.bytes_on_disk / 1e6:.1f} MB), profile {found.profile}", markup=False)
+
+
+def _state_of(child: ChildStatus) -> str:
+    if child.running:
+        return "[green]running[/green]" if child.answers else "[yellow]starting[/yellow]"
+    return "[red]down[/red]" if child.exit_code is None else f"[red]down[/red] (exit {child.exit_code})"
+
+
+@app.command()
+def logs(
+    name: Annotated[str, typer.Argument(help="broker, redis or supervisor.")] = "broker",
+    data: Data = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the end of a log."""
+    try:
+        path = Stack(data).logs(name)
+    except StackError as error:
+        _fail(error)
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        last = list(collections.deque(stream, maxlen=lines))
+        if as_json:
+            _print_json({"path": str(path), "lines": [line.rstrip("\n") for line in last]})
+            return
+        typer.echo("".join(last), nl=False)
+        while follow:
+            added = stream.read()
+            if added:
+                typer.echo(added, nl=False)
+            else:
+                time.sleep(_FOLLOW_S)
+
+
+@app.command()
+def down(data: Data = None, as_json: Json = False) -> None:
+    """Stop everything; the data stay."""
+    try:
+        stopped = Stack(data).down()
+    except StackError as error:
+        _fail(error)
+    if as_json:
+        _print_json({"stopped": stopped})
+    else:
+        typer.echo("stopped" if stopped else "nothing ran")
+
+
+@app.command()
+def reset(
+    data: Data = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop everything and delete the stack's data and logs."""
+    stack = Stack(data)
+    try:
+        folder = stack.status().data_dir
+        if not yes:
+            typer.confirm(f"Delete all data of the stack in {folder}?", abort=True, err=True)
+        deleted = stack.reset()
+    except StackError as error:
+        _fail(error)
+    if as_json:
+        _print_json({"reset": deleted, "data_dir": folder})
+    else:
+        typer.echo(f"deleted the data in {folder}" if deleted else f"no stack in {folder}")

@@ -1,0 +1,277 @@
+"""What can be done with a stack: up, status, logs, down, reset.
+
+Commands on one data folder exclude each other by a file lock, so two at once do one after the other what one would do.
+``up`` is also the repair: it starts the supervisor if none lives, asks it to start whatever does not run, and comes back
+when a record can be produced and Redis answers. Data stay; ports stay unless somebody else took them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ringlog.stack import broker, ports, probes, redis_server
+from ringlog.stack.errors import StackError
+from ringlog.stack.layout import (
+    CHILDREN,
+    Layout,
+    Settings,
+    State,
+    default_data_dir,
+    read_settings,
+    read_state,
+    write_settings,
+)
+from ringlog.stack.processes import is_alive, is_locked, kill, locked, start_tick, wait_until
+from ringlog.stack.report import PROFILES, ChildStatus, StackInfo, StackStatus
+
+UP_S_MAX = 90.0
+STARTS_MAX = 3
+_STOP_S_MAX = 40.0
+_KILL_S_MAX = 10.0
+_TAIL_LINES = 15
+
+
+class Stack:
+    """The stack of one data folder. Holds nothing itself: any number of these may look at the same folder."""
+
+    def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
+        self._layout = Layout(Path(data_dir).absolute() if data_dir is not None else default_data_dir())
+
+    def up(self, profile: str | None = None, *, timeout_s: float = UP_S_MAX) -> StackInfo:
+        """Makes the stack run and waits until it takes work; harmless when it does already.
+
+        ``profile`` None keeps the folder's (at first: default). Raises StackError: ``unknown_profile``,
+        ``start_failed`` (with the end of the log), ``start_timeout``, ``jars_missing``, ``java_missing``, ….
+        """
+        if profile is not None and profile not in PROFILES:
+            raise StackError("unknown_profile", f"No profile {profile!r}; there are: {', '.join(PROFILES)}.")
+        deadline = time.monotonic() + timeout_s
+        self._layout.logs.mkdir(parents=True, exist_ok=True)
+        with locked(self._layout.command_lock, wait=True):
+            for _ in range(STARTS_MAX):
+                settings = self._ask(profile)
+                if self._wait_served(settings.request, deadline) and self._wait_ready(settings, deadline):
+                    return self._info()
+                if time.monotonic() >= deadline:
+                    raise StackError(
+                        "start_timeout", f"The stack did not take work within {timeout_s:.0f} s.", self._hint()
+                    )
+            raise StackError("start_failed", f"A part of the stack ended at each of {STARTS_MAX} starts.", self._hint())
+
+    def status(self) -> StackStatus:
+        """What runs now, by looking at the processes and asking each; takes no lock and changes nothing."""
+        settings, state = read_settings(self._layout), read_state(self._layout)
+        supervisor = state.supervisor_pid if state is not None and is_locked(self._layout.supervisor_lock) else None
+        children = {name: self._child_status(name, settings, state) for name in CHILDREN} if settings else {}
+        return StackStatus(
+            running=supervisor is not None and bool(children) and all(child.running for child in children.values()),
+            data_dir=str(self._layout.root),
+            profile=settings.profile if settings else None,
+            supervisor_pid=supervisor,
+            broker=children.get("broker"),
+            redis=children.get("redis"),
+            bytes_on_disk=_bytes_on_disk(self._layout.root),
+        )
+
+    def logs(self, name: str = "broker") -> Path:
+        """Path of the log of ``broker``, ``redis`` or ``supervisor``; raises StackError ``unknown_log``, ``no_log``."""
+        if name not in (*CHILDREN, "supervisor"):
+            raise StackError("unknown_log", f"No log {name!r}; there are: {', '.join(CHILDREN)}, supervisor.")
+        path = self._layout.log(name)
+        if not path.is_file():
+            raise StackError("no_log", f"{path} does not exist yet.", "Run: ringlog stack up")
+        return path
+
+    def down(self) -> bool:
+        """Stops everything and waits until no process is left; False when nothing ran. Data stay."""
+        if not self._layout.root.is_dir():
+            return False
+        with locked(self._layout.command_lock, wait=True):
+            return self._down()
+
+    def reset(self) -> bool:
+        """Stops everything and deletes the stack's data and logs (ports stay the same); False when there was nothing."""
+        if read_settings(self._layout) is None:
+            return False
+        with locked(self._layout.command_lock, wait=True):
+            self._down()
+            for folder in (self._layout.broker, self._layout.redis, self._layout.logs):
+                shutil.rmtree(folder, ignore_errors=True)
+            self._layout.state.unlink(missing_ok=True)
+            settings = read_settings(self._layout)
+            assert settings is not None
+            # Another cluster id: a client that remembers the old broker's topics must not take this one for it.
+            write_settings(self._layout, dataclasses.replace(settings, kafka_cluster_id=broker.new_cluster_id()))
+        return True
+
+    # -- up, step by step (the command lock is held) -------------------------------------------------------------------
+
+    def _ask(self, profile: str | None) -> Settings:
+        """Writes down what is wanted and makes a supervisor look at it."""
+        settings = read_settings(self._layout)
+        supervised = is_locked(self._layout.supervisor_lock)
+        if not supervised:
+            self._end_leftovers()
+        if settings is None:
+            settings = Settings(broker.new_cluster_id(), *ports.choose(3), profile="default", request=0)
+        settings = self._with_usable_ports(settings)
+        settings = dataclasses.replace(settings, profile=profile or settings.profile, request=settings.request + 1)
+        write_settings(self._layout, settings)
+        state = read_state(self._layout)
+        if supervised and state is not None:
+            os.kill(state.supervisor_pid, signal.SIGUSR1)
+        elif not supervised:
+            self._spawn_supervisor()
+        return settings
+
+    def _with_usable_ports(self, settings: Settings) -> Settings:
+        """Keeps the ports of what runs and the free ones; draws new ones for those that somebody else has taken."""
+        state = read_state(self._layout)
+        owner = {"broker_port": "broker", "controller_port": "broker", "redis_port": "redis"}
+        idle = [field for field, name in owner.items() if not _runs(state, name)]
+        taken = [field for field in idle if not ports.becomes_free(getattr(settings, field))]
+        if not taken:
+            return settings
+        kept = frozenset(getattr(settings, field) for field in owner)
+        return dataclasses.replace(settings, **dict(zip(taken, ports.choose(len(taken), avoid=kept), strict=True)))
+
+    def _spawn_supervisor(self) -> None:
+        self._layout.state.unlink(missing_ok=True)
+        self._layout.logs.mkdir(parents=True, exist_ok=True)
+        sources = str(Path(__file__).parents[2])
+        known = os.environ.get("PYTHONPATH")
+        subprocess.run(
+            [sys.executable, "-m", "ringlog.stack.supervisor", str(self._layout.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": f"{sources}:{known}" if known else sources},
+            start_new_session=True,
+            check=True,
+        )
+
+    def _wait_served(self, request: int, deadline: float) -> bool:
+        """True once the supervisor has served our request; False when time is up or it ended before."""
+
+        def served_or_gone() -> bool:
+            state = read_state(self._layout)
+            if state is not None and state.request >= request:
+                return True
+            return state is not None and not is_locked(self._layout.supervisor_lock)
+
+        wait_until(served_or_gone, deadline - time.monotonic())
+        state = read_state(self._layout)
+        if state is None or state.request < request:
+            return False
+        if state.problem:
+            raise StackError("start_failed", state.problem)
+        return True
+
+    def _wait_ready(self, settings: Settings, deadline: float) -> bool:
+        """True once both take work; False when one of them ended or time is up."""
+
+        def give_up() -> bool:
+            state = read_state(self._layout)
+            return time.monotonic() >= deadline or not all(_runs(state, name) for name in CHILDREN)
+
+        def redis_or_not() -> bool:
+            return redis_server.answers(settings.redis_port) or give_up()
+
+        def broker_or_not() -> bool:
+            return probes.takes_connections(ports.HOST, settings.broker_port) or give_up()
+
+        wait_until(redis_or_not, deadline - time.monotonic())
+        wait_until(broker_or_not, deadline - time.monotonic())
+        if give_up():
+            return False
+        ready = probes.takes_records(f"{ports.HOST}:{settings.broker_port}", give_up)
+        return ready and redis_server.answers(settings.redis_port) and not give_up()
+
+    def _info(self) -> StackInfo:
+        settings, state = read_settings(self._layout), read_state(self._layout)
+        if settings is None or state is None or state.broker is None or state.redis is None:
+            raise StackError("start_failed", f"{self._layout.root} was changed while the stack started.")
+        return StackInfo(
+            bootstrap_servers=f"{ports.HOST}:{settings.broker_port}",
+            redis_url=f"redis://{ports.HOST}:{settings.redis_port}/0",
+            data_dir=str(self._layout.root),
+            supervisor_pid=state.supervisor_pid,
+            broker_pid=state.broker.pid,
+            redis_pid=state.redis.pid,
+            profile=settings.profile,
+            session_timeout_s=PROFILES[settings.profile],
+        )
+
+    def _hint(self) -> str:
+        """The end of the log of whoever does not run, else of the broker."""
+        state = read_state(self._layout)
+        name = next((name for name in reversed(CHILDREN) if not _runs(state, name)), "broker")
+        path = self._layout.log(name)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+        return "\n".join([f"End of {path}:", *lines[-_TAIL_LINES:]])
+
+    # -- down ----------------------------------------------------------------------------------------------------------
+
+    def _down(self) -> bool:
+        ran = is_locked(self._layout.supervisor_lock)
+        state = read_state(self._layout)
+        if ran and state is not None:
+            pid, started = state.supervisor_pid, start_tick(state.supervisor_pid) or 0
+            kill(pid, started, signal.SIGTERM)
+            if not wait_until(lambda: not is_locked(self._layout.supervisor_lock), _STOP_S_MAX):
+                kill(pid, started, signal.SIGKILL)
+            if not wait_until(lambda: not is_alive(pid, started), _KILL_S_MAX):
+                raise StackError("stop_failed", f"The supervisor (process {pid}) does not end.")
+        self._end_leftovers()
+        return ran
+
+    def _end_leftovers(self) -> None:
+        """Waits until the children of a dead supervisor are gone: the kernel kills them, but not at once."""
+        state = read_state(self._layout)
+        for name in CHILDREN:
+            child = state.child(name) if state is not None else None
+            if child is None or child.exit_code is not None:
+                continue
+            pid, started = child.pid, child.started
+            kill(pid, started, signal.SIGKILL)
+            if not wait_until(lambda pid=pid, started=started: not is_alive(pid, started), _KILL_S_MAX):  # type: ignore[misc]
+                raise StackError("stop_failed", f"The {name} (process {pid}) does not end.")
+
+    # -- status --------------------------------------------------------------------------------------------------------
+
+    def _child_status(self, name: str, settings: Settings, state: State | None) -> ChildStatus:
+        child = state.child(name) if state is not None else None
+        running = _runs(state, name)
+        port = settings.broker_port if name == "broker" else settings.redis_port
+        asks = redis_server.answers(port) if name == "redis" else probes.takes_connections(ports.HOST, port)
+        return ChildStatus(
+            name=name,
+            running=running,
+            answers=running and asks,
+            address=f"{ports.HOST}:{port}",
+            pid=child.pid if child is not None and running else None,
+            exit_code=child.exit_code if child is not None else None,
+        )
+
+
+def _runs(state: State | None, name: str) -> bool:
+    child = state.child(name) if state is not None else None
+    return child is not None and child.exit_code is None and is_alive(child.pid, child.started)
+
+
+def _bytes_on_disk(root: Path) -> int:
+    """Bytes of blocks in use below a folder (Kafka's index files are mostly holes). Files may vanish while we look."""
+    total = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total

@@ -1,0 +1,54 @@
+"""Is the broker ready for work? Not *does its port open*: does it give an address, lead a partition, take a record.
+
+A broker that was killed opens its port long before its controller lets it lead anything; whoever trusts the port meets
+time-outs. So ready means that a record of a small topic of our own has been taken with ``acks=all``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+
+PROBE_TOPIC = "ringlog-stack-probe"
+_PROBE_CONFIG = {"retention.ms": "60000", "segment.ms": "60000"}
+_STEP_S = 0.1
+
+_quiet = logging.Logger("ringlog.stack.probe", level=logging.CRITICAL)
+
+
+def takes_connections(host: str, port: int) -> bool:
+    """Does anything listen here?"""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+        return True
+    return False
+
+
+def takes_records(bootstrap_servers: str, give_up: Callable[[], bool]) -> bool:
+    """Waits until the broker takes a record; False as soon as ``give_up()`` holds (asked ten times a second)."""
+    from confluent_kafka import KafkaException, Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    common = {"bootstrap.servers": bootstrap_servers, "reconnect.backoff.max.ms": 100}
+    admin = AdminClient(common, logger=_quiet)
+    while not give_up():
+        try:
+            topics = admin.list_topics(timeout=2.0).topics
+            if PROBE_TOPIC in topics:
+                break
+            created = admin.create_topics([NewTopic(PROBE_TOPIC, 1, 1, config=_PROBE_CONFIG)], request_timeout=5.0)
+            created[PROBE_TOPIC].result()
+        except KafkaException:
+            continue  # Not there yet, or no broker is allowed to lead: give_up bounds how long we ask.
+
+    taken: list[bool] = []
+    producer = Producer({**common, "acks": "all", "topic.metadata.refresh.fast.interval.ms": 100}, logger=_quiet)
+    while not give_up():
+        producer.produce(PROBE_TOPIC, b"", on_delivery=lambda error, _message: taken.append(error is None))
+        while not taken and not give_up():
+            producer.poll(_STEP_S)
+        if taken and taken.pop():
+            return True
+    producer.purge()
+    return False

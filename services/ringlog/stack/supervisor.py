@@ -1,0 +1,165 @@
+"""The one detached process that owns the broker and the Redis.
+
+It holds the supervisor lock for as long as it lives and does nothing but wait for signals, which are blocked and taken
+one at a time, so that nothing here ever interrupts anything else:
+
+    SIGUSR1   read the settings and start what does not run; write down which request that served
+    SIGCHLD   write down who ended and how; it is *not* started again: a broker that fell is to be seen, and asking
+              again (``up``) is what starts it
+    SIGTERM   stop the children, then end
+
+A child dies with it, even under SIGKILL (see ``processes``). It uses the standard library only and a few MB.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from ringlog.stack import broker, redis_server
+from ringlog.stack.errors import StackError
+from ringlog.stack.layout import CHILDREN, Child, Layout, Settings, State, read_settings, write_state
+from ringlog.stack.processes import locked, spawn_bound, start_tick
+
+STOP_S_MAX = 15.0
+FORMAT_S_MAX = 120.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
+
+
+class Supervisor:
+    """Owns the children of one data folder. Single-threaded; every method runs between two signals."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: dict[str, int] = {}
+        self._request = 0
+        self._problem = ""
+
+    def run(self) -> None:
+        """Serves the first request, then waits for signals until it is told to stop."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._serve()
+        while True:
+            number = signal.sigwait(_SIGNALS)
+            if number in (signal.SIGTERM, signal.SIGINT):
+                break
+            if number == signal.SIGUSR1:
+                self._serve()
+            else:
+                self._write_state()
+        self._stop()
+
+    def _serve(self) -> None:
+        """Starts what does not run. A start that cannot even be tried is a problem in the state, not the end of us."""
+        settings = read_settings(self._layout)
+        if settings is None:
+            return
+        self._problem = ""
+        try:
+            # Redis first: it is there at once, and it answers while the broker still starts.
+            if not self._runs("redis"):
+                self._start("redis", redis_server.run_command(self._layout, settings))
+            if not self._runs("broker"):
+                self._start_broker(settings)
+        except (StackError, OSError) as error:
+            self._problem = str(error)
+            traceback.print_exc()
+        self._request = settings.request
+        self._write_state()
+
+    def _start_broker(self, settings: Settings) -> None:
+        broker.write_files(self._layout, settings)
+        if not broker.is_formatted(self._layout):
+            tool = self._spawn("broker", broker.format_command(self._layout, settings))
+            try:
+                code = tool.wait(FORMAT_S_MAX)
+            except subprocess.TimeoutExpired:
+                tool.kill()
+                code = tool.wait()
+            if code != 0:
+                raise StackError(
+                    "format_failed",
+                    f"The broker's storage could not be prepared (exit {code}).",
+                    "See: ringlog stack logs broker",
+                )
+        self._start("broker", broker.run_command(self._layout))
+
+    def _start(self, name: str, command: list[str]) -> None:
+        process = self._spawn(name, command)
+        self._processes[name] = process
+        self._started[name] = start_tick(process.pid) or 0
+        _say(f"{name} started as {process.pid}")
+
+    def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        # The broker's start scripts read these; our children get them from nobody.
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "JAVA_TOOL_OPTIONS"))
+        }
+        return spawn_bound(command, folder=self._layout.root, log=self._layout.log(name), environment=environment)
+
+    def _runs(self, name: str) -> bool:
+        process = self._processes.get(name)
+        return process is not None and process.poll() is None
+
+    def _write_state(self) -> None:
+        children = {name: self._child(name) for name in CHILDREN}
+        write_state(
+            self._layout,
+            State(
+                supervisor_pid=os.getpid(),
+                request=self._request,
+                problem=self._problem,
+                broker=children["broker"],
+                redis=children["redis"],
+            ),
+        )
+
+    def _child(self, name: str) -> Child | None:
+        process = self._processes.get(name)
+        if process is None:
+            return None
+        return Child(pid=process.pid, started=self._started[name], exit_code=process.poll())
+
+    def _stop(self) -> None:
+        """Ends the children politely, then not: a broker that shuts down properly starts faster next time."""
+        running = [process for name, process in self._processes.items() if self._runs(name)]
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._write_state()
+        _say("stopped")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> None:
+    """``python -m ringlog.stack.supervisor DATA``: prints the pid of the detached supervisor and returns at once."""
+    layout = Layout(Path(sys.argv[1]))
+    detached = os.fork()
+    if detached:
+        print(detached, flush=True)
+        os._exit(0)
+    os.chdir("/")
+    log = os.open(layout.log("supervisor"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    with locked(layout.supervisor_lock, wait=False) as mine:
+        if mine:
+            Supervisor(layout).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The real things, once for the whole run: one broker, one Redis, one Spark session, in a folder of their own.
+
+Tests share the broker and keep apart by ``cluster_name``: every topic of a cluster carries its name as a prefix.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from ringlog.stack import Stack, StackInfo
+from ringlog.stack.artifacts import jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackInfo]:
+    """A running stack with 2 s session time-outs; stopped at the end of the run."""
+    own = Stack(tmp_path_factory.mktemp("stack"))
+    try:
+        yield own.up("quick")
+    finally:
+        own.down()
+
+
+@pytest.fixture
+def cluster_name() -> str:
+    """A cluster name that nobody else has."""
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark session with the Kafka and Avro connectors, few partitions and no console noise."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("ringlog-tests")
+            .config("spark.jars", ",".join(str(jar) for jar in jars("spark")))
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.local.dir", str(folder / "local"))
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .getOrCreate()
+        )
+        try:
+            yield session
+        finally:
+            session.stop()

@@ -1,0 +1,198 @@
+"""The stack against its real processes: killed in every way, it comes back with its data, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from ringlog.stack import Stack, StackInfo
+from ringlog.stack.processes import start_tick, wait_until
+
+pytestmark = pytest.mark.system
+
+BACK_S_MAX = 15.0
+"""What a user is promised after a kill; also the deadline given to ``up``, so that being late is an error."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data folder for these tests alone: nobody else's broker is killed here."""
+    path = tmp_path_factory.mktemp("killed")
+    Stack(path).up("quick")
+    put_data(Stack(path).up())
+    yield path
+    Stack(path).down()
+
+
+def put_data(info: StackInfo) -> None:
+    """A record in a topic and a key in Redis, both answered."""
+    admin = AdminClient({"bootstrap.servers": info.bootstrap_servers})
+    admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
+    producer = Producer({"bootstrap.servers": info.bootstrap_servers, "acks": "all"})
+    producer.produce("kept", b"still here")
+    assert producer.flush(10) == 0
+    with redis.Redis.from_url(info.redis_url) as client:
+        client.set("kept", "still here")
+
+
+def assert_data_kept(info: StackInfo) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": info.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition("kept", 0, 0)])
+    record = consumer.poll(10)
+    consumer.close()
+    assert record is not None
+    assert record.error() is None
+    assert record.value() == b"still here"
+    with redis.Redis.from_url(info.redis_url) as client:
+        assert client.get("kept") == b"still here"
+
+
+def is_gone(pid: int) -> bool:
+    return start_tick(pid) is None
+
+
+def pids(info: StackInfo) -> tuple[int, int, int]:
+    return info.supervisor_pid, info.broker_pid, info.redis_pid
+
+
+def test_second_up_changes_nothing(folder: Path) -> None:
+    first = Stack(folder).up()
+    assert Stack(folder).up() == first
+
+
+def test_two_ups_at_once_make_one_stack(folder: Path) -> None:
+    Stack(folder).down()
+    found: list[StackInfo] = []
+    threads = [threading.Thread(target=lambda: found.append(Stack(folder).up())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize(
+    ("killed", "replaced"),
+    [
+        (lambda info: info.broker_pid, {"broker_pid"}),
+        (lambda info: info.redis_pid, {"redis_pid"}),
+        (lambda info: info.supervisor_pid, {"broker_pid", "redis_pid", "supervisor_pid"}),
+    ],
+    ids=["broker", "redis", "supervisor"],
+)
+def test_up_repairs_what_was_killed(folder: Path, killed: Callable[[StackInfo], int], replaced: set[str]) -> None:
+    before = Stack(folder).up()
+    os.kill(killed(before), signal.SIGKILL)
+
+    after = Stack(folder).up(timeout_s=BACK_S_MAX)
+
+    changed = {name for name in StackInfo.__slots__ if getattr(before, name) != getattr(after, name)}
+    assert changed == replaced, "only what died is started again, at the same addresses"
+    assert_data_kept(after)
+
+
+@pytest.mark.parametrize("name", ["broker", "redis"])
+def test_a_killed_child_is_seen_as_down_and_stays_down(folder: Path, name: str) -> None:
+    info = Stack(folder).up()
+    os.kill(info.broker_pid if name == "broker" else info.redis_pid, signal.SIGKILL)
+
+    def recorded() -> bool:
+        child = getattr(Stack(folder).status(), name)
+        return child.exit_code == -signal.SIGKILL and not child.running
+
+    assert wait_until(recorded, 10)
+    status = Stack(folder).status()
+    assert not status.running
+    assert status.supervisor_pid == info.supervisor_pid
+    other = status.redis if name == "broker" else status.broker
+    assert other is not None
+    assert other.running
+
+
+def test_children_die_with_a_killed_supervisor(folder: Path) -> None:
+    info = Stack(folder).up()
+    os.kill(info.supervisor_pid, signal.SIGKILL)
+    assert wait_until(lambda: all(is_gone(pid) for pid in pids(info)), 10)
+    assert not Stack(folder).status().running
+
+
+def test_down_leaves_no_process_and_keeps_the_data(folder: Path) -> None:
+    info = Stack(folder).up()
+    assert Stack(folder).down()
+    assert all(is_gone(pid) for pid in pids(info))
+    assert not Stack(folder).down()
+    assert_data_kept(Stack(folder).up())
+
+
+def test_a_stack_outlives_the_process_that_started_it(tmp_path: Path) -> None:
+    program = "import sys; from ringlog.stack import Stack; print(Stack(sys.argv[1]).up('quick').broker_pid)"
+    path = os.pathsep.join(sys.path)
+    answer = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    try:
+        status = Stack(tmp_path).status()
+        assert status.running
+        assert status.broker is not None
+        assert status.broker.pid == int(answer.stdout)
+    finally:
+        Stack(tmp_path).down()
+
+
+def test_a_port_that_somebody_took_is_replaced_and_the_data_stay(folder: Path) -> None:
+    before = Stack(folder).up()
+    Stack(folder).down()
+    host, port = before.bootstrap_servers.split(":")
+    with socket.create_server((host, int(port))):
+        after = Stack(folder).up()
+    assert after.bootstrap_servers != before.bootstrap_servers
+    assert after.redis_url == before.redis_url
+    assert_data_kept(after)
+
+
+def test_reset_deletes_the_data_and_starts_afresh(tmp_path: Path) -> None:
+    stack = Stack(tmp_path)
+    info = stack.up("quick")
+    try:
+        put_data(info)
+        assert stack.reset()
+        assert all(is_gone(pid) for pid in pids(info))
+        after = stack.up()
+        assert after.bootstrap_servers == info.bootstrap_servers
+        assert "kept" not in AdminClient({"bootstrap.servers": after.bootstrap_servers}).list_topics(timeout=10).topics
+        with redis.Redis.from_url(after.redis_url) as client:
+            assert client.dbsize() == 0
+    finally:
+        stack.down()
+
+
+def test_broker_settings_are_the_promised_ones(stack: StackInfo, cluster_name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+    assert cluster_name not in admin.list_topics(topic=cluster_name, timeout=10).topics or (
+        admin.list_topics(topic=cluster_name, timeout=10).topics[cluster_name].error is not None
+    ), "asking for a topic does not create it"
+    topic = f"{cluster_name}.big"
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "message.max.bytes": 4_000_000})
+    producer.produce(topic, b"x" * 1_900_000, on_delivery=lambda error, _: errors.append(error))
+    producer.produce(topic, b"x" * 2_200_000, on_delivery=lambda error, _: errors.append(error and error.name()))
+    assert producer.flush(20) == 0
+    assert errors == [None, "MSG_SIZE_TOO_LARGE"]
