@@ -1,0 +1,23 @@
+"""The Avro schemas of everything that Ringlog writes, as data, with their fingerprints and earlier versions."""
+
+from ringlog_schemas.catalogue import (
+    Schema,
+    by_fingerprint,
+    catalog,
+    current,
+    fingerprint_of,
+    frozen,
+    frozen_versions,
+    published,
+)
+
+__all__ = [
+    "Schema",
+    "by_fingerprint",
+    "catalog",
+    "current",
+    "fingerprint_of",
+    "frozen",
+    "frozen_versions",
+    "published",
+]

@@ -1,0 +1,117 @@
+"""Where the schemas lie and how one is found: by name, by fingerprint, by frozen version.
+
+One file a record, ``<family>/<Record>.avsc``, full name ``ringlog.<family>.<Record>``. **Every file is complete in itself**:
+types shared by several records (``ringlog.Uuid``, ``ringlog.commands.Position``, ...) are written out where a file first uses
+them, and a test keeps the copies equal. So one file is all that any Avro library needs.
+
+``v1/``, ``v2/``, ... hold the frozen copies of released versions. A schema is named on the wire by the CRC-64-AVRO fingerprint
+of its parsing canonical form; ``by_fingerprint`` knows the present and all frozen ones. Source: Avro 1.12 specification.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+FAMILIES = ("log", "commands", "requests", "acks", "agents", "mutations", "cdc", "changes")
+"""The folders of the present schemas, in the order of the reference page."""
+
+_ROOT = Path(__file__).parent
+_VERSION = re.compile(r"v[1-9][0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One schema: full name, the JSON as parsed, the fingerprint as an unsigned number."""
+
+    full_name: str
+    json: Mapping[str, Any]
+    fingerprint: int
+
+    @property
+    def family(self) -> str:
+        """The folder it lies in, e.g. ``commands``."""
+        return self.full_name.split(".")[1]
+
+    @property
+    def name(self) -> str:
+        """The record's own name, e.g. ``Join``."""
+        return self.full_name.rsplit(".", 1)[1]
+
+    @property
+    def hex(self) -> str:
+        """The fingerprint as 16 hex digits, most significant first: the key in the topic of schemas."""
+        return f"{self.fingerprint:016x}"
+
+
+def fingerprint_of(schema: Mapping[str, Any]) -> int:
+    """CRC-64-AVRO of the parsing canonical form; raises fastavro's ``SchemaParseException`` if it is no schema.
+
+    Made with fastavro: ``avro`` 1.12.2 writes a fixed type out each time it is used where the specification (and Avro for
+    Java) has its name from the second time on. A test holds every fingerprint against those that Avro for Java computed.
+    """
+    return int.from_bytes(bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO")), "little")
+
+
+def _load(root: Path) -> Mapping[str, Schema]:
+    found: dict[str, Schema] = {}
+    for family in FAMILIES:
+        for path in sorted((root / family).glob("*.avsc")):
+            parsed = json.loads(path.read_text(encoding="utf-8"))
+            full_name = f"{parsed['namespace']}.{parsed['name']}"
+            if full_name != f"ringlog.{family}.{path.stem}":
+                raise ValueError(f"{path.name} in {family} declares {full_name}")
+            found[full_name] = Schema(full_name, parsed, fingerprint_of(parsed))
+    return MappingProxyType(found)
+
+
+@cache
+def current() -> Mapping[str, Schema]:
+    """The schemas that this release writes, by full name."""
+    return _load(_ROOT)
+
+
+@cache
+def catalog() -> Mapping[str, Mapping[str, Any]]:
+    """The JSON of the schemas that this release writes, by full name."""
+    return MappingProxyType({name: schema.json for name, schema in current().items()})
+
+
+@cache
+def frozen_versions() -> tuple[int, ...]:
+    """Numbers of the frozen versions, ascending."""
+    return tuple(sorted(int(path.name[1:]) for path in _ROOT.iterdir() if _VERSION.fullmatch(path.name)))
+
+
+@cache
+def frozen(version: int) -> Mapping[str, Schema]:
+    """The schemas as they were frozen under ``version``, by full name."""
+    return _load(_ROOT / f"v{version}")
+
+
+@cache
+def by_fingerprint() -> Mapping[int, Schema]:
+    """Every schema that this release can read, by fingerprint; of equal ones the present text."""
+    found: dict[int, Schema] = {}
+    for version in frozen_versions():
+        found |= {schema.fingerprint: schema for schema in frozen(version).values()}
+    found |= {schema.fingerprint: schema for schema in current().values()}
+    return MappingProxyType(found)
+
+
+def published() -> tuple[tuple[str, str], ...]:
+    """(fingerprint in hex, schema as compact JSON) of every schema that a record on the wire may name, by ascending key.
+
+    These pairs are the keys and values of the compacted topic of schemas, which lets any Kafka client resolve a fingerprint.
+    The JSON is complete, with docs and defaults, so that it also serves as a reader's schema.
+    """
+    known = by_fingerprint().values()
+    return tuple(sorted((schema.hex, json.dumps(schema.json, separators=(",", ":"))) for schema in known))

@@ -1,0 +1,88 @@
+"""Records of the catalogue as single objects: dictionaries in, bytes out, and back.
+
+Data written with any frozen version is read as today's schema has it. A fingerprint that is neither in the catalogue nor among
+the frozen versions is refused by name; a schema taken from the topic of schemas can be made known with ``learn``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from ringlog.wire.binary import Layout
+from ringlog.wire.errors import WireError
+from ringlog.wire.single_object import header, split
+from ringlog_schemas import by_fingerprint, current, fingerprint_of
+
+_learned: dict[int, Layout] = {}
+
+
+@cache
+def layout(full_name: str) -> Layout:
+    """Today's layout of a record; ``WireError`` (``unknown_record``) if the catalogue lacks it."""
+    schema = current().get(full_name)
+    if schema is None:
+        raise WireError("unknown_record", full_name, "a record of the catalogue")
+    return Layout(schema.json)
+
+
+@cache
+def _header(full_name: str) -> bytes:
+    layout(full_name)
+    return header(current()[full_name].fingerprint)
+
+
+@cache
+def _known_writer(fingerprint: int) -> Layout | None:
+    schema = by_fingerprint().get(fingerprint)
+    if schema is None:
+        return None
+    today = current().get(schema.full_name)
+    if today is not None and today.fingerprint == fingerprint:
+        return layout(schema.full_name)
+    return Layout(schema.json)
+
+
+def writer(fingerprint: int) -> Layout:
+    """The layout that a fingerprint names; ``WireError`` (``unknown_fingerprint``) with the fingerprint in hex."""
+    found = _known_writer(fingerprint) if fingerprint in by_fingerprint() else _learned.get(fingerprint)
+    if found is None:
+        raise WireError("unknown_fingerprint", f"{fingerprint:016x}", "a schema of this release or of an earlier one")
+    return found
+
+
+def learn(schema: str) -> int:
+    """Make a later release's schema (JSON text) known as a writer's; returns its fingerprint.
+
+    Its records are then read as today's schema of the same name has them. ``WireError`` (``bad_schema``) if it is no record schema.
+    """
+    try:
+        parsed: Mapping[str, Any] = json.loads(schema)
+        fingerprint = fingerprint_of(parsed)
+        found = Layout(parsed)
+    except Exception as error:
+        raise WireError("bad_schema", "schema", f"{type(error).__name__}: {error}") from error
+    if fingerprint not in by_fingerprint():
+        _learned[fingerprint] = found
+    return fingerprint
+
+
+def encode(full_name: str, record: Mapping[str, Any]) -> bytes:
+    """The record as a single object, written with today's schema; ``WireError`` if it does not fit."""
+    return _header(full_name) + layout(full_name).encode(record)
+
+
+def decode(data: bytes, full_name: str | None = None) -> tuple[str, dict[str, Any]]:
+    """(full name, record) of a single object; ``WireError`` whatever else the bytes are.
+
+    ``full_name``: the record that is expected; another one is refused (``wrong_record``).
+    """
+    fingerprint, body = split(data)
+    found = writer(fingerprint)
+    if full_name is not None and found.full_name != full_name:
+        raise WireError("wrong_record", found.full_name, f"a {full_name}")
+    today = layout(found.full_name)
+    record = found.decode(body, canonical=False)
+    return found.full_name, record if found is today else today.resolve(body, found)

@@ -1,0 +1,64 @@
+"""Commands to payloads and back. A payload is the plain Avro body of ``ringlog.commands.<Kind>``, without a header.
+
+Kind and version name the schema of a payload, so a released (kind, version) never changes. A payload is read only in its
+canonical encoding: then encoding the command again gives the same bytes, and the same digest.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from ringlog.kernel.commands.model import COMMANDS, VERSIONS, Command
+from ringlog.kernel.outcome import Undecodable, UnknownCommand
+from ringlog.wire.binary import Layout
+from ringlog.wire.codec import layout
+from ringlog.wire.errors import WireError
+from ringlog.wire.mapping import Mapper
+from ringlog_schemas import current, frozen, frozen_versions
+
+_VERSION = "ringlog.version"
+"""The attribute of a command's schema that tells its version."""
+
+
+@cache
+def _layouts() -> dict[tuple[str, int], Layout]:
+    """Every (kind, version) that this release can read; of equal ones the present layout."""
+    found: dict[tuple[str, int], Layout] = {}
+    for number in frozen_versions():
+        for schema in frozen(number).values():
+            if schema.family == "commands" and schema.name in COMMANDS:
+                found[schema.name, int(schema.json[_VERSION])] = Layout(schema.json)
+    for schema in current().values():
+        if schema.family == "commands" and schema.name in COMMANDS:
+            found[schema.name, int(schema.json[_VERSION])] = layout(schema.full_name)
+    return found
+
+
+@cache
+def mapper(kind: str) -> Mapper[Any]:
+    """The converter between the class of a kind and today's schema of it."""
+    return Mapper(COMMANDS[kind], layout(f"ringlog.commands.{kind}"))
+
+
+def encode_command(command: Command) -> tuple[str, int, bytes]:
+    """(kind, version, payload) as this release writes it; ``WireError`` if a value does not fit its field's type."""
+    kind = type(command).__name__
+    payload = layout(f"ringlog.commands.{kind}").encode(mapper(kind).to_record(command))
+    return kind, VERSIONS[kind], payload
+
+
+def decode_command(kind: str, version: int, payload: bytes) -> Command | Undecodable | UnknownCommand:
+    """The command of a payload; never raises."""
+    written = _layouts().get((kind, version))
+    if written is None:
+        return UnknownCommand(kind, version)
+    today = layout(f"ringlog.commands.{kind}")
+    try:
+        record = written.decode(payload, canonical=True)
+        if written is not today:
+            record = today.resolve(payload, written)
+        command: Command = mapper(kind).from_record(record)
+    except WireError as error:
+        return Undecodable(str(error))
+    return command

@@ -1,0 +1,97 @@
+"""The envelope of the log. ``ringlog.log.LogEntry`` is frozen for ever; the command travels inside as kind, version, payload.
+
+An entry is read only in its canonical encoding, so that all replicas, whatever their Avro library, read the same or nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringlog.kernel.commands.model import Command
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.outcome import Entry, Unreadable
+from ringlog.kernel.values import Epoch, Micros
+from ringlog.wire.codec import layout
+from ringlog.wire.commands import decode_command, encode_command
+from ringlog.wire.errors import WireError
+from ringlog.wire.mapping import uuid_bytes, uuid_text
+from ringlog.wire.single_object import header, split
+from ringlog_schemas import current
+
+LOG_ENTRY = "ringlog.log.LogEntry"
+_FINGERPRINT = current()[LOG_ENTRY].fingerprint
+_HEADER = header(_FINGERPRINT)
+_LAYOUT = layout(LOG_ENTRY)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEntry:
+    """An entry and the bytes that carry it: sending it again means sending these bytes."""
+
+    entry: Entry
+    data: bytes
+
+
+def author_entry(
+    cluster_id: str,
+    state_id: str,
+    prev_state_id: str | None,
+    request_id: str,
+    since_epoch: Epoch,
+    submitter: str,
+    at: Micros,
+    command: Command,
+) -> EncodedEntry:
+    """The entry of a command, for an author to append; ``WireError`` if an id is no UUID or a value does not fit."""
+    kind, version, payload = encode_command(command)
+    digest = command_digest(kind, version, payload)
+    entry = Entry(
+        cluster_id, state_id, prev_state_id, request_id, since_epoch, submitter, at, kind, version, digest, command
+    )
+    return EncodedEntry(entry, encode_entry(entry, payload))
+
+
+def encode_entry(entry: Entry, payload: bytes) -> bytes:
+    """The bytes of an envelope around ``payload``; the entry's own command and digest are not looked at."""
+    previous = entry.prev_state_id
+    body = _LAYOUT.encode(
+        {
+            "cluster_id": uuid_bytes(entry.cluster_id),
+            "state_id": uuid_bytes(entry.state_id),
+            "prev_state_id": None if previous is None else uuid_bytes(previous),
+            "request_id": uuid_bytes(entry.request_id),
+            "since_epoch": entry.since_epoch,
+            "submitter": entry.submitter,
+            "at": entry.at,
+            "kind": entry.kind,
+            "version": entry.version,
+            "command": payload,
+        }
+    )
+    return _HEADER + body
+
+
+def decode_entry(data: bytes) -> Entry | Unreadable:
+    """The entry of one record of the log; never raises."""
+    try:
+        fingerprint, body = split(data)
+        if fingerprint != _FINGERPRINT:
+            return Unreadable(f"unknown_fingerprint: {fingerprint:016x}: the envelope is {_FINGERPRINT:016x}")
+        record = _LAYOUT.decode(body, canonical=True)
+    except WireError as error:
+        return Unreadable(str(error))
+    kind, version, payload = record["kind"], record["version"], record["command"]
+    previous = record["prev_state_id"]
+    return Entry(
+        cluster_id=uuid_text(record["cluster_id"]),
+        state_id=uuid_text(record["state_id"]),
+        prev_state_id=None if previous is None else uuid_text(previous),
+        request_id=uuid_text(record["request_id"]),
+        since_epoch=record["since_epoch"],
+        submitter=record["submitter"],
+        at=record["at"],
+        kind=kind,
+        version=version,
+        digest=command_digest(kind, version, payload),
+        command=decode_command(kind, version, payload),
+    )

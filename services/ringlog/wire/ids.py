@@ -1,0 +1,101 @@
+"""Identifiers that authors draw: state ids, request ids, and ids that are a function of what they stand for.
+
+State ids and fresh request ids are version-7 UUIDs (RFC 9562): 48 bits of milliseconds, 12 bits of the millisecond's fraction,
+62 random bits; text order is byte order is time order. A state id is **strictly above** the one that it follows, whatever
+the clock does: where time has not moved on, the 60 time bits of the previous id are counted up by one.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from ringlog.kernel.values import Micros
+from ringlog.wire.errors import WireError
+from ringlog.wire.mapping import uuid_bytes, uuid_text
+
+ENTROPY_BYTES = 8
+"""How many random bytes a fresh id takes."""
+
+_TIME_MAX = 2**60 - 1
+
+
+def new_request_id(now_us: Micros, entropy: bytes) -> str:
+    """A fresh request id. ``entropy``: at least 8 random bytes."""
+    return _version_7(_time_bits(now_us), entropy)
+
+
+def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
+    """A state id strictly above ``previous``; ``WireError`` (``no_id_above``) if that is the greatest of all.
+
+    ``entropy``: at least 8 random bytes. ``previous`` may be any UUID, also one of another version.
+    """
+    candidate = _version_7(_time_bits(now_us), entropy)
+    if previous is None or candidate > previous:
+        return candidate
+    number = int.from_bytes(uuid_bytes(previous), "big")
+    time_bits = ((number >> 80) << 12) | ((number >> 64) & 0xFFF)
+    candidate = _version_7(min(time_bits + 1, _TIME_MAX), entropy)
+    if candidate <= previous:
+        # The previous id has a greater version digit, which outweighs the fraction: only the next millisecond is above.
+        candidate = _version_7(min(((time_bits >> 12) + 1) << 12, _TIME_MAX), entropy)
+    if candidate <= previous:
+        raise WireError("no_id_above", previous, "a state id that leaves room above it")
+    return candidate
+
+
+def derived_request_id(*parts: str | int) -> str:
+    """The request id of an agent's ask: the same for the same parts (operation, stage, ``since_epoch``, ...), else another.
+
+    A version-8 UUID made of 122 bits of BLAKE2b over the parts, each with its length.
+    """
+    digest = blake2b(digest_size=16, person=b"ringlog-request")
+    for part in parts:
+        data = f"{type(part).__name__}:{part}".encode()
+        digest.update(len(data).to_bytes(4, "big") + data)
+    return uuid_text(_stamped(int.from_bytes(digest.digest(), "big"), 8))
+
+
+def timeuuid(timestamp_us: Micros, identity: bytes) -> bytes:
+    """The 16 bytes of a version-1 UUID: the time part is ``timestamp_us`` exactly, the low 64 bits are a hash of ``identity``.
+
+    Equal arguments give equal bytes. Raises ``WireError`` (``bad_timestamp``) outside what 60 bits of 100 ns since 1582 hold.
+    """
+    ticks = timestamp_us * 10 + _TICKS_TO_1970
+    if not 0 <= ticks < 2**60:
+        raise WireError("bad_timestamp", str(timestamp_us), "microseconds that a version-1 UUID can hold")
+    low = int.from_bytes(blake2b(identity, digest_size=8, person=b"ringlog-timeuuid").digest(), "big")
+    low = (low & (2**62 - 1)) | 2**63
+    high = ((ticks & 0xFFFFFFFF) << 32) | ((ticks >> 32 & 0xFFFF) << 16) | 0x1000 | (ticks >> 48)
+    return ((high << 64) | low).to_bytes(16, "big")
+
+
+def time_of(uuid: bytes) -> Micros:
+    """The microseconds that a version-1 UUID holds; ``WireError`` (``bad_timeuuid``) for other bytes."""
+    if len(uuid) != 16 or uuid[6] >> 4 != 1:
+        raise WireError("bad_timeuuid", uuid[:16].hex(), "16 bytes of a version-1 UUID")
+    high = int.from_bytes(uuid[:8], "big")
+    ticks = ((high & 0xFFF) << 48) | ((high >> 16 & 0xFFFF) << 32) | (high >> 32)
+    return (ticks - _TICKS_TO_1970) // 10
+
+
+_TICKS_TO_1970 = 0x01B21DD213814000
+"""100 ns ticks from 1582-10-15 to 1970-01-01."""
+
+
+def _time_bits(now_us: Micros) -> int:
+    """48 bits of milliseconds and 12 bits of fraction; a clock outside that range is cut to it."""
+    millis, micros = divmod(max(now_us, 0), 1000)
+    return min((millis << 12) | (micros * 4096 // 1000), _TIME_MAX)
+
+
+def _version_7(time_bits: int, entropy: bytes) -> str:
+    if len(entropy) < ENTROPY_BYTES:
+        raise WireError("too_little_entropy", "entropy", f"at least {ENTROPY_BYTES} random bytes")
+    number = (time_bits >> 12 << 80) | ((time_bits & 0xFFF) << 64) | int.from_bytes(entropy[:8], "big")
+    return uuid_text(_stamped(number, 7))
+
+
+def _stamped(number: int, version: int) -> bytes:
+    number = number & ~(0xF << 76) | version << 76
+    number = number & ~(0x3 << 62) | 0x2 << 62
+    return number.to_bytes(16, "big")

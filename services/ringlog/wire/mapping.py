@@ -1,0 +1,166 @@
+"""Dataclasses to the records of the catalogue and back, by field names: one converter for every kind of value.
+
+A dataclass and its schema must have the same fields; what a field becomes follows from both: text is a string, an enum symbol or
+(in a ``ringlog.Uuid``) 16 bytes; a tuple is an array; a tuple of pairs is an array of records of two fields; a dataclass is a
+record; ``| None`` is a union with null. The comparison is made once, when a converter is built, and a difference raises
+``TypeError``: it is a mistake in the program, not in the data.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ringlog.wire.binary import Layout
+from ringlog.wire.errors import WireError
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+Pair = tuple[Convert | None, Convert | None]
+"""How to get to the wire and back; None = as it is."""
+
+_SCALARS = {"string": str, "long": int, "int": int, "boolean": bool, "bytes": bytes}
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The 16 bytes of a canonical UUID; ``WireError`` (``bad_uuid``) for any other text."""
+    try:
+        data = bytes.fromhex(text.replace("-", ""))
+    except (ValueError, AttributeError) as error:
+        raise WireError("bad_uuid", repr(text)[:60], "a UUID in its canonical form") from error
+    if len(data) != 16 or uuid_text(data) != text:
+        raise WireError("bad_uuid", repr(text)[:60], "a UUID in its canonical form")
+    return data
+
+
+def uuid_text(data: bytes) -> str:
+    """The canonical text of 16 bytes."""
+    text = data.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class Mapper(Generic[T]):
+    """Converts values of one dataclass to and from dictionaries of one record schema."""
+
+    __slots__ = ("_attributes", "_back", "_cls", "_full_name", "_names", "_out")
+
+    def __init__(self, cls: type[T], layout: Layout) -> None:
+        known = layout.named_types()
+        self._build(cls, known[layout.full_name], known)
+
+    def _build(self, cls: type[T], schema: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+        self._cls = cls
+        self._full_name = schema["name"]
+        hints = get_type_hints(cls)
+        on_wire = {field["name"]: field["type"] for field in schema["fields"]}
+        in_class = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        if set(on_wire) != set(in_class):
+            raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(in_class))}")
+        self._names = tuple(in_class)
+        pairs = [(name, _pair(hints[name], on_wire[name], known, f"{cls.__name__}.{name}")) for name in in_class]
+        self._out = tuple((name, to_wire) for name, (to_wire, _) in pairs if to_wire is not None)
+        self._back = tuple((index, back) for index, (_, (_, back)) in enumerate(pairs) if back is not None)
+        self._attributes = _attributes(self._names)
+
+    def to_record(self, value: T) -> dict[str, Any]:
+        """The dictionary of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content has another type."""
+        record = dict(zip(self._names, self._attributes(value), strict=True))
+        try:
+            for name, convert in self._out:
+                record[name] = convert(record[name])
+        except WireError:
+            raise
+        except Exception as error:
+            raise WireError("not_encodable", self._full_name, f"{type(error).__name__}: {error}") from error
+        return record
+
+    def from_record(self, record: Mapping[str, Any]) -> T:
+        """The value of a dictionary that was decoded with the schema."""
+        values = [record[name] for name in self._names]
+        for index, convert in self._back:
+            values[index] = convert(values[index])
+        return self._cls(*values)
+
+
+def _attributes(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    if names:
+        return lambda value: (getattr(value, names[0]),)
+    return lambda value: ()
+
+
+def _pair(hint: Any, schema: Any, known: Mapping[str, Any], where: str) -> Pair:
+    """How a field of type ``hint`` gets to ``schema`` and back."""
+    schema = known.get(schema, schema) if isinstance(schema, str) else schema
+    if get_origin(hint) in (Union, types.UnionType):
+        return _optional(hint, schema, known, where)
+    kind = schema["type"] if isinstance(schema, Mapping) else schema
+    if isinstance(kind, str) and kind == "fixed" and hint is str and schema["name"] == "ringlog.Uuid":
+        return uuid_bytes, uuid_text
+    if (kind == "enum" and hint is str) or (kind == "fixed" and hint is bytes):
+        return None, None
+    if kind == "array" and get_origin(hint) is tuple:
+        return _array(hint, schema["items"], known, where)
+    if kind == "record" and is_dataclass(hint):
+        nested: Mapper[Any] = Mapper.__new__(Mapper)
+        nested._build(hint, schema, known)  # type: ignore[arg-type]
+        return nested.to_record, nested.from_record
+    if isinstance(kind, str) and _SCALARS.get(kind) is hint:
+        return None, None
+    raise TypeError(f"{where}: {hint} has no way to {schema}")
+
+
+def _optional(hint: Any, schema: Any, known: Mapping[str, Any], where: str) -> Pair:
+    inner = [part for part in get_args(hint) if part is not types.NoneType]
+    if not isinstance(schema, list) or len(inner) != 1 or len(schema) != 2 or schema[0] != "null":
+        raise TypeError(f"{where}: {hint} has no way to {schema}")
+    out, back = _pair(inner[0], schema[1], known, where)
+    return _unless_none(out), _unless_none(back)
+
+
+def _unless_none(convert: Convert | None) -> Convert | None:
+    if convert is None:
+        return None
+    return lambda value: None if value is None else convert(value)
+
+
+def _array(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Pair:
+    arguments = get_args(hint)
+    if len(arguments) != 2 or arguments[1] is not Ellipsis:
+        raise TypeError(f"{where}: {hint} is not a tuple of any length")
+    if get_origin(arguments[0]) is tuple:
+        return _pairs(arguments[0], items, known, where)
+    out, back = _pair(arguments[0], items, known, where)
+    return (
+        list if out is None else lambda values: [out(value) for value in values],
+        tuple if back is None else lambda values: tuple([back(value) for value in values]),
+    )
+
+
+def _pairs(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Pair:
+    """A tuple of pairs is an array of records of two fields, in the order of the schema."""
+    record = known.get(items, items) if isinstance(items, str) else items
+    inner = get_args(hint)
+    names = [field["name"] for field in record["fields"]]
+    if len(inner) != len(names):
+        raise TypeError(f"{where}: {hint} and the fields {names} differ in number")
+    ways = [_pair(part, field["type"], known, where) for part, field in zip(inner, record["fields"], strict=True)]
+    same: Convert = lambda value: value  # noqa: E731
+    outs = [out or same for out, _ in ways]
+    backs = [back or same for _, back in ways]
+
+    def to_wire(values: Any) -> list[dict[str, Any]]:
+        return [
+            {name: out(part) for name, out, part in zip(names, outs, value, strict=True)} for value in values
+        ]
+
+    def from_wire(values: Any) -> tuple[tuple[Any, ...], ...]:
+        return tuple(
+            [tuple([back(value[name]) for name, back in zip(names, backs, strict=True)]) for value in values]
+        )
+
+    return to_wire, from_wire

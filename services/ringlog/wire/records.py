@@ -1,0 +1,242 @@
+"""The records of all topics but the metadata log and the change topics, as frozen values. Each travels as a single object.
+
+Field meanings and units are in the schemas (``docs/reference/schemas.md``); here stand the types. ``encode_*`` raises
+``WireError`` for a value that does not fit; ``decode_*`` raises ``WireError`` for any bytes that are not such a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from ringlog.kernel.commands.model import StreamReport
+from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.mapping import Mapper
+
+T = TypeVar("T")
+
+APPLIED, REJECTED, EXPIRED = "applied", "rejected", "expired"
+"""The outcomes of a ``Result``."""
+
+INSERT, UPDATE, ROW_DELETE, PARTITION_DELETE = "INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE"
+"""The operations of a ``Mutation``. ``UNKNOWN`` stands for one of a later release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command that somebody asks the validator to append."""
+
+    request_id: str
+    since_epoch: int
+    submitter: str
+    kind: str
+    version: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The validator's answer to a request. ``outcome``: applied, rejected or expired (unknown: a later release's)."""
+
+    request_id: str
+    digest: str
+    outcome: str
+    epoch: int
+    code: str
+    detail: str
+    term: int
+    instance: str
+    since_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAck:
+    """How far a node is: ``applied`` durably, every write admitted below ``drained`` applied."""
+
+    cluster_id: str
+    node: str
+    incarnation: str
+    applied: int
+    drained: int
+    reports: tuple[StreamReport, ...]
+    rows: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """What an agent is doing; ``state``: starting, standby, active or halted."""
+
+    role: str
+    instance: str
+    term: int
+    epoch: int
+    state: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One column's value in CQL serialisation; None = null or deleted."""
+
+    column: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One write to a row or partition of a base table; key components in CQL serialisation, in key order."""
+
+    mutation_id: str | None
+    cluster_id: str | None
+    keyspace: str
+    table: str
+    timestamp: int
+    ttl: int | None
+    operation: str
+    partition_key: tuple[bytes | None, ...]
+    clustering_key: tuple[bytes | None, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CdcRow:
+    """One row of the CDC log. ``stream_id`` and ``time`` are 16 bytes, ``generation`` and ``timestamp`` microseconds."""
+
+    stream_id: bytes
+    generation: int
+    time: bytes
+    batch_seq_no: int
+    operation: int
+    ttl: int | None
+    end_of_batch: bool
+    keyspace: str
+    table: str
+    mutation_id: str | None
+    source_topic: str
+    source_partition: int
+    source_offset: int
+    timestamp: int
+    partition_key: tuple[bytes, ...]
+    clustering_key: tuple[bytes | None, ...]
+    cells: tuple[Cell, ...]
+    deleted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that cannot become a CDC row: why, where it was, and its bytes."""
+
+    reason: str
+    detail: str
+    topic: str
+    partition: int
+    offset: int
+    append_time: int
+    key: bytes | None
+    value: bytes | None
+    writer: str
+    epoch: int
+
+
+REQUEST, RESULT = "ringlog.requests.Request", "ringlog.requests.Result"
+NODE_ACK, AGENT_STATUS = "ringlog.acks.NodeAck", "ringlog.agents.AgentStatus"
+MUTATION, CDC_ROW, DEAD_LETTER = "ringlog.mutations.Mutation", "ringlog.cdc.CdcRow", "ringlog.cdc.DeadLetter"
+
+RECORDS: dict[str, type[Any]] = {
+    REQUEST: Request,
+    RESULT: Result,
+    NODE_ACK: NodeAck,
+    AGENT_STATUS: AgentStatus,
+    MUTATION: Mutation,
+    CDC_ROW: CdcRow,
+    DEAD_LETTER: DeadLetter,
+}
+"""Full name to class."""
+
+
+@cache
+def mapper(full_name: str) -> Mapper[Any]:
+    """The converter between a record's class and its schema."""
+    return Mapper(RECORDS[full_name], layout(full_name))
+
+
+def _encode(full_name: str, value: Any) -> bytes:
+    return encode(full_name, mapper(full_name).to_record(value))
+
+
+def _decode(full_name: str, data: bytes, cls: type[T]) -> T:
+    _, record = decode(data, full_name)
+    value: T = mapper(full_name).from_record(record)
+    return value
+
+
+def encode_request(value: Request) -> bytes:
+    """Bytes of a request."""
+    return _encode(REQUEST, value)
+
+
+def decode_request(data: bytes) -> Request:
+    """Request of the bytes."""
+    return _decode(REQUEST, data, Request)
+
+
+def encode_result(value: Result) -> bytes:
+    """Bytes of a result."""
+    return _encode(RESULT, value)
+
+
+def decode_result(data: bytes) -> Result:
+    """Result of the bytes."""
+    return _decode(RESULT, data, Result)
+
+
+def encode_node_ack(value: NodeAck) -> bytes:
+    """Bytes of a node's acknowledgement."""
+    return _encode(NODE_ACK, value)
+
+
+def decode_node_ack(data: bytes) -> NodeAck:
+    """Acknowledgement of the bytes."""
+    return _decode(NODE_ACK, data, NodeAck)
+
+
+def encode_agent_status(value: AgentStatus) -> bytes:
+    """Bytes of an agent's status."""
+    return _encode(AGENT_STATUS, value)
+
+
+def decode_agent_status(data: bytes) -> AgentStatus:
+    """Status of the bytes."""
+    return _decode(AGENT_STATUS, data, AgentStatus)
+
+
+def encode_mutation(value: Mutation) -> bytes:
+    """Bytes of a mutation."""
+    return _encode(MUTATION, value)
+
+
+def decode_mutation(data: bytes) -> Mutation:
+    """Mutation of the bytes."""
+    return _decode(MUTATION, data, Mutation)
+
+
+def encode_cdc_row(value: CdcRow) -> bytes:
+    """Bytes of a CDC row."""
+    return _encode(CDC_ROW, value)
+
+
+def decode_cdc_row(data: bytes) -> CdcRow:
+    """CDC row of the bytes."""
+    return _decode(CDC_ROW, data, CdcRow)
+
+
+def encode_dead_letter(value: DeadLetter) -> bytes:
+    """Bytes of a dead letter."""
+    return _encode(DEAD_LETTER, value)
+
+
+def decode_dead_letter(data: bytes) -> DeadLetter:
+    """Dead letter of the bytes."""
+    return _decode(DEAD_LETTER, data, DeadLetter)
