@@ -1,11 +1,12 @@
 """Where the schemas lie and how one is found: by name, by fingerprint, by frozen version.
 
-One file a record, ``<family>/<Record>.avsc``, full name ``ringlog.<family>.<Record>``. **Every file is complete in itself**:
-types shared by several records (``ringlog.Uuid``, ``ringlog.commands.Position``, ...) are written out where a file first uses
-them, and a test keeps the copies equal. So one file is all that any Avro library needs.
+One file a record, ``<family>/<Record>.avsc``, full name ``ringlog.<family>.<Record>``. **Every file is complete in
+itself**: types shared by several records (``ringlog.Uuid``, ``ringlog.commands.Position``, ...) are written out where
+a file first uses them, and a test keeps the copies equal. So one file is all that any Avro library needs.
 
-``v1/``, ``v2/``, ... hold the frozen copies of released versions. A schema is named on the wire by the CRC-64-AVRO fingerprint
-of its parsing canonical form; ``by_fingerprint`` knows the present and all frozen ones. Source: Avro 1.12 specification.
+``v1/``, ``v2/``, ... hold the frozen copies of released versions. A schema is named on the wire by the CRC-64-AVRO
+fingerprint of its parsing canonical form; ``by_fingerprint`` knows the present and all frozen ones. Source: Avro 1.12
+specification.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class Schema:
 def fingerprint_of(schema: Mapping[str, Any]) -> int:
     """CRC-64-AVRO of the parsing canonical form; raises fastavro's ``SchemaParseException`` if it is no schema.
 
-    Made with fastavro: ``avro`` 1.12.2 writes a fixed type out each time it is used where the specification (and Avro for
-    Java) has its name from the second time on. A test holds every fingerprint against those that Avro for Java computed.
+    Made with fastavro: ``avro`` 1.12.2 writes a fixed type out each time it is used where the specification (and Avro
+    for Java) has its name from the second time on. A test holds every fingerprint against those that Avro for Java
+    computed.
     """
     return int.from_bytes(bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO")), "little")
 
@@ -108,10 +110,11 @@ def by_fingerprint() -> Mapping[int, Schema]:
 
 
 def published() -> tuple[tuple[str, str], ...]:
-    """(fingerprint in hex, schema as compact JSON) of every schema that a record on the wire may name, by ascending key.
+    """(fingerprint in hex, schema as compact JSON) of every schema that a record on the wire may name, by ascending
+    key.
 
-    These pairs are the keys and values of the compacted topic of schemas, which lets any Kafka client resolve a fingerprint.
-    The JSON is complete, with docs and defaults, so that it also serves as a reader's schema.
+    These pairs are the keys and values of the compacted topic of schemas, which lets any Kafka client resolve a
+    fingerprint. The JSON is complete, with docs and defaults, so that it also serves as a reader's schema.
     """
     known = by_fingerprint().values()
     return tuple(sorted((schema.hex, json.dumps(schema.json, separators=(",", ":"))) for schema in known))

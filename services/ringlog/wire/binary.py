@@ -1,9 +1,9 @@
-"""Plain Avro binary of one record: fastavro on the fast path, a strict walk over the bytes where that is not enough.
+"""Plain Avro binary of one record: fastavro does the work, a check of the bytes makes it strict.
 
-fastavro is lenient where it costs nothing: it takes numbers longer than 64 bits, union branches counted from the end, any
-byte as a boolean, and numbers beyond 32 bits in an ``int``; builds of it differ there. What is read here was either written in
-the one canonical way (encoding the value again gives the same bytes), or, where that is allowed, passed ``check``, which
-accepts exactly what the Avro specification does: arrays in several blocks, for example, as other libraries write them.
+fastavro is lenient where it costs nothing: it takes numbers longer than 64 bits, union branches counted from the end,
+any byte as a boolean, and numbers beyond 32 bits in an ``int``; builds of it differ there. What is read here is
+either in its canonical encoding or, where another one is allowed, passed ``check``, which accepts exactly what the
+Avro specification does: arrays in several blocks, for example, as other libraries write them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
+from ringlog.wire.canonical import canonical_check
 from ringlog.wire.errors import WireError
 
 _INT_MAX = 2**31 - 1
@@ -23,31 +24,44 @@ _INT_MIN = -(2**31)
 class Layout:
     """One schema, ready for use: encodes and decodes bodies of its record, without any header."""
 
-    __slots__ = ("_ints", "_parsed", "_types", "full_name", "schema")
+    __slots__ = ("_ints", "_is_canonical", "_names", "_parsed", "_types", "full_name", "schema")
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema = schema
         self.full_name = f"{schema['namespace']}.{schema['name']}"
         self._types: dict[str, Any] = {}
         self._parsed = parse_schema(dict(schema), self._types)
+        self._is_canonical = canonical_check(self._parsed, self._types)
+        self._names = {field["name"] for field in schema["fields"]}
         self._ints = tuple(field["name"] for field in schema["fields"] if field["type"] == "int")
 
     def named_types(self) -> Mapping[str, Any]:
-        """The named types of the schema, the record itself included, by full name, each with its full name in ``name``."""
+        """The named types of the schema, the record itself included, by full name, each with its full name in
+        ``name``.
+        """
         return self._types
 
-    def encode(self, record: Mapping[str, Any]) -> bytes:
-        """The canonical body; ``WireError`` (``not_encodable``) if the record lacks a field, has others or values of other types."""
-        self._check_ints(record, "not_encodable")
+    def encode(self, record: Mapping[str, Any], *, strict: bool = True) -> bytes:
+        """The canonical body; ``WireError`` (``not_encodable``) if a field is missing, unknown or of another type.
+
+        ``strict=False`` looks for missing and unknown fields in the record itself but not in those inside it: for
+        records that a ``Mapper`` made.
+        """
+        for name in self._ints:
+            number = record.get(name)
+            if not isinstance(number, int) or not _INT_MIN <= number <= _INT_MAX:
+                raise WireError("not_encodable", f"{self.full_name}.{name}", "an int of 32 bits")
+        if not strict and record.keys() != self._names:
+            raise WireError("not_encodable", self.full_name, f"the fields {sorted(self._names)}")
         out = BytesIO()
         try:
-            schemaless_writer(out, self._parsed, record, strict=True)
+            schemaless_writer(out, self._parsed, record, strict=strict)
         except Exception as error:
             raise WireError("not_encodable", self.full_name, f"{type(error).__name__}: {error}") from error
         return out.getvalue()
 
     def decode(self, body: bytes, *, canonical: bool) -> dict[str, Any]:
-        """The record of exactly these bytes; ``WireError`` (``not_decodable``, ``trailing_bytes``, ``not_canonical``) otherwise.
+        """The record of exactly these bytes; else ``WireError``: not_decodable, trailing_bytes or not_canonical.
 
         ``canonical``: only the encoding that ``encode`` gives is accepted, so that one value has one byte string.
         """
@@ -61,15 +75,16 @@ class Layout:
         if source.tell() != len(body):
             rule = f"{len(body) - source.tell()} bytes follow the record"
             raise WireError("trailing_bytes", self.full_name, rule)
-        self._check_ints(record, "not_decodable")
-        if self.encode(record) != body:
+        if not self._is_canonical(body):
             if canonical:
                 raise WireError("not_canonical", self.full_name, "the same value has another encoding")
             self.check(body)
         return record
 
     def resolve(self, body: bytes, writer: Layout) -> dict[str, Any]:
-        """``body``, written and already checked under ``writer``, as this schema has it: defaults filled in, others dropped."""
+        """``body``, written and already checked under ``writer``, as this schema has it: defaults filled in, others
+        dropped.
+        """
         try:
             record = schemaless_reader(BytesIO(body), writer._parsed, self._parsed)
         except Exception as error:
@@ -79,7 +94,9 @@ class Layout:
         return record
 
     def check(self, body: bytes) -> None:
-        """Walk over the bytes; ``WireError`` (``not_decodable``) unless they are one record by the letter of the specification."""
+        """Walk over the bytes; ``WireError`` (``not_decodable``) unless they are one record by the letter of the
+        specification.
+        """
         walk = _Walk(body, self._types, self.full_name)
         try:
             walk.value(self._parsed)
@@ -87,12 +104,6 @@ class Layout:
             raise WireError("not_decodable", self.full_name, f"{type(error).__name__}: {error}") from error
         if walk.at != len(body):
             raise WireError("trailing_bytes", self.full_name, f"{len(body) - walk.at} bytes follow the record")
-
-    def _check_ints(self, record: Mapping[str, Any], code: str) -> None:
-        for name in self._ints:
-            number = record.get(name)
-            if type(number) is not int or not _INT_MIN <= number <= _INT_MAX:
-                raise WireError(code, f"{self.full_name}.{name}", "an int of 32 bits")
 
 
 class _Walk:

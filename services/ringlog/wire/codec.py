@@ -1,7 +1,8 @@
 """Records of the catalogue as single objects: dictionaries in, bytes out, and back.
 
-Data written with any frozen version is read as today's schema has it. A fingerprint that is neither in the catalogue nor among
-the frozen versions is refused by name; a schema taken from the topic of schemas can be made known with ``learn``.
+Data written with any frozen version is read as today's schema has it. A fingerprint that is neither in the catalogue
+nor among the frozen versions is refused by name; a schema taken from the topic of schemas can be made known with
+``learn``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def writer(fingerprint: int) -> Layout:
 def learn(schema: str) -> int:
     """Make a later release's schema (JSON text) known as a writer's; returns its fingerprint.
 
-    Its records are then read as today's schema of the same name has them. ``WireError`` (``bad_schema``) if it is no record schema.
+    Its records are then read as today's schema of the same name has them. ``WireError`` (``bad_schema``) if it is no
+    record schema.
     """
     try:
         parsed: Mapping[str, Any] = json.loads(schema)
@@ -69,9 +71,12 @@ def learn(schema: str) -> int:
     return fingerprint
 
 
-def encode(full_name: str, record: Mapping[str, Any]) -> bytes:
-    """The record as a single object, written with today's schema; ``WireError`` if it does not fit."""
-    return _header(full_name) + layout(full_name).encode(record)
+def encode(full_name: str, record: Mapping[str, Any], *, strict: bool = True) -> bytes:
+    """The record as a single object, written with today's schema; ``WireError`` if it does not fit.
+
+    ``strict``: as in ``Layout.encode``.
+    """
+    return _header(full_name) + layout(full_name).encode(record, strict=strict)
 
 
 def decode(data: bytes, full_name: str | None = None) -> tuple[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Commands to payloads and back. A payload is the plain Avro body of ``ringlog.commands.<Kind>``, without a header.
 
-Kind and version name the schema of a payload, so a released (kind, version) never changes. A payload is read only in its
-canonical encoding: then encoding the command again gives the same bytes, and the same digest.
+Kind and version name the schema of a payload, so a released (kind, version) never changes. A payload is read only in
+its canonical encoding: then encoding the command again gives the same bytes, and the same digest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def mapper(kind: str) -> Mapper[Any]:
 def encode_command(command: Command) -> tuple[str, int, bytes]:
     """(kind, version, payload) as this release writes it; ``WireError`` if a value does not fit its field's type."""
     kind = type(command).__name__
-    payload = layout(f"ringlog.commands.{kind}").encode(mapper(kind).to_record(command))
+    payload = layout(f"ringlog.commands.{kind}").encode(mapper(kind).to_record(command), strict=False)
     return kind, VERSIONS[kind], payload
 
 

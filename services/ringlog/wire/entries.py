@@ -1,6 +1,8 @@
-"""The envelope of the log. ``ringlog.log.LogEntry`` is frozen for ever; the command travels inside as kind, version, payload.
+"""The envelope of the log. ``ringlog.log.LogEntry`` is frozen for ever; the command travels inside as kind, version,
+payload.
 
-An entry is read only in its canonical encoding, so that all replicas, whatever their Avro library, read the same or nothing.
+An entry is read only in its canonical encoding, so that all replicas, whatever their Avro library, read the same or
+nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class WireError(ValueError):
-    """``code``: stable word; ``field``: full name of the record, or what else is meant; ``rule``: what it should have been."""
+    """``code``: stable word; ``field``: full name of the record, or what else is meant; ``rule``: what it should have
+    been.
+    """
 
     def __init__(self, code: str, field: str, rule: str) -> None:
         super().__init__(f"{code}: {field}: {rule}")

@@ -1,8 +1,9 @@
 """Identifiers that authors draw: state ids, request ids, and ids that are a function of what they stand for.
 
-State ids and fresh request ids are version-7 UUIDs (RFC 9562): 48 bits of milliseconds, 12 bits of the millisecond's fraction,
-62 random bits; text order is byte order is time order. A state id is **strictly above** the one that it follows, whatever
-the clock does: where time has not moved on, the 60 time bits of the previous id are counted up by one.
+State ids and fresh request ids are version-7 UUIDs (RFC 9562): 48 bits of milliseconds, 12 bits of the millisecond's
+fraction, 62 random bits; text order is byte order is time order. A state id is **strictly above** the one that it
+follows, whatever the clock does: where time has not moved on, the 60 time bits of the previous id are counted up by
+one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
 
 
 def derived_request_id(*parts: str | int) -> str:
-    """The request id of an agent's ask: the same for the same parts (operation, stage, ``since_epoch``, ...), else another.
+    """The request id of an agent's ask: the same for the same parts (operation, stage, ``since_epoch``, ...), else
+    another.
 
     A version-8 UUID made of 122 bits of BLAKE2b over the parts, each with its length.
     """
@@ -56,9 +58,11 @@ def derived_request_id(*parts: str | int) -> str:
 
 
 def timeuuid(timestamp_us: Micros, identity: bytes) -> bytes:
-    """The 16 bytes of a version-1 UUID: the time part is ``timestamp_us`` exactly, the low 64 bits are a hash of ``identity``.
+    """The 16 bytes of a version-1 UUID: the time part is ``timestamp_us`` exactly, the low 64 bits are a hash of
+    ``identity``.
 
-    Equal arguments give equal bytes. Raises ``WireError`` (``bad_timestamp``) outside what 60 bits of 100 ns since 1582 hold.
+    Equal arguments give equal bytes. Raises ``WireError`` (``bad_timestamp``) outside what 60 bits of 100 ns since
+    1582 hold.
     """
     ticks = timestamp_us * 10 + _TICKS_TO_1970
     if not 0 <= ticks < 2**60:

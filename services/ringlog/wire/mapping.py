@@ -1,9 +1,9 @@
 """Dataclasses to the records of the catalogue and back, by field names: one converter for every kind of value.
 
-A dataclass and its schema must have the same fields; what a field becomes follows from both: text is a string, an enum symbol or
-(in a ``ringlog.Uuid``) 16 bytes; a tuple is an array; a tuple of pairs is an array of records of two fields; a dataclass is a
-record; ``| None`` is a union with null. The comparison is made once, when a converter is built, and a difference raises
-``TypeError``: it is a mistake in the program, not in the data.
+A dataclass and its schema must have the same fields; what a field becomes follows from both: text is a string, an
+enum symbol or (in a ``ringlog.Uuid``) 16 bytes; a tuple is an array; a tuple of pairs is an array of records of two
+fields; a dataclass is a record; ``| None`` is a union with null. The comparison is made once, when a converter is
+built, and a difference raises ``TypeError``: it is a mistake in the program, not in the data.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Mapper(Generic[T]):
         self._attributes = _attributes(self._names)
 
     def to_record(self, value: T) -> dict[str, Any]:
-        """The dictionary of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content has another type."""
+        """The dictionary of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content has another
+        type.
+        """
         record = dict(zip(self._names, self._attributes(value), strict=True))
         try:
             for name, convert in self._out:
@@ -90,7 +92,7 @@ def _attributes(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
         return attrgetter(*names)
     if names:
         return lambda value: (getattr(value, names[0]),)
-    return lambda value: ()
+    return lambda _: ()
 
 
 def _pair(hint: Any, schema: Any, known: Mapping[str, Any], where: str) -> Pair:
@@ -154,13 +156,9 @@ def _pairs(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Pair:
     backs = [back or same for _, back in ways]
 
     def to_wire(values: Any) -> list[dict[str, Any]]:
-        return [
-            {name: out(part) for name, out, part in zip(names, outs, value, strict=True)} for value in values
-        ]
+        return [{name: out(part) for name, out, part in zip(names, outs, value, strict=True)} for value in values]
 
     def from_wire(values: Any) -> tuple[tuple[Any, ...], ...]:
-        return tuple(
-            [tuple([back(value[name]) for name, back in zip(names, backs, strict=True)]) for value in values]
-        )
+        return tuple([tuple([back(value[name]) for name, back in zip(names, backs, strict=True)]) for value in values])
 
     return to_wire, from_wire

@@ -1,4 +1,6 @@
-"""Where a record goes: keys and partitions of the topics whose order matters, defined once for producers and auditors."""
+"""Where a record goes: keys and partitions of the topics whose order matters, defined once for producers and
+auditors.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The records of all topics but the metadata log and the change topics, as frozen values. Each travels as a single object.
+"""The records of all topics but the metadata log and the change topics, as frozen values. Each travels as a single
+object.
 
 Field meanings and units are in the schemas (``docs/reference/schemas.md``); here stand the types. ``encode_*`` raises
-``WireError`` for a value that does not fit; ``decode_*`` raises ``WireError`` for any bytes that are not such a record.
+``WireError`` for a value that does not fit; ``decode_*`` raises ``WireError`` for any bytes that are not such a
+record.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class CdcRow:
-    """One row of the CDC log. ``stream_id`` and ``time`` are 16 bytes, ``generation`` and ``timestamp`` microseconds."""
+    """One row of the CDC log. ``stream_id`` and ``time``: 16 bytes; ``generation`` and ``timestamp``: microseconds."""
 
     stream_id: bytes
     generation: int
@@ -163,10 +165,10 @@ def mapper(full_name: str) -> Mapper[Any]:
 
 
 def _encode(full_name: str, value: Any) -> bytes:
-    return encode(full_name, mapper(full_name).to_record(value))
+    return encode(full_name, mapper(full_name).to_record(value), strict=False)
 
 
-def _decode(full_name: str, data: bytes, cls: type[T]) -> T:
+def _decode(full_name: str, data: bytes, _cls: type[T]) -> T:
     _, record = decode(data, full_name)
     value: T = mapper(full_name).from_record(record)
     return value

@@ -1,6 +1,8 @@
-"""Avro single-object encoding: ``C3 01``, the writer schema's fingerprint (8 bytes, little-endian), the plain binary body.
+"""Avro single-object encoding: ``C3 01``, the writer schema's fingerprint (8 bytes, little-endian), the plain binary
+body.
 
-Source: Avro 1.12 specification, "Single-object encoding". The fingerprint is CRC-64-AVRO of the parsing canonical form.
+Source: Avro 1.12 specification, "Single-object encoding". The fingerprint is CRC-64-AVRO of the parsing canonical
+form.
 """
 
 from __future__ import annotations
