@@ -1,0 +1,1 @@
+"""What other programs import: submit commands, read the state behind a barrier, watch it change."""

@@ -1,0 +1,59 @@
+"""Errors of the client: they say for what it waited, since when, and how to end it.
+
+ClientError
+├── SubmissionTimedOut   the fate of a request is open
+├── InvalidSubmission    it could not be sent as asked for
+├── NotFounded           the log has no founding entry
+└── TakeOverRefused      the rules refuse the take-over itself
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.values import Epoch
+from ringlog.log.errors import LogError
+
+
+class ClientError(LogError):
+    """Base of the client's errors."""
+
+    code = "client_error"
+
+
+class SubmissionTimedOut(ClientError):
+    """No answer in time; the request may be applied later, or never.
+
+    To go on waiting, submit the same command again with this request id and ``since_epoch``. To end it, ``withdraw``
+    them.
+    """
+
+    code = "submission_timed_out"
+
+    def __init__(self, request_id: str, since_epoch: Epoch, waited_s: float, waited_for: str) -> None:
+        super().__init__(
+            f"request {request_id} of epoch {since_epoch}: fate open, {waited_s:.1f} s waited for {waited_for}",
+            f"submit it again with the same id, or withdraw it: withdraw({request_id!r}, {since_epoch})",
+        )
+        self.request_id = request_id
+        self.since_epoch = since_epoch
+        self.waited_s = waited_s
+
+
+class InvalidSubmission(ClientError):
+    """The request cannot be sent as asked for."""
+
+    code = "invalid_submission"
+
+
+class NotFounded(ClientError):
+    """The metadata log is there, but no cluster was founded on it."""
+
+    code = "not_founded"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no cluster was founded on {name}", "found it first")
+
+
+class TakeOverRefused(ClientError):
+    """The take-over breaks a rule other than that of the term."""
+
+    code = "take_over_refused"

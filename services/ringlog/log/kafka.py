@@ -1,0 +1,222 @@
+"""A log on a Kafka topic with one partition.
+
+Appends go through an idempotent producer with ``acks=all``; reading assigns partition 0 and joins no group, so
+nothing is ever rebalanced away and no committed offset is believed. An offset that the topic does not hold any more
+is an error, never a silent jump (``auto.offset.reset=error``).
+
+The position comes from the end-of-partition events: they give the next offset to be fetched, past control records and
+aborted transactions, which are never handed out. The metadata topic is read uncommitted: its entries are plain
+records, every replica sees the same bytes, and no stray transaction can hold readers back. The results topic is read
+committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Literal
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from ringlog.log.errors import LogTruncated, LogUnavailable, TopicMissing
+from ringlog.log.port import LogRecord
+from ringlog.log.producer import AckedProducer, Delivered
+from ringlog.log.topics import METADATA, RECORD_BYTES_MAX, TopicSpec, admin_client, describe, topic_name, verify_topics
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+LOOKUP_TIMEOUT_S = 10.0
+_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+
+
+def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any]:
+    """The settings of a consumer that is assigned its partitions and never forgets or skips by itself."""
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "ringlog-assigns-and-never-joins",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": isolation,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 250,
+        "fetch.error.backoff.ms": 50,
+        "fetch.queue.backoff.ms": 20,
+        "fetch.message.max.bytes": 4 * RECORD_BYTES_MAX,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 500,
+        "socket.nagle.disable": True,
+        "allow.auto.create.topics": False,
+        "check.crcs": True,
+        "log_level": 2,
+    }
+
+
+class KafkaLog:
+    """A single-partition topic as a log. Connections are made when first needed."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        cluster: str,
+        spec: TopicSpec = METADATA,
+        *,
+        isolation: Isolation = "read_uncommitted",
+        delivery_timeout_s: float = 10.0,
+    ) -> None:
+        if spec.partitions != 1:
+            raise ValueError(f"a log has one partition; {spec.suffix} has {spec.partitions}")
+        self._bootstrap = bootstrap_servers
+        self._cluster = cluster
+        self._spec = spec
+        self._topic = topic_name(cluster, spec.suffix)
+        self._isolation: Isolation = isolation
+        self._delivery_timeout_s = delivery_timeout_s
+        self._lock = threading.Lock()
+        self._producer: AckedProducer | None = None
+        self._asker: Consumer | None = None
+        self._admin: Any = None
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self._topic
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """Append in order and wait for every acknowledgement.
+
+        Raises LogUnavailable: the fate of all is then unknown.
+        """
+        self._await([self.send(data) for data in records])
+
+    def send(self, data: bytes, key: bytes | None = None) -> Future[Delivered]:
+        """Append one record without waiting; see ``AckedProducer.send``."""
+        return self._sender().send(self._topic, data, key=key, partition=0)
+
+    def begin_offset(self) -> int:
+        """The offset of the oldest record kept."""
+        return self._offsets()[0]
+
+    def end_offset(self) -> int:
+        """The offset after the last record that this log's isolation lets readers see."""
+        return self._offsets()[1]
+
+    def identity(self) -> str:
+        """The topic id (KIP-516), 32 hex digits."""
+        with self._lock:
+            if self._admin is None:
+                self._admin = admin_client(self._bootstrap)
+        return describe(self._admin, [self._topic], LOOKUP_TIMEOUT_S)[self._topic].topic_id
+
+    def verify(self) -> None:
+        """Raises TopicMisconfigured or TopicMissing unless the topic is as its spec says."""
+        with self._lock:
+            if self._admin is None:
+                self._admin = admin_client(self._bootstrap)
+        verify_topics(self._admin, self._cluster, self._bootstrap, [self._spec])
+
+    def tail(self, from_offset: int) -> KafkaTail:
+        """A reader that is assigned partition 0 from ``from_offset`` on."""
+        return KafkaTail(reader_config(self._bootstrap, self._isolation), self._topic, from_offset)
+
+    def close(self) -> None:
+        """Flush and close what was opened."""
+        with self._lock:
+            producer, self._producer = self._producer, None
+            asker, self._asker = self._asker, None
+            self._admin = None
+        if producer is not None:
+            producer.close()
+        if asker is not None:
+            asker.close()
+
+    def _await(self, sent: Sequence[Future[Delivered]]) -> None:
+        failed: LogUnavailable | None = None
+        for future in sent:
+            try:
+                future.result(timeout=self._delivery_timeout_s + 5)
+            except LogUnavailable as error:
+                failed = failed or error
+            except FutureTimeout:
+                failed = failed or LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown")
+        if failed is not None:
+            raise failed
+
+    def _sender(self) -> AckedProducer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = AckedProducer(self._bootstrap, f"ringlog-{self._topic}", self._delivery_timeout_s)
+            return self._producer
+
+    def _offsets(self) -> tuple[int, int]:
+        with self._lock:
+            if self._asker is None:
+                self._asker = Consumer(reader_config(self._bootstrap, self._isolation))
+            asker = self._asker
+        try:
+            found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=LOOKUP_TIMEOUT_S, cached=False)
+        except KafkaException as error:
+            if error.args[0].code() in _MISSING:
+                raise TopicMissing(self._topic) from error
+            raise LogUnavailable(
+                f"{self._topic}: its end is unknown: {error.args[0].str()}", "is the broker up?"
+            ) from error
+        if found is None:
+            raise LogUnavailable(f"{self._topic}: its end is unknown: no answer in time", "is the broker up?")
+        return int(found[0]), int(found[1])
+
+
+class KafkaTail:
+    """A reader of one partition. For use by one thread."""
+
+    def __init__(self, config: dict[str, Any], topic: str, from_offset: int) -> None:
+        self._topic = topic
+        self._position = from_offset
+        self._lost: LogTruncated | None = None
+        self._consumer = Consumer(config)
+        self._consumer.assign([TopicPartition(topic, 0, from_offset)])
+
+    @property
+    def position(self) -> int:
+        """The offset that will be read next, past control records."""
+        return self._position
+
+    def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:
+        """Wait up to ``timeout_s`` for the first record, then take what has been fetched. Raises LogTruncated.
+
+        One end-of-partition event also ends the wait: the position may have moved without a record.
+        """
+        first = self._consumer.poll(timeout_s) if self._lost is None else None
+        records: list[LogRecord] = []
+        if first is not None:
+            self._take(first, records)
+            if first.error() is None and records_max > 1:
+                for message in self._consumer.consume(records_max - 1, timeout=0):
+                    self._take(message, records)
+        if self._lost is not None and not records:
+            raise self._lost
+        return records
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def _take(self, message: Message, records: list[LogRecord]) -> None:
+        error = message.error()
+        if error is None:
+            offset = message.offset()
+            assert offset is not None
+            assert message.partition() == 0
+            assert offset >= self._position, f"{self._topic}: offset {offset} came after {self._position}"
+            self._position = offset + 1
+            records.append(LogRecord(offset, message.value() or b""))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._position = max(self._position, message.offset() or 0)
+        elif error.code() in _LOST:
+            self._lost = LogTruncated(
+                f"{self._topic}: position {self._position} is not in the log any more: {error.str()}",
+                "the log lost records: restore it before starting anything",
+            )

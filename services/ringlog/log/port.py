@@ -1,0 +1,86 @@
+"""The port of a log: one totally ordered sequence of records that is only ever appended to.
+
+The metadata topic is one; so are requests and results, which have one partition as well. Two adapters, ``MemoryLog``
+and ``KafkaLog``, pass the same suite (``tests/log/conformance.py``).
+
+Offsets ascend, but need not be dense: control records leave gaps. That is why a reader compares its *position* (the
+offset it reads next, past any gap) with the end, and never the number or the last offset of the records it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record. ``data`` is empty for a record without value (a tombstone)."""
+
+    offset: int
+    data: bytes
+
+
+class Tail(Protocol):
+    """One reader of the log, for use by one thread."""
+
+    @property
+    def position(self) -> int:
+        """The offset that will be read next: every record before it has been returned."""
+        ...
+
+    def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:
+        """Wait up to ``timeout_s`` for the first record; return what is there, at most ``records_max``, in order.
+
+        Raises LogTruncated if the position is not in the log any more. A broker that does not answer is no error
+        here: the result is empty, and polling goes on where it was.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the reader's connections."""
+        ...
+
+
+class MetadataLog(Protocol):
+    """An append-only, totally ordered log. Safe from threads."""
+
+    @property
+    def name(self) -> str:
+        """What people call it: the topic's name."""
+        ...
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """Append the records in this order, and return when all are acknowledged.
+
+        Raises LogUnavailable when one was not: any of them may be in the log already, or may still get there.
+        """
+        ...
+
+    def begin_offset(self) -> int:
+        """The offset of the oldest record kept. Raises LogUnavailable."""
+        ...
+
+    def end_offset(self) -> int:
+        """The offset after the last record that readers may see now. Raises LogUnavailable."""
+        ...
+
+    def identity(self) -> str:
+        """The topic's own id, which another topic of the same name does not have.
+
+        Raises LogUnavailable, TopicMissing.
+        """
+        ...
+
+    def verify(self) -> None:
+        """Raises TopicMisconfigured or TopicMissing unless the topic keeps every entry, in order, for ever."""
+        ...
+
+    def tail(self, from_offset: int) -> Tail:
+        """A reader that begins at ``from_offset``, without joining any group."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; unacknowledged records may or may not have been written."""
+        ...

@@ -1,0 +1,116 @@
+"""An acknowledged producer: idempotent, ``acks=all``, in order, with a thread of its own that serves the
+acknowledgements.
+
+An acknowledgement means that every in-sync copy has the record. A failure means that nobody knows: the record may be
+in the topic, or may get there until ``delivery_timeout_s`` has passed. After a fatal error the client inside is
+replaced by a new one: its producer id is gone, and so is the broker's memory of what it sent, which is why writers
+above this module make every record recognisable by itself.
+
+One request is in flight at a time: what is produced meanwhile travels together with the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.topics import RECORD_BYTES_MAX
+
+POLL_S = 0.1
+ANY_PARTITION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Where a record went."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def producer_config(bootstrap_servers: str, client_id: str, delivery_timeout_s: float) -> dict[str, Any]:
+    """The settings of a producer that keeps order and loses nothing that it acknowledged."""
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "client.id": client_id,
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 0,
+        "max.in.flight.requests.per.connection": 1,
+        "message.timeout.ms": round(delivery_timeout_s * 1000),
+        "message.max.bytes": 2 * RECORD_BYTES_MAX,
+        "retry.backoff.ms": 20,
+        "retry.backoff.max.ms": 500,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 500,
+        "socket.nagle.disable": True,
+        "allow.auto.create.topics": False,
+        "log_level": 2,
+    }
+
+
+class AckedProducer:
+    """Sends records and tells of each what became of it. Safe from threads."""
+
+    def __init__(self, bootstrap_servers: str, client_id: str = "ringlog", delivery_timeout_s: float = 10.0) -> None:
+        self._config = producer_config(bootstrap_servers, client_id, delivery_timeout_s)
+        self._lock = threading.Lock()
+        self._producer = Producer(self._config)
+        self._closing = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name=f"{client_id}-acks", daemon=True)
+        self._poller.start()
+
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None
+    ) -> Future[Delivered]:
+        """Send one record; the future gives its place, or raises LogUnavailable when its fate is unknown.
+
+        ``partition``: None lets the client choose by key. Raises LogUnavailable at once if the local queue is full.
+        """
+        future: Future[Delivered] = Future()
+        place = ANY_PARTITION if partition is None else partition
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                future.set_result(Delivered(topic, message.partition() or 0, message.offset() or 0))
+            else:
+                future.set_exception(LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown"))
+
+        with self._lock:
+            try:
+                self._producer.produce(topic, value=value, key=key, partition=place, on_delivery=delivered)
+            except BufferError as error:
+                raise LogUnavailable(f"{topic}: too many records wait for the broker", "is it up?") from error
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    self._replace()
+                raise LogUnavailable(f"{topic}: not sent: {error.args[0].str()}", "its fate is unknown") from error
+        return future
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until everything sent has been answered; returns how many records are still open at the deadline."""
+        return int(self._producer.flush(timeout_s))
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Wait up to ``timeout_s`` for open records, then stop."""
+        if self._producer.flush(timeout_s) > 0:
+            self._producer.purge()
+            self._producer.flush(timeout_s)
+        self._closing.set()
+        self._poller.join(timeout_s)
+
+    def _replace(self) -> None:
+        """Give every open record its answer, then begin anew under another producer id."""
+        self._producer.purge()
+        self._producer.flush(1.0)
+        self._producer = Producer(self._config)
+
+    def _poll(self) -> None:
+        while not self._closing.is_set():
+            self._producer.poll(POLL_S)

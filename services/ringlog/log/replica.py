@@ -1,0 +1,359 @@
+"""The replica: a thread that tails the metadata log and folds it. Whoever needs the state has one of these.
+
+It is assigned the partition and joins no group; it rebuilds by replay from the first record. What it publishes (state
+and position) only moves forward, record by record, and equals the fold of the log up to the position. Counters live
+here, outside the state.
+
+It *halts*, for good and loudly, when going on would be a guess: an entry of a later release, another topic under the
+same name, a log shorter than what was read, another cluster than the configured one, a follower that failed. A halted
+replica still answers with its last state, but every wait on it raises. A broker that does not answer is no reason to
+halt: the replica stays where it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.log.errors import (
+    LogDamaged,
+    LogTruncated,
+    LogUnavailable,
+    ReplicaHalted,
+    ReplicaStopped,
+    WaitTimedOut,
+)
+from ringlog.log.identity import Recorded, check_identity, load_record, save_record
+from ringlog.log.port import LogRecord, MetadataLog, Tail
+from ringlog.wire.entries import decode_entry
+
+POLL_S = 0.2
+WATCH_S = 5.0
+RETRY_S = 0.05
+
+T = TypeVar("T")
+Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, int], None]
+"""Called with (state before, state after, record, verdict, offset)."""
+
+log = structlog.get_logger(__name__)
+_ALARMS = (OutcomeKind.UNREADABLE, OutcomeKind.FOREIGN, OutcomeKind.REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Why the replica stopped, and the offset before which it stands."""
+
+    code: str
+    detail: str
+    offset: int
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Founder:
+    """Who wrote the entry that founded the cluster, and when (by its own clock)."""
+
+    cluster_id: str
+    submitter: str
+    at: Micros
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A follower hears of every record from ``offset`` on.
+
+    ``state`` is the state before that one. ``close`` ends it.
+    """
+
+    state: ClusterState
+    offset: int
+    close: Callable[[], None]
+
+
+class Replica:
+    """Tails one metadata log. Safe from threads; ``start`` once, ``stop`` once.
+
+    ``cluster_id``: the configured id, only compared. ``record``: a file that remembers the topic's id and the
+    position reached, so that a replaced or shortened topic is seen after a restart too.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        *,
+        cluster_id: str | None = None,
+        record: Path | None = None,
+        watch_s: float = WATCH_S,
+    ) -> None:
+        self.log = metadata
+        self.decisions = threading.Lock()
+        self._cluster_id = cluster_id
+        self._record = record
+        self._watch_s = watch_s
+        self._identity = ""
+        self._state = EMPTY_STATE
+        self._position = 0
+        self._founder: Founder | None = None
+        self._halted: Halt | None = None
+        self._counts: Counter[OutcomeKind] = Counter()
+        self._followers: list[Follower] = []
+        self._version = 0
+        self._changed = threading.Condition()
+        self._turn = threading.RLock()
+        self._stopping = threading.Event()
+        self._threads: tuple[threading.Thread, ...] = ()
+
+    # ---------------------------------------------------------------------------------------------- life
+
+    def start(self) -> Replica:
+        """Verify the topic, compare it with what was recorded, and begin to fold; returns at once, while it replays.
+
+        Raises TopicMissing, TopicMisconfigured, LogReplaced, LogTruncated, LogUnavailable.
+        """
+        assert not self._threads, "a replica starts once"
+        self.log.verify()
+        self._identity = self.log.identity()
+        begin, end = self.log.begin_offset(), self.log.end_offset()
+        if begin > 0:
+            raise LogTruncated(f"{self.log.name} begins at offset {begin}", "entries were deleted: restore the topic")
+        if self._record is not None:
+            check_identity(self.log.name, load_record(self._record), self._identity, end)
+        self._remember()
+        self._threads = (
+            threading.Thread(target=self._run, args=(begin,), name=f"replica-{self.log.name}", daemon=True),
+            threading.Thread(target=self._watch, name=f"watch-{self.log.name}", daemon=True),
+        )
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Stop folding; whoever waits gets ReplicaStopped. The log itself stays open: it belongs to the caller."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
+        if self._threads and self._halted is None:
+            self._remember()
+
+    def __enter__(self) -> Replica:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest folded state; immutable."""
+        return self._state
+
+    @property
+    def position(self) -> int:
+        """The offset that will be folded next: everything before it is in ``state``."""
+        return self._position
+
+    @property
+    def identity(self) -> str:
+        """The topic's id."""
+        return self._identity
+
+    @property
+    def founder(self) -> Founder | None:
+        """Who founded the cluster, once that is folded."""
+        return self._founder
+
+    @property
+    def halted(self) -> Halt | None:
+        """Why it stopped for good, if it did."""
+        return self._halted
+
+    @property
+    def counts(self) -> Mapping[OutcomeKind, int]:
+        """How many records had which outcome since the start."""
+        with self._turn:
+            return dict(self._counts)
+
+    def read_barrier(self, timeout_s: float = 30.0) -> ClusterState:
+        """A state that contains every entry which was in the log when this was called.
+
+        As fresh as the partition's leader. Raises WaitTimedOut, LogUnavailable, ReplicaHalted, ReplicaStopped.
+        """
+        deadline = time.monotonic() + timeout_s
+        end = self._ask_end(deadline)
+        left = max(deadline - time.monotonic(), 0.0)
+        return self.wait_for(
+            lambda _: self._state if self._position >= end else None,
+            left,
+            f"{self.log.name} to be read up to offset {end}",
+        )
+
+    def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, what: str) -> T:
+        """The first value other than None (or False) that ``predicate`` gives on the newest state.
+
+        It is called again after each batch of records; states that came and went within one are not shown. ``what``
+        completes "waited 3 s for". Raises WaitTimedOut, ReplicaHalted, ReplicaStopped.
+        """
+        started = time.monotonic()
+        while True:
+            with self._changed:
+                self._raise_if_over()
+                version = self._version
+            found = predicate(self._state)
+            if found is not None and found is not False:
+                return found
+            left = timeout_s - (time.monotonic() - started)
+            if left <= 0:
+                hint = f"the replica is at epoch {self._state.epoch}, offset {self._position}"
+                raise WaitTimedOut(what, time.monotonic() - started, hint)
+            with self._changed:
+                if self._version == version and not self._is_over():
+                    self._changed.wait(left)
+
+    def subscribe(self, follower: Follower) -> Subscription:
+        """Call ``follower`` for every record from now on, in log order, in the replica's thread, after the state is
+        published.
+
+        It must be quick and must not wait for the replica; one that raises halts the replica, since it has missed a
+        record.
+        """
+        with self._turn:
+            self._followers.append(follower)
+            return Subscription(self._state, self._position, lambda: self._unsubscribe(follower))
+
+    # ------------------------------------------------------------------------------------------- folding
+
+    def _run(self, begin: int) -> None:
+        tail: Tail | None = None
+        try:
+            tail = self.log.tail(begin)
+            while not self._is_over():
+                for record in tail.poll(POLL_S):
+                    if not self._fold(record):
+                        return
+                self._publish(tail.position)
+        except LogDamaged as error:
+            self._halt(Halt(error.code, error.message, self._position, error.hint))
+        except Exception as error:
+            log.exception("replica_failed", log=self.log.name)
+            self._halt(
+                Halt("replica_failed", f"{type(error).__name__}: {error}", self._position, "a defect: report it")
+            )
+        finally:
+            if tail is not None:
+                tail.close()
+
+    def _fold(self, record: LogRecord) -> bool:
+        """Fold one record and tell the followers; False if the replica halted."""
+        item = decode_entry(record.data)
+        with self._turn:
+            before = self._state
+            folded = fold(before, item)
+            outcome = folded.outcome
+            self._counts[outcome.kind] += 1
+            if outcome.kind is OutcomeKind.HALT:
+                hint = "this release does not know the entry: install one that does"
+                self._halt(Halt(outcome.code or "unknown_command", outcome.detail, record.offset, hint))
+                return False
+            if outcome.kind in _ALARMS:
+                log.warning(
+                    "entry_" + outcome.kind.value, offset=record.offset, code=outcome.code, detail=outcome.detail
+                )
+            if before.epoch == 0 and folded.state.epoch > 0 and not self._founded(folded.state, item, record.offset):
+                return False
+            self._state = folded.state
+            self._position = record.offset + 1
+            for follower in tuple(self._followers):
+                follower(before, folded.state, item, outcome, record.offset)
+        return not self._is_over()
+
+    def _founded(self, state: ClusterState, item: Entry | Unreadable, offset: int) -> bool:
+        assert isinstance(item, Entry)
+        if self._cluster_id is not None and self._cluster_id != state.cluster_id:
+            detail = f"this is cluster {state.cluster_id}, configured is {self._cluster_id}"
+            self._halt(Halt("cluster_mismatch", detail, offset, "correct the configured id, or the cluster's name"))
+            return False
+        self._founder = Founder(state.cluster_id, item.submitter, item.at, offset)
+        return True
+
+    def _publish(self, position: int) -> None:
+        with self._changed:
+            if position >= self._position:
+                self._position = position
+                self._version += 1
+                self._changed.notify_all()
+
+    def _unsubscribe(self, follower: Follower) -> None:
+        with self._turn:
+            if follower in self._followers:
+                self._followers.remove(follower)
+
+    # ------------------------------------------------------------------------------------------ watching
+
+    def _watch(self) -> None:
+        """Look now and then whether this is still the same topic; two looks in a row must agree that it is not."""
+        suspected = False
+        while not self._stopping.wait(RETRY_S if suspected else self._watch_s) and not self._is_over():
+            try:
+                position = self._position
+                check_identity(
+                    self.log.name, Recorded(self._identity, position), self.log.identity(), self.log.end_offset()
+                )
+                suspected = False
+                self._remember()
+            except LogUnavailable:
+                continue
+            except Exception as error:
+                if suspected:
+                    code = getattr(error, "code", "watch_failed")
+                    self._halt(
+                        Halt(code, getattr(error, "message", str(error)), self._position, getattr(error, "hint", ""))
+                    )
+                suspected = True
+
+    def _remember(self) -> None:
+        if self._record is not None:
+            save_record(self._record, Recorded(self._identity, self._position))
+
+    def _ask_end(self, deadline: float) -> int:
+        while True:
+            self._raise_if_over()
+            try:
+                return self.log.end_offset()
+            except LogUnavailable:
+                if time.monotonic() + RETRY_S > deadline:
+                    raise
+                self._stopping.wait(RETRY_S)
+
+    def _halt(self, halt: Halt) -> None:
+        with self._changed:
+            if self._halted is None:
+                self._halted = halt
+                log.error("replica_halted", log=self.log.name, code=halt.code, detail=halt.detail, offset=halt.offset)
+            self._version += 1
+            self._changed.notify_all()
+
+    def _is_over(self) -> bool:
+        return self._halted is not None or self._stopping.is_set()
+
+    def _raise_if_over(self) -> None:
+        if self._halted is not None:
+            halt = self._halted
+            raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
+        if self._stopping.is_set() or not self._threads:
+            raise ReplicaStopped(f"the replica of {self.log.name} is not running", "start it, or stop waiting")

@@ -1,0 +1,37 @@
+"""Where a process finds its broker, its cache and its folder: read from ``RINGLOG_*`` variables, overridden by options.
+
+These are settings of processes. Settings of the cluster are part of the state and change only through the log.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def default_data_dir() -> Path:
+    """``$XDG_STATE_HOME/ringlog``, or ``~/.local/state/ringlog``."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "ringlog"
+
+
+class Settings(BaseSettings):
+    """Settings of one process; each can be given as ``RINGLOG_<NAME>``.
+
+    ``session_timeout_s``: how long a killed worker keeps its consumer group's partition, hence how long a take-over
+    lasts.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="RINGLOG_", extra="ignore", frozen=True)
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    cluster: str = Field(default="ringlog", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
+    data_dir: Path = Field(default_factory=default_data_dir)
+    session_timeout_s: float = Field(default=6.0, ge=1.0, le=300.0)
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
