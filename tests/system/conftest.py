@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.artifacts import jars
 

@@ -1,4 +1,4 @@
-"""The stack against its real processes: killed in every way, it comes back with its data, and it leaves nothing behind."""
+"""The stack with its real processes: killed in every way, it comes back with its data, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 import redis
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.processes import start_tick, wait_until
 

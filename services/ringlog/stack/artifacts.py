@@ -1,8 +1,9 @@
 """The jars that the broker and Spark need: which, where they lie, and whether they are what they should be.
 
 The list is data (``artifacts.sha256``): a SHA-256, a set and Maven coordinates a line. Jars lie in the user's cache,
-``$XDG_CACHE_HOME/ringlog/jars/<set>-<hash of the set's list>/``: a release with another list gets another folder, so two
-checkouts never spoil each other's jars. A jar is there only under its final name, and only after its hash was right.
+``$XDG_CACHE_HOME/ringlog/jars/<set>-<hash of the set's list>/``: a release with another list gets another folder, so
+two checkouts never spoil each other's jars. A jar is there only under its final name, and only after its hash was
+right.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What can be done with a stack: up, status, logs, down, reset.
 
 Commands on one data folder exclude each other by a file lock, so two at once do one after the other what one would do.
-``up`` is also the repair: it starts the supervisor if none lives, asks it to start whatever does not run, and comes back
-when a record can be produced and Redis answers. Data stay; ports stay unless somebody else took them.
+``up`` is also the repair: it starts the supervisor if none lives, asks it to start whatever does not run, and comes
+back when a record can be produced and Redis answers. Data stay; ports stay unless somebody else took them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Stack:
             return self._down()
 
     def reset(self) -> bool:
-        """Stops everything and deletes the stack's data and logs (ports stay the same); False when there was nothing."""
+        """Stops everything and deletes the stack's data and logs, not its ports; False when there was nothing."""
         if read_settings(self._layout) is None:
             return False
         with locked(self._layout.command_lock, wait=True):
@@ -120,7 +120,8 @@ class Stack:
         if not supervised:
             self._end_leftovers()
         if settings is None:
-            settings = Settings(broker.new_cluster_id(), *ports.choose(3), profile="default", request=0)
+            ours, controllers, redis = ports.choose(3)
+            settings = Settings(broker.new_cluster_id(), ours, controllers, redis, profile="default", request=0)
         settings = self._with_usable_ports(settings)
         settings = dataclasses.replace(settings, profile=profile or settings.profile, request=settings.request + 1)
         write_settings(self._layout, settings)
@@ -134,13 +135,14 @@ class Stack:
     def _with_usable_ports(self, settings: Settings) -> Settings:
         """Keeps the ports of what runs and the free ones; draws new ones for those that somebody else has taken."""
         state = read_state(self._layout)
-        owner = {"broker_port": "broker", "controller_port": "broker", "redis_port": "redis"}
-        idle = [field for field, name in owner.items() if not _runs(state, name)]
-        taken = [field for field in idle if not ports.becomes_free(getattr(settings, field))]
-        if not taken:
-            return settings
-        kept = frozenset(getattr(settings, field) for field in owner)
-        return dataclasses.replace(settings, **dict(zip(taken, ports.choose(len(taken), avoid=kept), strict=True)))
+        wanted = (settings.broker_port, settings.controller_port, settings.redis_port)
+        owners = ("broker", "broker", "redis")
+        free = [_runs(state, name) or ports.becomes_free(port) for name, port in zip(owners, wanted, strict=True)]
+        spare = iter(ports.choose(free.count(False), avoid=frozenset(wanted)))
+        ours, controllers, redis = (
+            port if is_free else next(spare) for port, is_free in zip(wanted, free, strict=True)
+        )
+        return dataclasses.replace(settings, broker_port=ours, controller_port=controllers, redis_port=redis)
 
     def _spawn_supervisor(self) -> None:
         self._layout.state.unlink(missing_ok=True)

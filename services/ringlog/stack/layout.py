@@ -69,7 +69,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a stack shall be. Ports are kept over restarts; ``request`` rises with each time somebody asks for a start."""
+    """What a stack shall be. Ports are kept over restarts; ``request`` rises each time somebody asks for a start."""
 
     kafka_cluster_id: str
     broker_port: int
@@ -81,7 +81,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child as the supervisor last saw it. ``started`` is the kernel's start tick of the process: pid and tick name it."""
+    """A child as the supervisor last saw it. ``started`` is the kernel's start tick: pid and tick name a process."""
 
     pid: int
     started: int

@@ -30,7 +30,10 @@ def takes_records(bootstrap_servers: str, give_up: Callable[[], bool]) -> bool:
     from confluent_kafka import KafkaException, Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    common = {"bootstrap.servers": bootstrap_servers, "reconnect.backoff.max.ms": 100}
+    common: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": bootstrap_servers,
+        "reconnect.backoff.max.ms": 100,
+    }
     admin = AdminClient(common, logger=_quiet)
     while not give_up():
         try:

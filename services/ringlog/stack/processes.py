@@ -103,7 +103,7 @@ def is_locked(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Holds a file's lock; yields False when another process has it and ``wait`` is false. The kernel frees it at death."""
+    """Holds a file's lock; yields False when another has it and ``wait`` is false. The kernel frees it at death."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -26,7 +26,7 @@ class StackInfo:
 
 @dataclass(frozen=True, slots=True)
 class ChildStatus:
-    """One child. ``answers``: it took a connection (broker) or a PING (redis) just now. ``exit_code`` -9 is a SIGKILL."""
+    """One child. ``answers``: it took a connection (broker) or a PING (redis) just now. ``exit_code`` -9: SIGKILL."""
 
     name: str
     running: bool

@@ -1,0 +1,40 @@
+# Everything starts here. `make` alone prints what there is.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+UV ?= uv
+
+.PHONY: help setup demo test lint lock clean
+
+help: ## Print this list
+	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+
+# The first Python that has a fitting version and really runs: a name in PATH may be a shim for one that is not there.
+setup: ## Set up everything in .venv and the user's cache (done by the others, too)
+	@for python in $(PYTHON) .venv/bin/python python3.11 python3.12 python3 /usr/bin/python3; do \
+	  if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then \
+	    PYTHONPATH=services exec "$$python" -m ringlog.stack.bootstrap $(SETUP_FLAGS); \
+	  fi; \
+	done; \
+	printf 'setup: Python 3.11 or 3.12 is missing. Run:\n\n    sudo apt-get install python3 python3-venv\n\n' >&2; exit 3
+
+demo: setup ## See the whole system work: broker, agents, nodes, Spark, a join in the middle, an audit
+	@.venv/bin/ringlog demo $(DEMO_FLAGS)
+
+test: setup ## Run the unit tests, then the system tests against a real broker, Redis and Spark
+	@.venv/bin/pytest $(TEST_FLAGS)
+
+lint: setup ## Check style, types and the import contract
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+lock: ## Renew requirements.lock from pyproject.toml (needs uv)
+	$(UV) pip compile pyproject.toml --all-extras --group build --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
+
+clean: ## Stop the default stack; delete .venv and what tools left (data and jars stay where they are)
+	@if [ -x .venv/bin/ringlog ]; then .venv/bin/ringlog stack down; fi
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,176 @@
+"""Fetching jars through an ordinary Maven client: ``mvn`` where it is, else the Ivy that PySpark brings along.
+
+Each jar is asked for by name and version, never through what others say they need. A client puts jars into a staging
+folder; from there each goes to its place in one step, and only if its hash is right. So an interrupted run goes on
+where it stopped (both clients also keep what they have downloaded), and a mirror's wrong bytes never get in.
+
+``mvn`` comes first because it downloads in parallel (seconds, where Ivy takes half a minute); both obey the user's own
+settings (``settings.xml``; for Ivy a file named by ``RINGLOG_IVY_SETTINGS``). No address is written here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from ringlog.stack.artifacts import SETS, Artifact, cache_root, file_hash, jar_folder, unsound
+from ringlog.stack.errors import StackError
+from ringlog.stack.java import find_java
+from ringlog.stack.processes import locked
+
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_JAR = re.compile(r"([\w.-]+)\.jar\b")
+_TAIL_LINES = 12
+
+Client = Callable[[Sequence[Artifact], Path], Sequence[str]]
+"""Given what to fetch and where to put it: the command that does, writing what it needs beside it. Empty: not here."""
+
+
+def pom(wanted: Iterable[Artifact]) -> str:
+    """A project that depends on exactly these jars and on nothing that they name."""
+    exclude = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    dependencies = "".join(
+        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.name}</artifactId>"
+        f"<version>{jar.version}</version>{exclude}</dependency>"
+        for jar in wanted
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>ringlog</groupId><artifactId>jars</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+def ivy_file(wanted: Iterable[Artifact]) -> str:
+    """The same as an Ivy module. The artifact is named because some jars are packaged under another type."""
+    dependencies = "".join(
+        f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)}"
+        f' transitive="false" conf="default->default"><artifact name={quoteattr(jar.name)} type="jar" ext="jar"/>'
+        "</dependency>"
+        for jar in wanted
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="ringlog" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+
+
+def maven_command(wanted: Sequence[Artifact], staging: Path) -> Sequence[str]:
+    """``mvn``, if it is in PATH."""
+    mvn = shutil.which("mvn")
+    if mvn is None:
+        return ()
+    (staging / "pom.xml").write_text(pom(wanted), encoding="utf-8")
+    return [mvn, "-B", "-f", str(staging / "pom.xml"), _COPY, f"-DoutputDirectory={staging}"]
+
+
+def ivy_command(wanted: Sequence[Artifact], staging: Path) -> Sequence[str]:
+    """The Ivy inside an installed PySpark, on our Java."""
+    java, wheel = find_java(), importlib.util.find_spec("pyspark")
+    folders = (wheel.submodule_search_locations or ()) if wheel else ()
+    found = [jar for folder in folders for jar in sorted(Path(folder, "jars").glob("ivy-*.jar"))]
+    if java is None or not found:
+        return ()
+    module = staging / "ivy.xml"
+    module.write_text(ivy_file(wanted), encoding="utf-8")
+    settings = os.environ.get("RINGLOG_IVY_SETTINGS")
+    return [
+        java.path,
+        "-Xmx256m",
+        "-jar",
+        str(found[-1]),
+        *(["-settings", settings] if settings else []),
+        *("-ivy", str(module), "-cache", str(_ivy_cache())),
+        *("-retrieve", f"{staging}/[artifact]-[revision].[ext]"),
+    ]
+
+
+CLIENTS: tuple[tuple[str, Client], ...] = (("mvn", maven_command), ("Ivy", ivy_command))
+
+
+def fetch(set_name: str, say: Callable[[str], None]) -> None:
+    """Makes every jar of a set be in its place; raises StackError ``fetch_failed``: what is missing and why."""
+    staging = cache_root() / "staging" / set_name
+    staging.mkdir(parents=True, exist_ok=True)
+    with locked(cache_root() / "fetch.lock", wait=True):
+        # What an interrupted run had fetched but not yet put in its place.
+        wrong = _put_in_place(unsound(set_name), staging, set_name)
+        ends: list[str] = []
+        for name, client in CLIENTS:
+            wanted = unsound(set_name)
+            command = client(wanted, staging) if wanted else ()
+            if command:
+                say(f"{set_name} jars: {len(wanted)} to fetch with {name}")
+                ends += [f"{name}:", *_run(command, wanted, lambda text: say(f"{set_name} jars: {text}"))]
+                wrong = _put_in_place(wanted, staging, set_name)
+        missing = unsound(set_name)
+        if missing:
+            first = missing[0]
+            raise StackError(
+                "fetch_failed",
+                f"{len(missing)} {set_name} jars could not be fetched: {first.group}:{first.name}:{first.version}, …",
+                "\n".join([*wrong, *ends]) or "There is neither mvn in PATH nor PySpark in this environment.",
+            )
+        shutil.rmtree(staging)
+
+
+def _ivy_cache() -> Path:
+    return cache_root() / "ivy"
+
+
+def _run(command: Sequence[str], wanted: Sequence[Artifact], say: Callable[[str], None]) -> list[str]:
+    """Runs a client and says each jar as it comes; the last lines of what it printed if it failed, else none."""
+    # mvn prints a jar's file name, Ivy its name without the version.
+    by_name = {name: jar.file_name for jar in wanted for name in (jar.name, jar.file_name.removesuffix(".jar"))}
+    seen: set[str] = set()
+    lines: list[str] = []
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        assert run.stdout is not None
+        for line in (raw.decode(errors="replace").rstrip() for raw in run.stdout):
+            lines.append(line)
+            is_news = any(word in line for word in ("Downloaded", "Copying", "[SUCCESSFUL ]"))
+            for name in _JAR.findall(line) if is_news else ():
+                if by_name.get(name, "") not in seen | {""}:
+                    seen.add(by_name[name])
+                    say(f"{len(seen)} of {len(wanted)} {by_name[name]}")
+    return lines[-_TAIL_LINES:] if run.returncode else []
+
+
+def _put_in_place(wanted: Iterable[Artifact], staging: Path, set_name: str) -> list[str]:
+    """Moves the sound jars from staging to their folder; returns a line for each that has the wrong bytes."""
+    folder = jar_folder(set_name)
+    folder.mkdir(parents=True, exist_ok=True)
+    wrong: list[str] = []
+    for jar in wanted:
+        staged = staging / jar.file_name
+        if not staged.is_file():
+            continue
+        found = file_hash(staged)
+        if found == jar.sha256:
+            staged.replace(folder / jar.file_name)
+        else:
+            wrong.append(f"{jar.file_name} has SHA-256 {found}, it must be {jar.sha256}.")
+            staged.unlink()
+    return wrong
+
+
+def main() -> None:
+    """``python -m ringlog.stack.maven``: fetches all sets, with a line for each jar; exit status 1 if that fails."""
+    try:
+        for set_name in SETS:
+            fetch(set_name, lambda text: print(text, flush=True))
+    except StackError as error:
+        sys.exit(f"{error.code}: {error.detail}\n{error.hint}")
+    shutil.rmtree(_ivy_cache(), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
