@@ -111,7 +111,7 @@ def missing(gate: Gate, witnesses: Iterable[Witness]) -> tuple[NodeId, ...]:
 
 
 def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Node]) -> str:
-    """A sentence that names who is waited for and why; only for a gate that is not met."""
+    """A sentence that names who is waited for and, for the first few groups, how many of whom; the gate is not met."""
     witnesses = tuple(witnesses)
     seen = acknowledged(gate, witnesses)
 
@@ -119,14 +119,17 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
         return ", ".join(nodes[node].name for node in members if node not in seen)
 
     reasons = [f"the gaining node {names([node])} must" for node in gate.must if node not in seen]
-    short = shortfalls(gate, witnesses)
-    for need in short[:_NEEDS_TOLD_MAX]:
+    by_members: dict[tuple[NodeId, ...], GateNeed] = {}
+    for need in shortfalls(gate, witnesses):
+        by_members.setdefault(need.members, need)
+    for need in list(by_members.values())[:_NEEDS_TOLD_MAX]:
         lacking = need.need - len(seen.intersection(need.members))
         where = f"{need.group} group of {need.replication} ({need.start}, {need.end}] in {need.datacenter}"
         reasons.append(f"{lacking} of {names(need.members)} must ({where})")
-    if len(short) > _NEEDS_TOLD_MAX:
-        reasons.append(f"and {len(short) - _NEEDS_TOLD_MAX} more groups")
-    return f"witnesses: epoch {gate.epoch} of stage {gate.stage} is not acknowledged by enough: {'; '.join(reasons)}"
+    if len(by_members) > _NEEDS_TOLD_MAX:
+        reasons.append(f"and {len(by_members) - _NEEDS_TOLD_MAX} more groups")
+    awaited = names(missing(gate, witnesses))
+    return f"witnesses: epoch {gate.epoch} ({gate.stage}) waits for {awaited}: {'; '.join(reasons)}"
 
 
 def _needs_of(

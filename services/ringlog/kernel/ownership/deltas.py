@@ -48,8 +48,8 @@ def apply_deltas(
 ) -> Map[str, Placement]:
     """The placements after ``deltas``, changed ranges stamped with ``epoch``.
 
-    Changes of a setting that no keyspace uses any more are left out. ``owners`` gives the owner of every range end, tokens
-    that are moving in included: it orders the groups.
+    Changes of a setting that no keyspace uses any more are left out. ``owners`` gives the owner of every range end,
+    tokens that are moving in included: it orders the groups.
     """
     for key, placement in sorted(placements.items()):
         changes = touched(key, deltas)

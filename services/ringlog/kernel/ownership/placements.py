@@ -60,11 +60,6 @@ def replication_key(replication: Replication) -> str:
     return f"{replication.strategy}:{replication.factor}"
 
 
-def is_satisfiable(replication: Replication, nodes: Mapping[NodeId, Node]) -> bool:
-    """True if the nodes that are normal now can hold every replica."""
-    return sum(node.state == "normal" for node in nodes.values()) >= replication.factor
-
-
 def replications_in_use(state: ClusterState) -> tuple[tuple[str, Replication], ...]:
     """(key, setting) of every setting that a keyspace uses, by key."""
     used = {replication_key(keyspace.replication): keyspace.replication for keyspace in state.keyspaces.values()}
