@@ -1,0 +1,92 @@
+"""What the data of a generation must obey before it may be part of the state.
+
+A part can be checked on its own but for its edges: where its first range starts, and which position in the whole that
+range has. ``broken_part`` checks a part when it arrives, ``broken_whole`` the edges between the parts when all are
+there.
+
+Rules: ends are tokens and ascend; each range has 1 to 4096 streams; an id has version 1, the position of its range as
+index, and a token inside its range; the ids of a range differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ringlog.kernel.commands.model import GenerationRange
+from ringlog.kernel.generations.stream_id import INDEX_BITS, RANGES_MAX, STREAM_ID_BYTES, VERSION
+from ringlog.kernel.ring.ranges import in_range
+from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
+from ringlog.kernel.values import Token, is_token
+
+_PLACE_BITS = INDEX_BITS + 4
+
+
+def broken_part(ranges: Sequence[GenerationRange]) -> str | None:
+    """The first rule that a part breaks by itself, in words with the range's end; None if there is none."""
+    first = _first_index(ranges)
+    if first is None:
+        return "must hold at least one range, with 16-byte stream ids"
+    before: Token | None = None
+    for position, described in enumerate(ranges, start=first):
+        broken = _broken_shape(described) or _broken_streams(described, position, before)
+        if broken is not None:
+            return f"range {position} that ends at {described.end}: {broken}"
+        if before is not None and described.end <= before:
+            return f"range {position} that ends at {described.end}: ends must ascend, the one before is {before}"
+        before = described.end
+    return None
+
+
+def broken_whole(parts: Sequence[Sequence[GenerationRange]]) -> str | None:
+    """The first rule broken at the edges of parts (each sound by itself) in their order; None if there is none."""
+    position = 0
+    before = parts[-1][-1].end
+    for number, ranges in enumerate(parts):
+        head = ranges[0]
+        if _first_index(ranges) != position:
+            return f"part {number} must begin with range {position}, its streams say {_first_index(ranges)}"
+        if number > 0 and head.end <= before:
+            return f"part {number} begins at or before the end of the part before, {before}"
+        broken = _broken_streams(head, position, before)
+        if broken is not None:
+            return f"range {position} that ends at {head.end}: {broken}"
+        position += len(ranges)
+        before = ranges[-1].end
+    return None
+
+
+def _first_index(ranges: Sequence[GenerationRange]) -> int | None:
+    """The index in the first stream id of a part: the position of its first range in the whole."""
+    if not ranges or not ranges[0].streams or len(ranges[0].streams[0]) != STREAM_ID_BYTES:
+        return None
+    return int.from_bytes(ranges[0].streams[0][8:], "big") >> 4 & (RANGES_MAX - 1)
+
+
+def _broken_shape(described: GenerationRange) -> str | None:
+    streams = described.streams
+    if not is_token(described.end):
+        return "the end is no token"
+    if not 0 <= described.ignore_msb <= IGNORE_MSB_MAX:
+        return f"ignore_msb must be between 0 and {IGNORE_MSB_MAX}"
+    if not 1 <= len(streams) <= SHARDS_MAX:
+        return f"there must be 1 to {SHARDS_MAX} streams"
+    if any(len(stream) != STREAM_ID_BYTES for stream in streams):
+        return f"stream ids must have {STREAM_ID_BYTES} bytes"
+    if len(set(streams)) < len(streams):
+        return "the same stream id is there twice"
+    return None
+
+
+def _broken_streams(described: GenerationRange, position: int, before: Token | None) -> str | None:
+    """What is wrong with the ids of one range; without ``before``, the range's start, tokens are not checked."""
+    fields = np.frombuffer(b"".join(described.streams), dtype=">u8").reshape(-1, 2)
+    if (fields[:, 1] & np.uint64((1 << _PLACE_BITS) - 1) != position << 4 | VERSION).any():
+        return f"each stream id must have index {position} and version {VERSION}"
+    if before is None:
+        return None
+    for token in fields[:, 0].astype(np.int64).tolist():
+        if not in_range(token, before, described.end) or not is_token(token):
+            return f"token {token} of a stream lies outside the range, which starts at {before}"
+    return None
