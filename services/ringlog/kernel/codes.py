@@ -1,7 +1,7 @@
 """The closed set of reasons for which a command is refused: a stable code and what it means, by family.
 
-Codes are part of the interface: programs branch on them, so a released code keeps its meaning. Every ``Rejected`` carries
-one of these and a sentence of its own that names field and rule.
+Codes are part of the interface: programs branch on them, so a released code keeps its meaning. Every ``Rejected``
+carries one of these and a sentence of its own that names field and rule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PROTOCOL: Final = {
     "bad_field": "A field breaks its own rule, whatever the state.",
     "bad_json": "The text is not a JSON command.",
     "broken_rule": "A rule of this release has a defect and failed: an author appends nothing, a reader halts.",
-    "request_expired": "The request was made before the oldest epoch still remembered, so a repetition could not be told.",
+    "request_expired": "The request was made before the oldest epoch still remembered: a repetition could not be told.",
     "request_id_reused": "The request id belongs to another applied command.",
     "state_id_not_above": "The state id is not above the one that it follows.",
     "undecodable": "The payload of a known command could not be read.",
@@ -64,16 +64,23 @@ _SCHEMA: Final = {
 
 _CDC: Final = {
     "digest_mismatch": "The digest is not that of the generation's data.",
-    "generation_exists": "A generation of this id exists or is being prepared.",
+    "earlier_generation_open": "An earlier generation is open; generations close in their order.",
+    "generation_closed": "The generation is closed already.",
+    "generation_exists": "A generation of this id is committed.",
     "generation_incomplete": "Parts of the generation's data are missing.",
-    "generation_optimal": "The current generation matches the token owners already.",
+    "generation_malformed": "The parts of the generation's data do not fit together.",
     "generation_outdated": "The token owners changed since the generation was described.",
-    "generation_prepared": "Another generation is being prepared.",
+    "generation_prepared": "Another generation is between its data and its publication.",
+    "generation_published": "The generation is published already.",
     "horizon_below_floor": "The horizon is below the one found at registration.",
     "horizon_frozen": "The horizon may not rise now: a generation is waiting for its timestamp.",
+    "horizon_too_far_ahead": "The horizon lies further ahead of the validator's clock than the settings allow.",
+    "incarnation_reused": "The incarnation is registered already; every start of a writer needs a new one.",
     "low_watermark_went_back": "The low watermark may only rise.",
     "next_generation_not_committed": "The generation operates still: none follows it.",
+    "positions_went_back": "A position of a writer may only rise.",
     "stale_incarnation": "A later incarnation of the writer is registered, or this one was never.",
+    "timestamp_too_far_ahead": "The timestamp lies further ahead of the validator's clock than the settings allow.",
     "timestamp_not_above_horizon": "A writer may already route writes at or above the timestamp.",
     "timestamp_not_above_previous": "The timestamp is not above the last generation's.",
     "unknown_generation": "No such generation.",
