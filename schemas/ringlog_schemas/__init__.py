@@ -1,6 +1,7 @@
 """The Avro schemas of everything that Ringlog writes, as data, with their fingerprints and earlier versions."""
 
 from ringlog_schemas.catalogue import (
+    VERSION,
     Schema,
     by_fingerprint,
     catalog,
@@ -12,6 +13,7 @@ from ringlog_schemas.catalogue import (
 )
 
 __all__ = [
+    "VERSION",
     "Schema",
     "by_fingerprint",
     "catalog",

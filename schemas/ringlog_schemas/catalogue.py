@@ -25,6 +25,9 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 FAMILIES = ("log", "commands", "requests", "acks", "agents", "mutations", "cdc", "changes")
 """The folders of the present schemas, in the order of the reference page."""
 
+VERSION = "ringlog.version"
+"""The attribute of a command's schema that tells its version."""
+
 _ROOT = Path(__file__).parent
 _VERSION = re.compile(r"v[1-9][0-9]*")
 

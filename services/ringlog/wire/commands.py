@@ -15,10 +15,7 @@ from ringlog.wire.binary import Layout
 from ringlog.wire.codec import layout
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import Mapper
-from ringlog_schemas import current, frozen, frozen_versions
-
-_VERSION = "ringlog.version"
-"""The attribute of a command's schema that tells its version."""
+from ringlog_schemas import VERSION, current, frozen, frozen_versions
 
 
 @cache
@@ -28,10 +25,10 @@ def _layouts() -> dict[tuple[str, int], Layout]:
     for number in frozen_versions():
         for schema in frozen(number).values():
             if schema.family == "commands" and schema.name in COMMANDS:
-                found[schema.name, int(schema.json[_VERSION])] = Layout(schema.json)
+                found[schema.name, int(schema.json[VERSION])] = Layout(schema.json)
     for schema in current().values():
         if schema.family == "commands" and schema.name in COMMANDS:
-            found[schema.name, int(schema.json[_VERSION])] = layout(schema.full_name)
+            found[schema.name, int(schema.json[VERSION])] = layout(schema.full_name)
     return found
 
 

@@ -1,0 +1,124 @@
+"""May a schema follow an earlier one? FULL compatibility, and what Avro lets through although it changes the meaning.
+
+FULL: each can read what the other wrote (``avro.compatibility``, both ways). On top of that, a schema must not
+
+* take away, rename or reorder symbols of an enum (with a default symbol, Avro reads a missing one as the default);
+* exchange ``string`` and ``bytes`` (Avro reads either as the other);
+* have an enum without a default symbol, or a union whose first branch is not null;
+* change a command's schema or the envelope at all: no fingerprint travels with a payload, so a changed command is a new
+  version of its kind, beside the old one.
+
+``problems`` compares two schemas; ``history_problems`` compares today's with every frozen version (FULL_TRANSITIVE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+from avro.errors import AvroException
+from avro.schema import make_avsc_object
+
+from ringlog_schemas.catalogue import VERSION, Schema, current, frozen, frozen_versions
+
+
+def problems(today: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str, ...]:
+    """What speaks against ``today`` as the successor of ``earlier``, one sentence each; empty if nothing does."""
+    try:
+        new, old = make_avsc_object(dict(today)), make_avsc_object(dict(earlier))
+    except AvroException as error:
+        return (f"no schema: {error}",)
+    found = []
+    for what, reader, writer in (("cannot read the earlier", new, old), ("cannot be read by the earlier", old, new)):
+        result = ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
+        if result.compatibility is not SchemaCompatibilityType.compatible:
+            found.append(f"{what}: {'; '.join(sorted(result.messages))} at {', '.join(sorted(result.locations))}")
+    found += _differences(today, earlier, today["name"], _types(today), _types(earlier))
+    return tuple(dict.fromkeys([*found, *_style(today, today["name"])]))
+
+
+def frozen_problems(today: Schema, earlier: Schema) -> tuple[str, ...]:
+    """``problems``, and for the envelope and for a command of the same version: any difference of the fingerprints."""
+    if today.fingerprint != earlier.fingerprint:
+        if today.family == "log":
+            return ("the envelope is frozen for ever",)
+        if today.family == "commands" and today.json[VERSION] == earlier.json[VERSION]:
+            return (f"version {today.json[VERSION]} is released: a changed command is a new version",)
+        if today.family == "commands":
+            return tuple(_style(today.json, today.name))
+    return problems(today.json, earlier.json)
+
+
+def history_problems() -> tuple[str, ...]:
+    """What speaks against today's catalogue in view of every frozen version; empty if nothing does."""
+    found = []
+    for version in frozen_versions():
+        for name, earlier in sorted(frozen(version).items()):
+            today = current().get(name)
+            if today is None:
+                found.append(f"{name}: is in v{version} and gone today")
+                continue
+            found += [f"{name} against v{version}: {problem}" for problem in frozen_problems(today, earlier)]
+    return tuple(found)
+
+
+def _types(schema: Any) -> dict[str, Any]:
+    """Named types of a schema by short and by full name."""
+    found: dict[str, Any] = {}
+    if isinstance(schema, list):
+        for branch in schema:
+            found |= _types(branch)
+    elif isinstance(schema, Mapping):
+        if "name" in schema:
+            found |= {schema["name"]: schema, f"{schema.get('namespace', '')}.{schema['name']}": schema}
+        for part in [*(field["type"] for field in schema.get("fields", ())), schema.get("items"), schema.get("type")]:
+            found |= _types(part)
+    return found
+
+
+def _kind(schema: Any) -> str:
+    return "union" if isinstance(schema, list) else str(schema["type"] if isinstance(schema, Mapping) else schema)
+
+
+def _differences(new: Any, old: Any, where: str, new_types: Any, old_types: Any) -> Iterator[str]:
+    """Changes of meaning that Avro reads without complaint."""
+    new = new_types.get(new, new) if isinstance(new, str) else new
+    old = old_types.get(old, old) if isinstance(old, str) else old
+    if {_kind(new), _kind(old)} == {"string", "bytes"}:
+        yield f"{where}: string and bytes are exchanged"
+    if _kind(new) != _kind(old):
+        return
+    match _kind(new):
+        case "enum":
+            if new["symbols"][: len(old["symbols"])] != old["symbols"]:
+                yield f"{where}: the symbols {old['symbols']} must stay, in this order"
+            if new.get("default") != old.get("default"):
+                yield f"{where}: the default symbol must stay {old.get('default')}"
+        case "array":
+            yield from _differences(new["items"], old["items"], f"{where}[]", new_types, old_types)
+        case "union":
+            for left, right in zip(new, old, strict=False):
+                yield from _differences(left, right, where, new_types, old_types)
+        case "record":
+            before = {field["name"]: field["type"] for field in old["fields"]}
+            for field in new["fields"]:
+                if field["name"] in before:
+                    name = f"{where}.{field['name']}"
+                    yield from _differences(field["type"], before[field["name"]], name, new_types, old_types)
+
+
+def _style(schema: Any, where: str) -> Iterator[str]:
+    """Rules that every schema of the catalogue follows, so that it can be compatible with its successors."""
+    if isinstance(schema, list):
+        if schema[0] != "null":
+            yield f"{where}: null comes first in a union"
+        for branch in schema:
+            yield from _style(branch, where)
+    elif isinstance(schema, Mapping):
+        if schema["type"] == "enum" and "default" not in schema:
+            yield f"{where}: an enum needs a default symbol"
+        if schema["type"] == "array":
+            yield from _style(schema["items"], f"{where}[]")
+        for field in schema.get("fields", ()):
+            yield from _style(field["type"], f"{where}.{field['name']}")
