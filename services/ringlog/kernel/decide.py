@@ -1,7 +1,7 @@
 """From a command to its decision: the one place that knows which rule belongs to which command.
 
-Every rule is a pure function ``(state, command, context) -> Decision`` of a family module. Rules check the command's own
-fields first (code ``bad_field``), then what they need of the state, and only then make the next state.
+Every rule is a pure function ``(state, command, context) -> Decision`` of a family module. Rules check the command's
+own fields first (code ``bad_field``), then what they need of the state, and only then make the next state.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ DEFECT: Final = "broken_rule"
 def decide(state: ClusterState, command: m.Command, context: Context) -> Decision:
     """What ``command`` does to ``state``; never raises.
 
-    A rule that raises has a defect. Who authors must survive it, or one request could stop every validator that reads it,
-    so it becomes a rejection (code ``broken_rule``): nothing is appended.
+    A rule that raises has a defect. Who authors must survive it, or one request could stop every validator that reads
+    it, so it becomes a rejection (code ``broken_rule``): nothing is appended.
     """
     try:
         decision = RULES[type(command)](state, command, context)
@@ -53,5 +53,5 @@ def decide(state: ClusterState, command: m.Command, context: Context) -> Decisio
             assert decision.state.epoch == state.epoch, "the epoch belongs to the fold"
             assert decision.state.history is state.history, "the history belongs to the fold"
         return decision
-    except Exception as defect:  # noqa: BLE001 - see above: an author survives any defect, a fold halts on it
+    except Exception as defect:
         return Rejected(DEFECT, f"{type(command).__name__}: {type(defect).__name__}: {defect}")

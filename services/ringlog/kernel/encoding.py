@@ -1,7 +1,7 @@
 """Canonical bytes of kernel values, and the digests made of them.
 
-Equal values have equal bytes in every process, on every machine and Python version; different values have different bytes.
-Every value is a tag, the length of its body and the body, so no two sequences of values run together:
+Equal values have equal bytes in every process, on every machine and Python version; different values have different
+bytes. Every value is a tag, the length of its body and the body, so no two sequences of values run together:
 
 ====== =================================================================================
 ``N``  None
@@ -15,12 +15,13 @@ Every value is a tag, the length of its body and the body, so no two sequences o
        does not hold its default
 ====== =================================================================================
 
-Leaving defaults out lets a later release add a field (with a default) without changing the digest of a state that does not use
-it, so that nodes of two releases can compare digests. There are no floats: nothing in the state may be one.
+Leaving defaults out lets a later release add a field (with a default) without changing the digest of a state that
+does not use it, so that nodes of two releases can compare digests. There are no floats: nothing in the state may be
+one.
 
-The digest of a state is made of the digests of its parts. A part that is the same object as in an earlier state keeps its digest
-without being walked (``part_digests`` with ``known``). The history is a part of which only the entries count: the two indexes
-repeat them.
+The digest of a state is made of the digests of its parts. A part that is the same object as in an earlier state keeps
+its digest without being walked (``part_digests`` with ``known``). The history is a part of which only the entries
+count: the two indexes repeat them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ HEAD: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed")
 
 
 def encode(value: object) -> bytes:
-    """The canonical bytes of ``value``. Raises TypeError for a class that the state may not hold (a float, a list, …)."""
+    """The canonical bytes of ``value``. Raises TypeError for a class that no state holds (a float, a list, …)."""
     write = _WRITERS.get(type(value))
     if write is not None:
         return write(value)
@@ -107,7 +108,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
 
 @cache
 def _layout(record: type) -> tuple[bytes, tuple[tuple[str, bytes, object], ...]]:
-    """A record's encoded class name and, by name, each field's name, encoded name and default (MISSING if it has none)."""
+    """A record's encoded class name and, by name, each field's name, encoded name and default (or MISSING)."""
     layout = []
     for field in sorted(fields(record), key=lambda field: field.name):
         default = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -116,7 +117,7 @@ def _layout(record: type) -> tuple[bytes, tuple[tuple[str, bytes, object], ...]]
 
 
 def _record(value: Any) -> bytes:
-    class_name, layout = _layout(type(value))
+    class_name, layout = _layout(value.__class__)
     body = [class_name]
     for name, encoded_name, default in layout:
         item = getattr(value, name)

@@ -1,6 +1,7 @@
 """The fold: one record of the metadata log in, the next state and exactly one verdict out.
 
-The state at epoch n is the fold of the first n applied entries. The checks run in this order, and the first that holds decides:
+The state at epoch n is the fold of the first n applied entries. The checks run in this order, and the first that
+holds decides:
 
 =========== ==========================================================================================
 unreadable  the record is no envelope
@@ -13,16 +14,16 @@ refused     its payload is undecodable, a rule of its fields is broken, or the c
 applied     otherwise: epoch + 1, its state id
 =========== ==========================================================================================
 
-``fold`` is total: no record makes it raise, and a record that is not applied leaves *the same object*. A reader that gets
-``halt`` stops before the record.
+``fold`` is total: no record makes it raise, and a record that is not applied leaves *the same object*. A reader that
+gets ``halt`` stops before the record.
 
-Founding: on the empty state nothing is foreign, and only an InitializeCluster without predecessor can apply; it gives the
-cluster its id. Every other command is stale there, since no other can follow the empty state.
+Founding: on the empty state nothing is foreign, and only an InitializeCluster without predecessor can apply; it gives
+the cluster its id. Every other command is stale there, since no other can follow the empty state.
 
-Defects: when a rule raises, no replica knows what the entry should have done. To refuse it would be a guess, and a wrong one
-wherever the failure has a local cause (memory, recursion) or a later release repairs the rule: those replicas would fold on to
-another state. To stop before it is never wrong. It is also rare: authors decide with the same function before they append, and
-there a defect is a plain rejection.
+Defects: when a rule raises, no replica knows what the entry should have done. To refuse it would be a guess, and a
+wrong one wherever the failure has a local cause (memory, recursion) or a later release repairs the rule: those
+replicas would fold on to another state. To stop before it is never wrong. It is also rare: authors decide with the
+same function before they append, and there a defect is a plain rejection.
 """
 
 from __future__ import annotations

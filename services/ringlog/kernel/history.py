@@ -1,10 +1,10 @@
 """The memory of what was applied: which request and which state id made which epoch.
 
-It answers the questions on which exactly-once rests: was this request applied already (and was it this command), what followed
-that state, and is a request so old that nobody can tell. Bounded by the setting ``history_entries``.
+It answers the questions on which exactly-once rests: was this request applied already (and was it this command), what
+followed that state, and is a request so old that nobody can tell. Bounded by the setting ``history_entries``.
 
-Invariants: it holds exactly the epochs from ``max(oldest, 1)`` to the state's epoch; ``oldest`` never goes back, also when the
-bound is raised later; ``requests`` and ``states`` are indexes of ``entries`` and say nothing of their own.
+Invariants: it holds exactly the epochs from ``max(oldest, 1)`` to the state's epoch; ``oldest`` never goes back, also
+when the bound is raised later; ``requests`` and ``states`` are indexes of ``entries`` and say nothing of their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find_state(state: ClusterState, state_id: str) -> Applied | None:
 
 
 def successor(state: ClusterState, state_id: str | None) -> Applied | None:
-    """The entry applied right after that state (after the empty state for None); None if there is none or it is forgotten."""
+    """The entry applied right after that state (None: the empty state); None if there is none or it is forgotten."""
     if state_id is None:
         return state.history.entries.get(1)
     before = find_state(state, state_id)

@@ -1,7 +1,7 @@
 """The cluster's settings: names, defaults and bounds. Part of the state, so that every replica uses the same values.
 
-The state keeps only what was set; ``setting`` gives the value in force. All values are integers, in the unit of the rule.
-``broken_setting`` holds the bounds of each and the few rules between two of them.
+The state keeps only what was set; ``setting`` gives the value in force. All values are integers, in the unit of the
+rule. ``broken_setting`` holds the bounds of each and the few rules between two of them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _NOT_ABOVE: Final = (
     ("cdc_generation_lead_us", "cdc_timestamp_ahead_max_us"),
     ("tokens_per_node_max", "ranges_max"),
 )
-"""Pairs of which the first must not be above the second: else a writer's horizon could keep every generation from starting."""
+"""Pairs of which the first must not be above the second: else a horizon could keep every generation from starting."""
 
 
 def setting(state: ClusterState, name: str) -> int:
@@ -71,7 +71,7 @@ def setting(state: ClusterState, name: str) -> int:
 
 
 def broken_setting(values: Mapping[str, int]) -> str | None:
-    """Names the first setting and rule that ``values`` (known names only, defaults for the others) break; None if none."""
+    """The first setting and rule that ``values`` (known names; defaults for the others) break; None if none."""
     for name, value in sorted(values.items()):
         rule = SETTINGS[name]
         if not rule.minimum <= value <= rule.maximum:

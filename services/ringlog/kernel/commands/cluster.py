@@ -50,7 +50,7 @@ def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) ->
 
 
 def decide_take_over(state: ClusterState, command: TakeOver, context: Context) -> Decision:
-    """A greater term of a role: its instance acts from this epoch on, and every earlier one stops when it folds this."""
+    """A greater term of a role: its instance acts from this epoch on, an earlier one stops when it folds this."""
     broken = broken_field(
         (is_name(command.role), "role", NAME_RULE),
         (is_name(command.instance), "instance", NAME_RULE),

@@ -1,11 +1,12 @@
 """Rules of the schema: keyspaces and tables.
 
-Versions come from inside the entry (its state id), never from hashing the schema: the schema version is that of the last schema
-command, a table's that of the last one that touched it. Table ids are remembered for ever, also those of dropped tables.
+Versions come from inside the entry (its state id), never from hashing the schema: the schema version is that of the
+last schema command, a table's that of the last one that touched it. Table ids are remembered for ever, also those of
+dropped tables.
 
-A keyspace under a replication setting that is in use shares its placement. A new setting brings a placement of its own, which a
-plan in flight would not know; dropping the last user of a setting removes a placement that a plan in flight may hold. Both wait
-until nothing is in flight.
+A keyspace under a replication setting that is in use shares its placement. A new setting brings a placement of its
+own, which a plan in flight would not know; dropping the last user of a setting removes a placement that a plan in
+flight may hold. Both wait until nothing is in flight.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ringlog.kernel.commands.model import (
     DropTable,
 )
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ownership.placements import new_placement, replication_key
 from ringlog.kernel.schema.types import TYPES
@@ -30,7 +32,6 @@ FACTOR_MAX = 64
 COLUMNS_MAX = 1_000
 KEY_COLUMNS_MAX = 100
 TTL_MAX_S = 2**31 - 1
-ENDED_STAGES = ("finished", "cancelled")
 
 
 def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: Context) -> Decision:
@@ -53,7 +54,7 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
     key = replication_key(replication)
     placements = state.placements
     if key not in placements:
-        if flying := _in_flight(state):
+        if flying := _flying(state):
             return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
         placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
     keyspace = Keyspace(command.name, replication, context.state_id)
@@ -76,7 +77,7 @@ def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Co
     placements = state.placements
     key = replication_key(keyspace.replication)
     if all(replication_key(other.replication) != key for _, other in in_order(keyspaces)):
-        if flying := _in_flight(state):
+        if flying := _flying(state):
             return Rejected("operations_in_flight", f"name: the last keyspace under {key} while in flight: {flying}")
         placements = placements.delete(key)
     return _accept(state, context, keyspaces=keyspaces, placements=placements)
@@ -155,9 +156,9 @@ def _accept(state: ClusterState, context: Context, **parts: object) -> Accepted:
     return Accepted(advance(state, context.epoch, schema_version=context.state_id, **parts))
 
 
-def _in_flight(state: ClusterState) -> str:
+def _flying(state: ClusterState) -> str:
     """The ids of the operations that have not ended, in words; empty if there are none."""
-    return ", ".join(name for name, operation in in_order(state.operations) if operation.stage not in ENDED_STAGES)
+    return ", ".join(operation.id for operation in in_flight(state))
 
 
 def _find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:
@@ -196,7 +197,7 @@ def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...]) -> Re
 
 
 def _wrong_key(command: CreateTable) -> Rejected | None:
-    """What is wrong with the primary key. Its order is that of the key fields, which need not be that of the columns."""
+    """What is wrong with the primary key. Its order is that of the key fields, not that of the columns."""
     if not command.partition_key:
         return Rejected("bad_key", "partition_key: must name at least one column")
     key = command.partition_key + command.clustering_key

@@ -16,9 +16,9 @@ time               int, ns since midnight         as bigint
 uuid, timeuuid     str, canonical                 the 16 bytes; a timeuuid has version 1
 ================== ============================== ==================================================================
 
-A null is no value: it is never serialised, the record around it says so. A bool is no int and an int no float: a value of
-another Python type is refused, not converted, so what was written is what is read. (The native protocol also lets an empty
-byte string stand for an "empty" number; that is refused too.)
+A null is no value: it is never serialised, the record around it says so. A bool is no int and an int no float: a
+value of another Python type is refused, not converted, so what was written is what is read. (The native protocol also
+lets an empty byte string stand for an "empty" number; that is refused too.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VARINT_BYTES_MAX: Final = 1_024
 
 
 class TypeMismatch(ValueError):
-    """A value or its bytes do not obey a rule of the column's type. ``column`` is empty where only the type is known."""
+    """A value or its bytes break a rule of the column's type. ``column`` is empty where only the type is known."""
 
     code = "type_mismatch"
 
@@ -212,4 +212,4 @@ _ALL: Final = (
 )
 
 TYPES: Final[dict[str, CqlType]] = {cql.name: cql for cql in _ALL}
-"""Type name to type: all that a column may have. Collections, tuples, counters and user-defined types are not among them."""
+"""Type name to type: all that a column may have; no collections, tuples, counters or user-defined types."""

@@ -1,0 +1,152 @@
+"""Rules of founding, settings, terms and the directory, one refusal each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.codes import CODES
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.decide import RULES, decide
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Context, OutcomeKind, Rejected
+from ringlog.kernel.settings import SETTINGS, broken_setting, setting
+from ringlog.kernel.state import ClusterState, Term
+from tests.kernel.entries import applied, entry, founded, node, uuid
+
+
+def refusal(state: ClusterState, command: m.Command) -> str:
+    """The code of the refusal."""
+    decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), state.time))
+    assert isinstance(decision, Rejected), decision
+    assert decision.code in CODES
+    return decision.code
+
+
+def test_every_command_has_a_rule() -> None:
+    assert set(RULES) == set(m.COMMANDS.values())
+
+
+# ---------------------------------------------------------------------------------------------------- settings
+
+
+def test_defaults_are_in_force_and_sound() -> None:
+    assert broken_setting({}) is None
+    assert broken_setting({name: rule.default for name, rule in SETTINGS.items()}) is None
+    state = applied(founded(), m.ChangeSettings((("cdc_leeway_us", 9), ("ranges_max", 2_000))))
+    assert (setting(state, "cdc_leeway_us"), setting(state, "history_entries")) == (9, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ((), "bad_field"),
+        ((("ranges_max", 2_000), ("ranges_max", 3_000)), "bad_field"),
+        ((("ranges_max", 2_000), ("no_such", 1)), "unknown_setting"),
+        ((("history_entries", 99),), "bad_setting"),
+        ((("history_entries", 2**63 - 1),), "bad_setting"),
+        ((("cdc_horizon_ahead_max_us", 120_000_001),), "bad_setting"),
+        ((("cdc_horizon_lead_us", 60_000_001),), "bad_setting"),
+        ((("cdc_timestamp_ahead_max_us", 1_999_999), ("cdc_horizon_ahead_max_us", 1_000_000)), "bad_setting"),
+        ((("ranges_max", 1_023),), "bad_setting"),
+    ],
+)
+def test_settings_are_all_or_none(values: tuple[tuple[str, int], ...], code: str) -> None:
+    assert refusal(founded(), m.ChangeSettings(values)) == code
+
+
+def test_a_pair_of_settings_may_move_together() -> None:
+    both = (("cdc_horizon_ahead_max_us", 200_000_000), ("cdc_timestamp_ahead_max_us", 200_000_000))
+    assert applied(founded(), m.ChangeSettings(both)).epoch == 2
+
+
+def test_a_setting_that_keeps_its_value_modifies_no_part() -> None:
+    state = founded(cdc_leeway_us=9)
+    assert applied(state, m.ChangeSettings((("cdc_leeway_us", 9),))).changed == state.changed
+
+
+# ------------------------------------------------------------------------------------------------ roles, barrier
+
+
+def test_only_a_greater_term_takes_over() -> None:
+    state = applied(founded(), m.TakeOver("validator", "a", 2))
+    assert state.terms["validator"] == Term("validator", "a", 2, since=2)
+    assert refusal(state, m.TakeOver("validator", "b", 2)) == "stale_term"
+    assert refusal(state, m.TakeOver("validator", "a", 1)) == "stale_term"
+    state = applied(state, m.TakeOver("coordinator", "b", 1), m.TakeOver("validator", "b", 9))
+    assert state.terms["validator"] == Term("validator", "b", 9, since=4)
+    assert state.terms["coordinator"].instance == "b"
+
+
+@pytest.mark.parametrize("command", [m.TakeOver("", "a", 1), m.TakeOver("r", " ", 1), m.TakeOver("r", "a", 0)])
+def test_take_over_fields(command: m.TakeOver) -> None:
+    assert refusal(founded(), command) == "bad_field"
+
+
+def test_a_noop_modifies_no_part() -> None:
+    state = founded()
+    after = applied(state, m.Noop())
+    assert (after.epoch, after.changed) == (2, state.changed)
+
+
+# ---------------------------------------------------------------------------------------------------- directory
+
+
+def test_a_registered_node_owns_nothing() -> None:
+    state = applied(founded(), node(1, features=("b", "a")))
+    made = state.nodes[uuid(1, space=2)]
+    assert (made.name, made.state, made.tokens, made.registered, made.features) == ("n1", "none", (), 2, ("a", "b"))
+    assert dict(state.node_names) == {"n1": made.id}
+    assert not state.token_owners
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"id": uuid(1, space=2)}, "duplicate_id"),
+        ({"name": "n1"}, "duplicate_name"),
+        ({"address": "127.0.0.1:7001"}, "duplicate_address"),
+        ({"name": "n 2"}, "bad_field"),
+        ({"id": uuid(10).upper()}, "bad_field"),
+        ({"datacenter": ""}, "bad_field"),
+        ({"rack": "x" * 101}, "bad_field"),
+        ({"shards": 0}, "bad_field"),
+        ({"shards": 2**31}, "bad_field"),
+        ({"ignore_msb": -1}, "bad_field"),
+        ({"ignore_msb": 64}, "bad_field"),
+        ({"release": "é"}, "bad_field"),
+        ({"features": ("a", "a")}, "bad_field"),
+        ({"features": ("",)}, "bad_field"),
+        ({"features": tuple(f"f{number}" for number in range(257))}, "bad_field"),
+        ({"capacity": 0}, "bad_field"),
+    ],
+)
+def test_registration_refused(changes: dict[str, object], code: str) -> None:
+    assert refusal(applied(founded(), node(1)), node(2, **changes)) == code
+
+
+@pytest.mark.parametrize("good", ["127.0.0.1:1", "host.example:65535", "a:80", "[::1]:7000", "node_1:7"])
+def test_good_addresses(good: str) -> None:
+    assert applied(founded(), node(1, address=good)).epoch == 2
+
+
+@pytest.mark.parametrize("bad", ["", "host", "host:", ":80", "h:0", "h:65536", "h:80\n", "h:８０", "::1:80", "a b:1"])
+def test_bad_addresses(bad: str) -> None:
+    assert refusal(founded(), node(1, address=bad)) == "bad_field"
+
+
+def test_names_and_ids_of_nodes_that_left_stay_taken_but_not_addresses() -> None:
+    state = applied(founded(), node(1))
+    gone = replace(state.nodes[uuid(1, space=2)], state="left")
+    state = replace(state, nodes=state.nodes.set(gone.id, gone))
+    assert refusal(state, node(2, name="n1")) == "duplicate_name"
+    assert refusal(state, node(2, id=gone.id)) == "duplicate_id"
+    assert applied(state, node(2, address=gone.address)).epoch == 3
+
+
+def test_a_field_is_checked_before_the_state() -> None:
+    state = applied(founded(), node(1))
+    folded = fold(state, entry(state, node(1, capacity=-1)))
+    assert (folded.outcome.kind, folded.outcome.code) == (OutcomeKind.REFUSED, "bad_field")
+    assert folded.outcome.detail.startswith("capacity: must be")

@@ -1,0 +1,180 @@
+"""Rules of keyspaces and tables, their versions, and the placements that come and go with replication settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark
+from tests.kernel.commands.test_cluster_and_nodes import refusal
+from tests.kernel.entries import NODES, SEED, applied, founded, uuid, with_normal_nodes
+
+SIMPLE_1, SIMPLE_2 = m.Replication("simple", 1), m.Replication("simple", 2)
+COLUMNS = (m.Column("k", "text"), m.Column("c", "timestamp"), m.Column("v", "double"))
+TABLE = m.CreateTable("ks", "t", uuid(1, space=6), COLUMNS, ("k",), ("c",), m.CdcOptions())
+
+
+def ready() -> ClusterState:
+    """Three normal nodes and the keyspace ``ks``; epoch 5."""
+    return applied(with_normal_nodes(founded(), 3), m.CreateKeyspace("ks", SIMPLE_2))
+
+
+def in_flight(state: ClusterState, stage: str = "prepared") -> ClusterState:
+    """``state`` with an operation in ``stage``."""
+    flying = Operation(
+        "join-9", "join", NODES[0], (), SEED, stage, 5, Plan(), (), None, (StageMark("requested", 5, 0),), (), ""
+    )
+    return replace(state, operations=state.operations.set(flying.id, flying))
+
+
+# --------------------------------------------------------------------------------------------------- keyspaces
+
+
+def test_a_keyspace_brings_the_placement_of_its_setting() -> None:
+    state = ready()
+    assert state.keyspaces["ks"].version == state.schema_version == state.state_id
+    placement = state.placements["simple:2"]
+    assert placement.ends == (1_000, 2_000, 3_000)
+    assert [[replica.node for replica in group.read] for group in placement.ranges] == [
+        [NODES[0], NODES[1]],
+        [NODES[1], NODES[2]],
+        [NODES[2], NODES[0]],
+    ]
+    assert state.changed["placements"] == state.changed["keyspaces"] == state.changed["schema_version"] == 5
+
+
+def test_keyspaces_under_one_setting_share_a_placement_and_the_last_takes_it_along() -> None:
+    before = ready()
+    state = applied(before, m.CreateKeyspace("two", SIMPLE_2))
+    assert state.placements is before.placements
+    state = applied(state, m.DropKeyspace("ks"))
+    assert state.placements is before.placements
+    state = applied(state, m.DropKeyspace("two"))
+    assert not state.placements
+    assert not state.keyspaces
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (m.CreateKeyspace("ks", SIMPLE_1), "keyspace_exists"),
+        (m.CreateKeyspace("x.y", SIMPLE_1), "bad_field"),
+        (m.CreateKeyspace("x", m.Replication("simple", 0)), "bad_field"),
+        (m.CreateKeyspace("x", m.Replication("simple", 65)), "bad_field"),
+        (m.CreateKeyspace("x", m.Replication("network", 1)), "unknown_strategy"),
+        (m.CreateKeyspace("x", m.Replication("simple", 4)), "replication_impossible"),
+        (m.DropKeyspace("x"), "unknown_keyspace"),
+        (m.DropKeyspace(""), "bad_field"),
+    ],
+)
+def test_keyspace_refused(command: m.Command, code: str) -> None:
+    assert refusal(ready(), command) == code
+
+
+def test_only_normal_nodes_can_hold_replicas() -> None:
+    state = with_normal_nodes(founded(), 2)
+    other = replace(state.nodes[NODES[1]], state="joining")
+    state = replace(state, nodes=state.nodes.set(other.id, other))
+    assert refusal(state, m.CreateKeyspace("ks", SIMPLE_2)) == "replication_impossible"
+
+
+def test_settings_in_use_do_not_change_under_an_operation() -> None:
+    flying = in_flight(ready())
+    assert refusal(flying, m.CreateKeyspace("one", SIMPLE_1)) == "operations_in_flight"
+    assert refusal(flying, m.DropKeyspace("ks")) == "operations_in_flight"
+    shared = applied(flying, m.CreateKeyspace("two", SIMPLE_2), m.DropKeyspace("ks"))
+    assert set(shared.placements) == {"simple:2"}
+    for stage in ("finished", "cancelled"):
+        assert applied(in_flight(ready(), stage), m.CreateKeyspace("one", SIMPLE_1), m.DropKeyspace("ks"))
+
+
+# ------------------------------------------------------------------------------------------------------ tables
+
+
+def test_a_table_and_its_versions() -> None:
+    state = applied(ready(), TABLE)
+    made = state.tables["ks.t"]
+    assert (made.version, made.changed, made.committed_by_log) == (state.state_id, 6, True)
+    assert made.version == state.schema_version
+    assert (made.columns, made.partition_key, made.clustering_key) == (COLUMNS, ("k",), ("c",))
+    assert dict(state.table_ids) == {TABLE.id: "ks.t"}
+    other = applied(state, replace(TABLE, name="u", id=uuid(2, space=6)))
+    assert other.tables["ks.t"] is made, "only the tables that a command touches get its version"
+    assert other.schema_version != made.version
+
+
+def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
+    state = applied(ready(), TABLE, m.DropTable("ks", "t"))
+    assert not state.tables
+    assert refusal(state, TABLE) == "table_id_reused"
+    state = applied(state, replace(TABLE, id=uuid(2, space=6)))
+    assert dict(state.table_ids) == {TABLE.id: "ks.t", uuid(2, space=6): "ks.t"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"name": "2t"}, "bad_field"),
+        ({"keyspace": "a.b"}, "bad_field"),
+        ({"id": "x"}, "bad_field"),
+        ({"cdc": m.CdcOptions(preimage="maybe")}, "bad_field"),
+        ({"cdc": m.CdcOptions(delta="none")}, "bad_field"),
+        ({"cdc": m.CdcOptions(ttl=-1)}, "bad_field"),
+        ({"cdc": m.CdcOptions(ttl=2**31)}, "bad_field"),
+        ({"keyspace": "no"}, "unknown_keyspace"),
+        ({"columns": (*COLUMNS, m.Column("k", "int"))}, "column_exists"),
+        ({"columns": (*COLUMNS, m.Column("x", "list<int>"))}, "unknown_type"),
+        ({"columns": (*COLUMNS, m.Column("x", "TEXT"))}, "unknown_type"),
+        ({"columns": (*COLUMNS, m.Column("", "text"))}, "bad_field"),
+        ({"columns": tuple(m.Column(f"c{number}", "int") for number in range(1_001))}, "bad_field"),
+        ({"columns": ()}, "bad_key"),
+        ({"partition_key": ()}, "bad_key"),
+        ({"partition_key": ("no",)}, "bad_key"),
+        ({"partition_key": ("k", "k")}, "bad_key"),
+        ({"clustering_key": ("k",)}, "bad_key"),
+        ({"clustering_key": ("no",)}, "bad_key"),
+    ],
+)
+def test_table_refused(changes: dict[str, object], code: str) -> None:
+    assert refusal(ready(), replace(TABLE, **changes)) == code
+
+
+def test_a_second_create_is_refused_and_not_merged() -> None:
+    state = applied(ready(), TABLE)
+    assert refusal(state, replace(TABLE, id=uuid(2, space=6))) == "table_exists"
+    assert refusal(state, m.DropKeyspace("ks")) == "keyspace_not_empty"
+
+
+def test_key_order_is_that_of_the_key_not_of_the_columns() -> None:
+    state = applied(ready(), replace(TABLE, partition_key=("v", "k")))
+    assert state.tables["ks.t"].partition_key == ("v", "k")
+
+
+def test_alter_adds_columns_and_replaces_cdc_options() -> None:
+    state = applied(ready(), TABLE)
+    cdc = m.CdcOptions(enabled=True, delta="keys")
+    state = applied(state, m.AlterTable("ks", "t", (m.Column("w", "int"),)), m.AlterTable("ks", "t", cdc=cdc))
+    altered = state.tables["ks.t"]
+    assert altered.columns == (*COLUMNS, m.Column("w", "int"))
+    assert (altered.cdc, altered.id, altered.changed) == (cdc, TABLE.id, 8)
+    assert altered.version == state.schema_version == state.state_id
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (m.AlterTable("ks", "t"), "bad_field"),
+        (m.AlterTable("ks", "t", (m.Column("v", "int"),)), "column_exists"),
+        (m.AlterTable("ks", "t", (m.Column("x", "int"), m.Column("x", "int"))), "column_exists"),
+        (m.AlterTable("ks", "t", (m.Column("x", "?"),)), "unknown_type"),
+        (m.AlterTable("ks", "t", cdc=m.CdcOptions(preimage="")), "bad_field"),
+        (m.AlterTable("ks", "no", (m.Column("x", "int"),)), "unknown_table"),
+        (m.AlterTable("", "t"), "bad_field"),
+        (m.DropTable("ks", "no"), "unknown_table"),
+        (m.DropTable("ks", ""), "bad_field"),
+    ],
+)
+def test_change_of_a_table_refused(command: m.Command, code: str) -> None:
+    assert refusal(applied(ready(), TABLE), command) == code

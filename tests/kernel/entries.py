@@ -1,0 +1,224 @@
+"""Entries and random commands for tests of the fold.
+
+Ids count up, so that a transcript reads the same in each run. ``random_command`` draws from small pools, so that random
+histories meet: names, ids and tokens come up again, and now and then a field of the right type is out of range.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+import typing
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, next_stage
+from ringlog.kernel.outcome import Entry, OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
+
+CLUSTER = "00000000-0000-7000-8000-00000000c1c1"
+
+
+def uuid(number: int, space: int = 0) -> str:
+    """A version-7 UUID; ascending in ``number`` within a ``space``."""
+    return f"{number:08x}-0000-7000-8000-{space:012x}"
+
+
+def entry(state: ClusterState, command: m.Command, /, **changes: Any) -> Entry:
+    """The entry that an author who sees ``state`` would append; ``changes`` replace its fields."""
+    kind = type(command).__name__
+    made = Entry(
+        cluster_id=state.cluster_id or CLUSTER,
+        state_id=uuid(state.epoch + 1),
+        prev_state_id=state.state_id or None,
+        request_id=uuid(state.epoch + 1, space=1),
+        since_epoch=state.epoch,
+        submitter="test",
+        at=1_000_000 * (state.epoch + 1),
+        kind=kind,
+        version=1,
+        digest=command_digest(kind, 1, repr(command).encode("utf-8", "surrogatepass")),
+        command=command,
+    )
+    return replace(made, **changes)
+
+
+def applied(state: ClusterState, *commands: m.Command) -> ClusterState:
+    """``state`` after ``commands``, each of which must apply."""
+    for command in commands:
+        folded = fold(state, entry(state, command))
+        assert folded.outcome.kind is OutcomeKind.APPLIED, folded.outcome
+        state = folded.state
+    return state
+
+
+def founded(**settings: int) -> ClusterState:
+    """A new cluster."""
+    return applied(EMPTY_STATE, m.InitializeCluster("test", tuple(settings.items())))
+
+
+def node(number: int, **changes: Any) -> m.RegisterNode:
+    """The registration of node ``n<number>``."""
+    registration = m.RegisterNode(
+        name=f"n{number}",
+        id=uuid(number, space=2),
+        address=f"127.0.0.1:{7000 + number}",
+        datacenter="dc1",
+        rack=f"r{number % 2}",
+        shards=2,
+        ignore_msb=12,
+        release="0.1.0",
+        features=(),
+        capacity=1,
+    )
+    return replace(registration, **changes)
+
+
+NODES = [uuid(number, space=2) for number in range(1, 6)]
+GENERATIONS = [uuid(number, space=3) for number in range(1, 4)]
+SEED = bytes(range(16))
+COLUMNS = (m.Column("k", "text"), m.Column("c", "int"), m.Column("v", "text"))
+TABLE = m.CreateTable("ks", "t", uuid(1, space=4), COLUMNS, ("k",), ("c",), m.CdcOptions(enabled=True))
+
+POOLS: dict[str, list[Any]] = {
+    "name": ["n1", "n2", "n3", "a", "b"],
+    "keyspace": ["a", "b"],
+    "id": [*NODES, *(uuid(number, space=4) for number in range(30))],
+    "node": NODES,
+    "address": [f"127.0.0.1:{7000 + number}" for number in range(6)],
+    "datacenter": ["dc1"],
+    "rack": ["r1", "r2"],
+    "release": ["0.1.0"],
+    "features": [(), ("a",), ("b", "a"), ("a", "a")],
+    "shards": [1, 2, 3],
+    "ignore_msb": [0, 12],
+    "capacity": [1, 10],
+    "role": ["validator", "coordinator"],
+    "instance": ["x", "y"],
+    "term": [1, 2, 3, 4],
+    "settings": [(("history_entries", 100),), (("cdc_leeway_us", 7),), (("none", 1),), (("ranges_max", 1),)],
+    "tokens": [(-100,), (0, 50), (100, 200, -(2**62)), (2**63 - 1, -(2**63) + 1), (7,), ()],
+    "seed": [SEED],
+    "operation": [f"join-{epoch}" for epoch in range(2, 14)],
+    "to": [
+        "prepared",
+        "commit_cdc_generation",
+        "publish_cdc_generation",
+        "write_both_read_old",
+        "write_both_read_new",
+        "finished",
+    ],
+    "witnesses": [(), tuple(m.Witness(name, 2**30, 2**30) for name in NODES)],
+    "reports": [()],
+    "reason": ["why not"],
+    "strategy": ["simple", "simple", "simple", "entire"],
+    "factor": [1, 1, 2],
+    "type": ["text", "int", "map"],
+    "columns": [COLUMNS],
+    "partition_key": [("k",), ("k", "c"), (), ("v",)],
+    "clustering_key": [(), ("c",), ("k",), ("x",)],
+    "preimage": ["false", "full"],
+    "delta": ["full", "keys"],
+    "ttl": [0, 86_400],
+    "generation": GENERATIONS,
+    "part": [0, 0, 1],
+    "parts": [1, 1, 2],
+    "writer": ["w"],
+    "incarnation": [uuid(1, space=5), uuid(2, space=5)],
+    "timestamp": [10, 1_000, 10_000_000, 2**40],
+    "horizon": [10, 1_000, 10_000_001],
+    "low_watermark": [0, 10, 1_000],
+}
+"""Field name to values that a sound command might have."""
+
+OUT_OF_RANGE: dict[type, list[Any]] = {
+    str: ["", "x" * 5_000, "with space", "\udc80", "a.b", "00000000-0000-0000-0000-000000000000", "☃"],
+    int: [-(2**63), 2**63 - 1, -1, 0, 1, 2**31],
+    bytes: [b"", b"\x00" * 16, b"\xff" * 17],
+    bool: [False, True],
+}
+
+
+def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02) -> m.Command:
+    """Any command, often one that leads somewhere; each field is out of range with probability ``wild``."""
+    command: Any
+    if draw.random() < 0.5:
+        command = _random_record(draw, draw.choice(list(m.COMMANDS.values())), wild)
+    else:
+        command = _sound_command(draw, state)
+        if draw.random() < 0.15:
+            kind = type(command)
+            hints = typing.get_type_hints(kind)
+            for name in draw.sample(sorted(hints), min(1, len(hints))):
+                command = replace(command, **{name: _random_value(draw, name, hints[name], 0.3)})
+    return typing.cast(m.Command, command)
+
+
+def _sound_command(draw: random.Random, state: ClusterState) -> m.Command:
+    """A command that moves nodes, operations, generations or writers on, as their agents would."""
+    choices: list[m.Command] = [node(len(state.nodes) + 1), m.RegisterCdcWriter("w", draw.choice(POOLS["incarnation"]))]
+    token = draw.randrange(-(2**63) + 1, 2**63)
+    choices += [m.Join(one.id, (token,), SEED) for _, one in in_order(state.nodes) if one.state == "none"][:2]
+    for name in POOLS["keyspace"]:
+        choices.append(m.CreateKeyspace(name, m.Replication("simple", draw.choice([1, 1, 2]))))
+        choices.append(replace(TABLE, keyspace=name, name=draw.choice("tu"), id=uuid(state.epoch, space=4)))
+    for operation in in_flight(state):
+        witnesses = tuple(m.Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
+        reports = (m.StreamReport(operation.node, operation.id, 5, "ab"),) * (operation.stage == WRITE_BOTH_READ_OLD)
+        choices += [m.AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports)] * 4
+        choices += [m.CancelOperation(operation.id, "why not")] * (draw.random() < 0.2)
+    if (wanted := to_prepare(state)) is not None:
+        ranges = generate_for(state, wanted[1])
+        choices += parts_of(wanted[0], ranges, 4)
+        choices += [m.CommitCdcGeneration(wanted[0], 2**20 * state.epoch, ranges_digest(ranges))] * 2
+    choices += [m.PublishCdcGeneration(one.id) for one in state.generations if one.status == "committed"]
+    choices += [m.CloseCdcGeneration(one.id) for one in state.generations if one.status != "closed"]
+    for _, writer in in_order(state.writers):
+        ahead = writer.horizon + draw.choice([-5, 0, 2**20])
+        choices.append(
+            m.AdvanceCdcWriter(writer.name, writer.incarnation, ahead, max(0, ahead - 1), (m.Position(0, 5),))
+        )
+    return draw.choice(sorted(choices, key=repr))
+
+
+def _random_record(draw: random.Random, record: Any, wild: float) -> Any:
+    hints = typing.get_type_hints(record)
+    return record(**{field.name: _random_value(draw, field.name, hints[field.name], wild) for field in fields(record)})
+
+
+def _random_value(draw: random.Random, name: str, hint: Any, wild: float) -> Any:
+    is_wild = draw.random() < wild
+    if name in POOLS and not is_wild:
+        return draw.choice(POOLS[name])
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return None if draw.random() < 0.5 else _random_value(draw, "", parts[0], wild)
+    if origin is tuple and parts[-1] is ...:
+        return tuple(_random_value(draw, "", parts[0], wild) for _ in range(draw.randrange(3)))
+    if origin is tuple:
+        return tuple(_random_value(draw, "", part, wild) for part in parts)
+    if is_dataclass(hint):
+        return _random_record(draw, hint, wild)
+    return draw.choice(OUT_OF_RANGE[hint])
+
+
+def random_history(draw: random.Random, length: int, normal_nodes: int = 2) -> ClusterState:
+    """The state after ``length`` random commands; those that do not apply change nothing."""
+    state = with_normal_nodes(founded(), normal_nodes)
+    for _ in range(length):
+        state = fold(state, entry(state, random_command(draw, state))).state
+    return state
+
+
+def with_normal_nodes(state: ClusterState, count: int) -> ClusterState:
+    """``state`` as it is once nodes ``n1`` … have joined, each with one token, without going through the joins."""
+    for number in range(1, count + 1):
+        state = applied(state, node(number))
+        joined = replace(state.nodes[uuid(number, space=2)], state="normal", tokens=(number * 1_000,))
+        owners = state.token_owners.set(number * 1_000, joined.id)
+        state = replace(state, nodes=state.nodes.set(joined.id, joined), token_owners=owners)
+    return state

@@ -1,0 +1,163 @@
+"""One transcript for each outcome of the fold, in the order in which they are checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.codes import CODES
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from tests.kernel.entries import CLUSTER, applied, entry, founded, node, uuid
+
+OTHER = uuid(9, space=9)
+
+
+def verdict(state: ClusterState, item: Entry | Unreadable) -> tuple[OutcomeKind, str]:
+    """Kind and code; the entry must not have applied, and must have left the same object."""
+    folded = fold(state, item)
+    assert folded.state is state
+    assert folded.outcome.epoch == state.epoch
+    assert folded.outcome.code in {"", *CODES}
+    assert folded.outcome.detail
+    return folded.outcome.kind, folded.outcome.code
+
+
+def test_founding_gives_the_cluster_its_id_and_first_epoch() -> None:
+    folded = fold(EMPTY_STATE, entry(EMPTY_STATE, m.InitializeCluster("c", (("cdc_leeway_us", 1),)), at=77))
+    state = folded.state
+    assert folded.outcome.kind is OutcomeKind.APPLIED
+    assert (state.cluster_id, state.name, state.epoch, state.time) == (CLUSTER, "c", 1, 77)
+    assert state.state_id == uuid(1)
+    assert dict(state.settings) == {"cdc_leeway_us": 1}
+    assert dict(state.changed) == {"settings": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"prev_state_id": OTHER}, (OutcomeKind.STALE, "")),
+        ({"since_epoch": 1}, (OutcomeKind.EXPIRED, "request_expired")),
+        ({"since_epoch": -1}, (OutcomeKind.EXPIRED, "request_expired")),
+        ({"kind": "Noop", "command": m.Noop()}, (OutcomeKind.STALE, "")),
+        ({"kind": "Mystery", "command": UnknownCommand("Mystery", 1)}, (OutcomeKind.STALE, "")),
+        ({"version": 2, "command": UnknownCommand("InitializeCluster", 2)}, (OutcomeKind.HALT, "unknown_command")),
+        ({"command": Undecodable("truncated")}, (OutcomeKind.REFUSED, "undecodable")),
+        ({"state_id": "1"}, (OutcomeKind.REFUSED, "bad_field")),
+        ({"state_id": uuid(1).upper().replace("0000", "000A")}, (OutcomeKind.REFUSED, "bad_field")),
+        ({"cluster_id": ""}, (OutcomeKind.REFUSED, "bad_field")),
+        ({"command": m.InitializeCluster("")}, (OutcomeKind.REFUSED, "bad_field")),
+        ({"command": m.InitializeCluster("c", (("none", 1),))}, (OutcomeKind.REFUSED, "unknown_setting")),
+    ],
+)
+def test_nothing_else_founds(changes: dict[str, object], expected: tuple[OutcomeKind, str]) -> None:
+    assert verdict(EMPTY_STATE, entry(EMPTY_STATE, m.InitializeCluster("c"), **changes)) == expected
+
+
+def test_unreadable_before_and_after_founding() -> None:
+    for state in (EMPTY_STATE, founded()):
+        assert verdict(state, Unreadable("no envelope")) == (OutcomeKind.UNREADABLE, "")
+
+
+def test_a_cluster_is_founded_once() -> None:
+    state = founded()
+    assert verdict(state, entry(state, m.InitializeCluster("c"))) == (OutcomeKind.REFUSED, "already_founded")
+    second = entry(EMPTY_STATE, m.InitializeCluster("c"), state_id=uuid(5), request_id=OTHER)
+    assert verdict(state, second) == (OutcomeKind.STALE, "")
+
+
+def test_each_check_comes_before_the_next() -> None:
+    """An entry that breaks every rule, repaired one rule at a time."""
+    state = applied(founded(), m.Noop(), m.Noop())
+    broken = entry(
+        state,
+        m.Noop(),
+        cluster_id=OTHER,
+        state_id=uuid(2),
+        request_id=uuid(2, space=1),
+        since_epoch=99,
+        prev_state_id=uuid(1),
+        digest="another",
+        kind="Noop",
+        version=9,
+        command=UnknownCommand("Noop", 9),
+    )
+    repairs: list[tuple[dict[str, object], OutcomeKind, str]] = [
+        ({}, OutcomeKind.FOREIGN, ""),
+        ({"cluster_id": CLUSTER}, OutcomeKind.DUPLICATE, ""),
+        ({"state_id": "0"}, OutcomeKind.DUPLICATE, "request_id_reused"),
+        ({"request_id": OTHER}, OutcomeKind.EXPIRED, "request_expired"),
+        ({"since_epoch": 3}, OutcomeKind.STALE, ""),
+        ({"prev_state_id": state.state_id}, OutcomeKind.HALT, "unknown_command"),
+        ({"version": 1, "command": Undecodable("truncated")}, OutcomeKind.REFUSED, "undecodable"),
+        ({"command": m.TakeOver("validator", "", 1)}, OutcomeKind.REFUSED, "bad_field"),
+        ({"state_id": uuid(2).replace("-0000-7", "-0001-7")}, OutcomeKind.REFUSED, "state_id_not_above"),
+        ({"state_id": uuid(4)}, OutcomeKind.REFUSED, "bad_field"),
+    ]
+    for changes, kind, code in repairs:
+        broken = replace(broken, **changes)
+        assert verdict(state, broken) == (kind, code)
+    folded = fold(state, replace(broken, command=m.TakeOver("validator", "x", 1)))
+    assert folded.outcome.kind is OutcomeKind.APPLIED
+    assert folded.outcome.epoch == 4
+
+
+def test_the_state_id_must_be_above_its_predecessor() -> None:
+    state = applied(founded(), m.Noop())
+    assert verdict(state, entry(state, m.Noop(), state_id=uuid(0))) == (OutcomeKind.REFUSED, "state_id_not_above")
+    assert fold(state, entry(state, m.Noop(), state_id=uuid(2, space=1))).outcome.kind is OutcomeKind.APPLIED
+
+
+def test_a_request_has_one_effect_whoever_sends_it_again() -> None:
+    before = founded()
+    first = entry(before, node(1))
+    state = fold(before, first).state
+    again = entry(state, node(1), request_id=first.request_id, since_epoch=first.since_epoch)
+    assert verdict(state, again) == (OutcomeKind.DUPLICATE, "")
+    other = entry(state, node(2), request_id=first.request_id, since_epoch=first.since_epoch)
+    assert verdict(state, other) == (OutcomeKind.DUPLICATE, "request_id_reused")
+    assert verdict(state, first) == (OutcomeKind.DUPLICATE, "")
+
+
+def test_a_noop_withdraws_a_request() -> None:
+    before = founded()
+    request = entry(before, node(1))
+    state = fold(before, entry(before, m.Noop(), request_id=request.request_id)).state
+    late = entry(state, node(1), request_id=request.request_id, since_epoch=request.since_epoch)
+    assert verdict(state, late) == (OutcomeKind.DUPLICATE, "request_id_reused")
+    assert not state.nodes
+
+
+def test_a_lost_race_is_stale_and_harmless() -> None:
+    before = founded()
+    winner, loser = entry(before, node(1)), entry(before, node(2), state_id=uuid(2, space=7), request_id=OTHER)
+    state = fold(before, winner).state
+    assert verdict(state, loser) == (OutcomeKind.STALE, "")
+
+
+def test_state_time_never_goes_back_and_a_fast_clock_is_no_reason_to_refuse() -> None:
+    state = fold(founded(), entry(founded(), m.Noop(), at=2**62)).state
+    assert state.time == 2**62
+    assert applied(state, m.Noop()).time == 2**62
+
+
+def test_a_refused_entry_leaves_the_state_byte_identical() -> None:
+    state = applied(founded(), node(1))
+    before = digest(state)
+    assert verdict(state, entry(state, node(1))) == (OutcomeKind.REFUSED, "duplicate_id")
+    assert digest(state) == before
+
+
+def test_a_defect_of_a_rule_halts_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusing would be a guess: a release without the defect would apply the entry."""
+
+    def defective(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setitem(__import__("ringlog.kernel.decide", fromlist=["RULES"]).RULES, m.Noop, defective)
+    state = founded()
+    assert verdict(state, entry(state, m.Noop())) == (OutcomeKind.HALT, "broken_rule")

@@ -1,0 +1,147 @@
+"""Random records: the fold never raises and keeps its promises; its chain rules agree with a naive model."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.codes import CODES
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from tests.kernel.entries import CLUSTER, applied, entry, founded, random_command, uuid
+
+FOUNDING = m.InitializeCluster("c")
+
+
+def random_record(draw: random.Random, state: ClusterState, past: list[Entry]) -> Entry | Unreadable:
+    """Mostly an entry that fits; else one that breaks a rule of the chain, a repetition, or garbage."""
+    command = FOUNDING if state.epoch == 0 and draw.random() < 0.7 else random_command(draw, state)
+    made = entry(state, command, at=draw.choice([-1, 0, 5, 2**40]))
+    match draw.randrange(14):
+        case 0:
+            return Unreadable("noise")
+        case 1 if past:
+            return draw.choice(past)
+        case 2:
+            return entry(state, command, prev_state_id=draw.choice([None, uuid(0), uuid(3), "", "x"]))
+        case 3:
+            return entry(state, command, since_epoch=draw.choice([-1, 0, state.epoch + 1, 2**63 - 1, -(2**63)]))
+        case 4:
+            return entry(state, command, state_id=draw.choice(["", "zz", uuid(0), uuid(2), uuid(2**31), "\udc80"]))
+        case 5:
+            return entry(state, command, request_id=draw.choice(["", uuid(1, space=1), uuid(4, space=1)]))
+        case 6:
+            return entry(state, command, command=Undecodable("noise"))
+        case 7:
+            return entry(state, command, cluster_id=draw.choice(["", CLUSTER, uuid(8, space=8)]))
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 40))
+def test_any_record_gets_one_verdict_and_only_applied_ones_change_anything(draw: random.Random, length: int) -> None:
+    state, past = EMPTY_STATE, []
+    for _ in range(length):
+        item = random_record(draw, state, past)
+        folded = fold(state, item)
+        assert folded.outcome.code in {"", *CODES}
+        assert folded.outcome.code != "broken_rule", folded.outcome
+        assert folded.outcome.epoch == folded.state.epoch
+        if folded.outcome.kind is OutcomeKind.APPLIED:
+            assert isinstance(item, Entry)
+            assert folded.state.epoch == state.epoch + 1
+            assert folded.state.state_id == item.state_id > state.state_id
+            assert folded.state.time == max(state.time, item.at)
+        else:
+            assert folded.state is state
+        state = folded.state
+        if isinstance(item, Entry):
+            past.append(item)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 40))
+def test_folding_again_gives_the_same_digest_and_so_does_the_applied_subsequence(
+    draw: random.Random, length: int
+) -> None:
+    state, log, kept = EMPTY_STATE, [], []
+    for _ in range(length):
+        item = random_record(draw, state, [old for old in log if isinstance(old, Entry)])
+        folded = fold(state, item)
+        state = folded.state
+        log.append(item)
+        if folded.outcome.kind is OutcomeKind.APPLIED:
+            kept.append(item)
+    for items in (log, kept):
+        again = EMPTY_STATE
+        for item in items:
+            again = fold(again, item).state
+        assert digest(again) == digest(state)
+        assert again == state
+
+
+# ------------------------------------------------------------------------------------------------ naive model
+
+
+@dataclass
+class NaiveChain:
+    """The chain rules from their description, with a list of all that was ever applied and no shared code."""
+
+    bound: int
+    chain: list[Entry] = field(default_factory=list)
+
+    def verdict(self, item: Entry) -> OutcomeKind:
+        """What the fold must say of a Noop, an unknown command or an undecodable one."""
+        epoch = len(self.chain)
+        oldest = epoch - self.bound + 1 if epoch >= self.bound else 0
+        known = [old for number, old in enumerate(self.chain, start=1) if number >= oldest]
+        if item.cluster_id != CLUSTER:
+            return OutcomeKind.FOREIGN
+        if any(item.state_id == old.state_id or item.request_id == old.request_id for old in known):
+            return OutcomeKind.DUPLICATE
+        if not oldest <= item.since_epoch <= epoch:
+            return OutcomeKind.EXPIRED
+        if item.prev_state_id != self.chain[-1].state_id:
+            return OutcomeKind.STALE
+        if isinstance(item.command, UnknownCommand):
+            return OutcomeKind.HALT
+        if isinstance(item.command, Undecodable) or item.state_id <= self.chain[-1].state_id:
+            return OutcomeKind.REFUSED
+        self.chain.append(item)
+        return OutcomeKind.APPLIED
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(0, 210))
+def test_the_chain_rules_agree_with_a_naive_model(data: st.DataObject, prefill: int) -> None:
+    model = NaiveChain(100)
+    first = entry(EMPTY_STATE, m.InitializeCluster("test", (("history_entries", 100),)))
+    model.chain.append(first)
+    state = founded(history_entries=100)
+    for _ in range(prefill):
+        assert model.verdict(entry(state, m.Noop())) is OutcomeKind.APPLIED
+        state = applied(state, m.Noop())
+    for _ in range(data.draw(st.integers(1, 8), label="records")):
+        around = st.integers(max(0, state.epoch - 103), state.epoch + 2)
+        item = entry(
+            state,
+            m.Noop(),
+            cluster_id=data.draw(st.sampled_from([CLUSTER] * 9 + [uuid(1, space=6)])),
+            state_id=uuid(data.draw(st.just(state.epoch + 1) | around), space=data.draw(st.sampled_from([0, 0, 0, 1]))),
+            prev_state_id=data.draw(st.sampled_from([state.state_id] * 6 + [None, uuid(max(1, state.epoch - 1))])),
+            request_id=uuid(data.draw(st.just(state.epoch + 1) | around), space=1),
+            since_epoch=data.draw(st.just(state.epoch) | around),
+            command=data.draw(
+                st.sampled_from([m.Noop()] * 8 + [Undecodable("noise"), UnknownCommand("Mystery", 1)])  # type: ignore[list-item]
+            ),
+        )
+        folded = fold(state, item)
+        assert folded.outcome.kind is model.verdict(item)
+        assert folded.state.epoch == len(model.chain)
+        state = folded.state
