@@ -1,0 +1,12 @@
+"""``python -m ringlog.agents ROLE``: one agent, with the settings of the ``RINGLOG_*`` variables."""
+
+from __future__ import annotations
+
+import sys
+
+from ringlog.agents.worker import ROLES, run
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in ROLES:
+        sys.exit(f"usage: python -m ringlog.agents {{{' | '.join(ROLES)}}}")
+    run(sys.argv[1])

@@ -1,0 +1,154 @@
+"""The faust app of one agent: it gives one process at a time its role's partition, and hands the records to the role's
+worker.
+
+Joining the role's consumer group is how instances agree on who works; safety never rests on it (terms and fences do
+that). Every assignment starts a new worker, which takes the role over anew; a revoked one stops.
+
+The event loop only passes records and acknowledgements on. Acknowledging follows the recipe that survives crashes: one
+partition, one stream, ``noack()``, in offset order, only when the worker says that an event's answers are out. An
+exception in the stream would acknowledge the event, so nothing is raised there but after ``app.crash``, which ends the
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import faust
+from faust.types import TP, EventT
+
+from ringlog.agents.exits import CRASHED, STOPPED, End
+from ringlog.runtime.settings import Settings
+
+PENDING_MAX = 5_000
+
+
+class RoleWorker(Protocol):
+    """What a role does with its records, in threads of its own."""
+
+    def start(self) -> None:
+        """Take the role over, then work."""
+        ...
+
+    def offer(self, offset: int, value: bytes | None) -> None:
+        """One record of the role's topic, in offset order."""
+        ...
+
+    def stop(self) -> None:
+        """Stop, and return when no thread works any more."""
+        ...
+
+
+Acknowledge = Callable[[int], None]
+Ended = Callable[[End], None]
+MakeWorker = Callable[[Acknowledge, Ended], RoleWorker]
+"""Makes a worker; it calls the first when all up to an offset is answered, the second when it ends by itself."""
+
+
+class AgentApp:
+    """One role's faust app.
+
+    ``source``: the topic whose only partition is the role's; ``reset``: where a new group begins.
+    """
+
+    def __init__(self, role: str, settings: Settings, source: str, reset: str, make: MakeWorker) -> None:
+        self.role = role
+        self.end = End(STOPPED, "stopped on request")
+        self.app = make_app(role, settings, reset)
+        self._make = make
+        self._source = TP(source, 0)
+        self._worker: RoleWorker | None = None
+        self._assignment = 0
+        self._pending: deque[EventT[Any]] = deque()
+        self._room = asyncio.Condition()
+        topic = self.app.topic(source, key_serializer="raw", value_serializer="raw", value_type=bytes, key_type=bytes)
+        self.app.agent(topic, name=role, concurrency=1)(self._consume)
+        signals: Any = self.app
+        signals.on_partitions_assigned.connect(self._on_assigned, weak=False)
+        signals.on_partitions_revoked.connect(self._on_revoked, weak=False)
+        signals.on_before_shutdown.connect(self._on_shutdown, weak=False)
+
+    async def _consume(self, stream: Any) -> None:
+        async for event in stream.noack().events():
+            message = event.message
+            assert message.partition == 0, "the role's topic has one partition"
+            self._pending.append(event)
+            if self._worker is not None:
+                self._worker.offer(message.offset, message.value)
+            async with self._room:
+                await self._room.wait_for(lambda: len(self._pending) < PENDING_MAX)
+
+    async def _on_assigned(self, _app: Any, assigned: set[TP], **_: Any) -> None:
+        if self._source in assigned and self._worker is None:
+            self._assignment += 1
+            number, loop = self._assignment, asyncio.get_running_loop()
+
+            def acknowledge(offset: int) -> None:
+                loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._acknowledge(number, offset)))
+
+            def ended(end: End) -> None:
+                loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._ended(number, end)))
+
+            self._worker = self._make(acknowledge, ended)
+            self._worker.start()
+
+    async def _on_revoked(self, _app: Any, revoked: set[TP], **_: Any) -> None:
+        if self._source in revoked:
+            await self._stop_worker()
+
+    async def _on_shutdown(self, _app: Any, **_: Any) -> None:
+        await self._stop_worker()
+
+    async def _stop_worker(self) -> None:
+        """What is pending stays unacknowledged: whoever has the partition next gets it again."""
+        worker, self._worker = self._worker, None
+        self._assignment += 1
+        self._pending.clear()
+        async with self._room:
+            self._room.notify_all()
+        if worker is not None:
+            await asyncio.get_running_loop().run_in_executor(None, worker.stop)
+
+    async def _acknowledge(self, assignment: int, offset: int) -> None:
+        if assignment != self._assignment:
+            return
+        while self._pending and self._pending[0].message.offset <= offset:
+            self._pending.popleft().ack()
+        async with self._room:
+            self._room.notify_all()
+
+    async def _ended(self, assignment: int, end: End) -> None:
+        """The worker gave up: so does the process. Nothing pending is acknowledged."""
+        if assignment != self._assignment or self.end.code != STOPPED:
+            return
+        self.end = end
+        error = end.error if end.error is not None else RuntimeError(end.detail)
+        await self.app.crash(error if end.code == CRASHED else AgentEnded(end.detail))
+
+
+class AgentEnded(Exception):
+    """Ends the worker's process in an orderly way: the role was taken over, or has to halt."""
+
+
+def make_app(role: str, settings: Settings, reset: str) -> faust.App:
+    """The app, without web server, tables or topics of its own; its group is named after cluster and role."""
+    return faust.App(
+        f"{settings.cluster}.{role}",
+        broker=f"kafka://{settings.bootstrap_servers}",
+        datadir=str(settings.data_dir / "agents"),
+        store="memory://",
+        web_enabled=False,
+        autodiscover=False,
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        consumer_auto_offset_reset=reset,
+        broker_session_timeout=settings.session_timeout_s,
+        broker_heartbeat_interval=min(1.0, settings.session_timeout_s / 4),
+        broker_commit_interval=1.0,
+        stream_wait_empty=False,
+        stream_buffer_maxsize=4096,
+        worker_redirect_stdouts=False,
+    )

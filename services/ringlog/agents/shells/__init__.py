@@ -1,0 +1,1 @@
+"""The threads that perform what the pure cores decide, one module per role."""

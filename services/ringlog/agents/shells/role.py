@@ -1,0 +1,202 @@
+"""What the workers of all roles share: a replica, the take-over, waiting for news, a heartbeat, and an orderly end.
+
+One thread does the role's work; it blocks on brokers as it likes, since the event loop is elsewhere. A worker serves
+one term: it takes the role over when it starts, and ends by itself (``ended``) when a higher term is folded, when it is
+fenced, when the log halts its replica, or when the broker fails it. What it had not answered is delivered again to the
+next one.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from collections import deque
+
+import structlog
+
+from ringlog.agents.app import Acknowledge, Ended
+from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
+from ringlog.client.direct import DirectAuthor
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.state import ClusterState
+from ringlog.log.errors import LogDamaged, LogError, ReplicaHalted, TopicMisconfigured, WaitTimedOut
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.producer import AckedProducer
+from ringlog.log.replica import Replica
+from ringlog.log.topics import AGENTS, topic_name
+from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.settings import Settings
+from ringlog.wire.draw import SystemDraw
+from ringlog.wire.records import AgentStatus, encode_agent_status
+
+HEARTBEAT_S = 1.0
+WAIT_S = 0.5
+TAKE_OVER_TIMEOUT_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+Offered = tuple[int, bytes | None]
+"""Offset and value of a record of the role's topic."""
+
+
+class Stopping(Exception):
+    """The worker was asked to stop."""
+
+
+class RoleThread(ABC):
+    """One instance of a role, from its take-over to its end."""
+
+    role: str
+
+    def __init__(self, settings: Settings, acknowledge: Acknowledge, ended: Ended) -> None:
+        self.settings = settings
+        self.acknowledge = acknowledge
+        self.clock = SystemClock()
+        self.draw = SystemDraw()
+        self.instance = str(uuid.uuid4())
+        self.term = 0
+        self.log = KafkaLog(settings.bootstrap_servers, settings.cluster)
+        record = settings.data_dir / "agents" / f"{settings.cluster}.{self.role}.json"
+        self.replica = Replica(self.log, record=record)
+        self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
+        self.producer = AckedProducer(settings.bootstrap_servers, f"ringlog-{self.role}")
+        self._ended = ended
+        self._inbox: deque[Offered] = deque()
+        self._news = threading.Condition()
+        self._folded = False
+        self._stopping = threading.Event()
+        self._status = "starting"
+        self._threads = (
+            threading.Thread(target=self._run, name=self.role, daemon=True),
+            threading.Thread(target=self._beat, name=f"{self.role}-heartbeat", daemon=True),
+        )
+
+    # ---------------------------------------------------------------------------------- for the faust app
+
+    def start(self) -> None:
+        """Begin in threads of its own; returns at once."""
+        for thread in self._threads:
+            thread.start()
+
+    def offer(self, offset: int, value: bytes | None) -> None:
+        """Take one record of the role's topic; returns at once."""
+        with self._news:
+            self._inbox.append((offset, value))
+            self._news.notify_all()
+
+    def stop(self) -> None:
+        """Finish what is under way, then return; nothing is written afterwards."""
+        self._stopping.set()
+        with self._news:
+            self._news.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    # --------------------------------------------------------------------------------------- for the role
+
+    @abstractmethod
+    def work(self) -> None:
+        """The role's work, after the take-over; ends only by an exception (``look`` and ``news`` raise in time)."""
+
+    @abstractmethod
+    def handled_epoch(self) -> int:
+        """The epoch up to which this role has done its work; shown in its status."""
+
+    def accepting(self) -> None:
+        """Preparations are over: the role is shown as active."""
+        self._status = "active"
+        log.info("active", role=self.role, instance=self.instance, term=self.term, epoch=self.replica.state.epoch)
+        self._tell()
+
+    def look(self) -> None:
+        """Raises Stopping or Superseded if this instance must not go on."""
+        if self._stopping.is_set():
+            raise Stopping
+        term = self.replica.state.terms.get(self.role)
+        if term is not None and term.term > self.term > 0:
+            raise Superseded(f"term {term.term} of {self.role} was taken by instance {term.instance}")
+
+    def news(self, timeout_s: float = WAIT_S) -> list[Offered]:
+        """Wait for records or for a folded epoch, at most ``timeout_s``; gives the records. Raises as ``look`` does."""
+        with self._news:
+            if not self._inbox and not self._folded and not self._stopping.is_set():
+                self._news.wait(timeout_s)
+            records = list(self._inbox)
+            self._inbox.clear()
+            self._folded = False
+        self.look()
+        self._raise_if_halted()
+        return records
+
+    # ------------------------------------------------------------------------------------------ internals
+
+    def _run(self) -> None:
+        end: End | None = None
+        try:
+            self.replica.start()
+            self._take_over()
+            self.work()
+        except Stopping:
+            pass
+        except Superseded as error:
+            end = End(SUPERSEDED, str(error))
+        except (ReplicaHalted, LogDamaged, TopicMisconfigured, Diverged) as error:
+            end = End(HALTED, str(error), error)
+        except Exception as error:
+            log.exception("role_failed", role=self.role)
+            end = End(CRASHED, f"{type(error).__name__}: {error}", error)
+        finally:
+            self._status = "halted"
+            self._stopping.set()
+            self.replica.stop()
+            self.log.close()
+        if end is not None:
+            log.warning("ended", role=self.role, instance=self.instance, term=self.term, code=end.code, why=end.detail)
+            self._ended(end)
+
+    def _take_over(self) -> None:
+        self._await_founding()
+        term = self.author.take_over(self.role, self.instance, timeout_s=TAKE_OVER_TIMEOUT_S)
+        self.term = term.term
+        self.replica.subscribe(self._on_folded)
+        self.look()
+
+    def _await_founding(self) -> None:
+        while True:
+            self.look()
+            try:
+                self.replica.read_barrier(WAIT_S)
+                self.replica.wait_for(lambda state: state.epoch > 0, WAIT_S, "the cluster to be founded")
+                return
+            except WaitTimedOut:
+                continue
+
+    def _on_folded(
+        self, before: ClusterState, after: ClusterState, _item: Entry | Unreadable, _outcome: Outcome, _offset: int
+    ) -> None:
+        if after is not before:
+            with self._news:
+                self._folded = True
+                self._news.notify_all()
+
+    def _raise_if_halted(self) -> None:
+        halt = self.replica.halted
+        if halt is not None:
+            raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(HEARTBEAT_S):
+            self._tell()
+        self._tell()
+        self.producer.close()
+
+    def _tell(self) -> None:
+        """Publish the status; one that gets lost is followed by the next."""
+        epoch, now = self.handled_epoch(), self.clock.now_us()
+        status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now)
+        topic = topic_name(self.settings.cluster, AGENTS.suffix)
+        try:
+            self.producer.send(topic, encode_agent_status(status), key=self.role.encode(), partition=0)
+        except LogError as error:
+            log.warning("heartbeat_not_sent", role=self.role, why=error.message)

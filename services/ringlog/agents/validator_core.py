@@ -1,0 +1,368 @@
+"""What the validator does, as values: requests and folded entries in, effects out.
+
+Group commit: after a read barrier all waiting requests are decided, one after the other, by the fold itself, each on
+the state that the ones before it produce, and leave as one batch of chained entries. The next batch begins when this
+one's fates are final.
+
+Invariants (each has a counterexample without it):
+
+- Every request decided in a batch carries the number of the batch's entries that its answer was decided on (``after``).
+  The answer goes out only when all of those are folded as applied; if one of them is lost, the request is decided
+  again.
+- The fates of a batch's entries come from the log alone (``ringlog.log.fates``), in chain order.
+- A request id is answered once: a request that was rejected is never decided again, it gets the same answer under this
+  instance's term, unless the history holds it or it has expired.
+- Effects are performed in their order, and acknowledging comes last: what is not answered is delivered again.
+
+Limits on how far a timestamp may lie ahead of a clock are answers of this agent, not rules of the fold: they never make
+a difference between two replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from immutables import Map
+
+from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, CommitCdcGeneration
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.history import find_request
+from ringlog.kernel.outcome import Entry, OutcomeKind, Rejected, Undecodable, UnknownCommand
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.log.fates import Chain, Fate
+from ringlog.wire.commands import decode_command
+from ringlog.wire.draw import Draw
+from ringlog.wire.entries import EncodedEntry, encode_entry
+from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
+from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, Request, Result
+
+ROLE = "validator"
+BATCH_ENTRIES_MAX = 500
+BATCH_BYTES_MAX = 1_000_000
+COMMAND_BYTES_MAX = 900_000
+PRUNE_EVERY_EPOCHS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that came in at ``offset`` of the requests topic; ``digest`` of the command it asks for."""
+
+    offset: int
+    request: Request
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An answer that may go out when the first ``after`` entries of the batch are applied."""
+
+    item: Waiting
+    result: Result
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Chained entries under way, and every answer of the batch."""
+
+    chain: Chain
+    answers: tuple[Pending, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Send the chain until the fate of each of its entries is final; then ``settle``."""
+
+    chain: Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Write these results in one transaction, under the role's transactional id."""
+
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Write these results (all ``applied``) without waiting: the log itself is the truth."""
+
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Acknowledge every request up to and including this offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """This instance has been taken over and does nothing any more."""
+
+    detail: str
+
+
+Effect = Commit | Publish | Hint | Ack | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """All that an instance remembers. ``arrived``: greatest offset seen; ``answers``: rejections by request id."""
+
+    instance: str
+    term: int
+    answers: Map[str, Result] = field(default_factory=Map)
+    waiting: tuple[Waiting, ...] = ()
+    batch: Batch | None = None
+    arrived: int = -1
+    acked: int = -1
+    pruned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next memory and what to do, in this order."""
+
+    validator: Validator
+    effects: tuple[Effect, ...] = ()
+
+
+def remember(validator: Validator, results: Iterable[Result]) -> Validator:
+    """Take in the rejections that earlier instances published; the first one of a request id counts."""
+    answers = validator.answers.mutate()
+    for result in results:
+        if result.outcome == REJECTED and result.request_id not in answers:
+            answers[result.request_id] = result
+    return replace(validator, answers=answers.finish())
+
+
+def arrive(validator: Validator, requests: Sequence[tuple[int, Request | None]]) -> Step:
+    """Requests came in, by ascending offset; None stands for bytes that are no request, which get no answer."""
+    waiting = list(validator.waiting)
+    arrived = validator.arrived
+    for offset, request in requests:
+        if offset <= arrived:
+            continue
+        arrived = offset
+        if request is not None:
+            waiting.append(Waiting(offset, request, command_digest(request.kind, request.version, request.payload)))
+    return _acknowledge(replace(validator, waiting=tuple(waiting), arrived=arrived))
+
+
+def begin(validator: Validator, state: ClusterState, now: Micros, draw: Draw) -> Step:
+    """Decide what waits, on ``state``, which must come from a read barrier made after those requests came in.
+
+    ``now``: this instance's wall clock in microseconds, used for the entries' ``at`` and for the limits on timestamps.
+    """
+    assert validator.batch is None, "a batch begins when the fates of the one before are final"
+    term = state.terms.get(ROLE)
+    if term is not None and term.term > validator.term:
+        return Step(validator, (Stop(f"term {term.term} was taken by instance {term.instance}"),))
+    validator = _prune(validator, state)
+    bound = min(BATCH_ENTRIES_MAX, setting(state, "history_entries") // 4)
+    plan = _Plan(validator, state, now, draw)
+    taken = 0
+    for item in validator.waiting:
+        if len(plan.sent) >= bound or plan.bytes >= BATCH_BYTES_MAX:
+            break
+        plan.decide(item)
+        taken += 1
+    batch = Batch(Chain(state.epoch, tuple(plan.sent)), tuple(plan.answers))
+    validator = replace(validator, waiting=validator.waiting[taken:], batch=batch)
+    if batch.chain.entries:
+        return Step(validator, (Commit(batch.chain),))
+    return _release(validator, batch, 0)
+
+
+def settle(validator: Validator, fates: Sequence[Fate]) -> Step:
+    """The final fates of the batch under way: answers go out, lost requests wait again.
+
+    A forgotten fate (its epoch has left the history) counts as lost here: deciding the request again finds that it has
+    expired, or finds its entry in the history.
+    """
+    batch = validator.batch
+    assert batch is not None, "a batch is under way"
+    assert Fate.OPEN not in fates, "fates are final"
+    applied = next((count for count, fate in enumerate(fates) if fate is not Fate.APPLIED), len(fates))
+    return _release(validator, batch, applied)
+
+
+def _release(validator: Validator, batch: Batch, applied: int) -> Step:
+    """Answers that were decided on the first ``applied`` entries go out, the rest waits again, first in line."""
+    good = tuple(pending for pending in batch.answers if pending.after <= applied)
+    again = tuple(pending.item for pending in batch.answers if pending.after > applied)
+    hints = tuple(pending.result for pending in good if pending.result.outcome == APPLIED)
+    results = tuple(pending.result for pending in good if pending.result.outcome != APPLIED)
+    validator = remember(validator, results)
+    step = _acknowledge(replace(validator, batch=None, waiting=again + validator.waiting))
+    effects: tuple[Effect, ...] = ()
+    if results:
+        effects += (Publish(results),)
+    if hints:
+        effects += (Hint(hints),)
+    return Step(step.validator, effects + step.effects)
+
+
+def _acknowledge(validator: Validator) -> Step:
+    """Everything below the first open request may be acknowledged."""
+    open_offsets = [item.offset for item in validator.waiting]
+    if validator.batch is not None:
+        open_offsets += [pending.item.offset for pending in validator.batch.answers]
+    upto = min(open_offsets) - 1 if open_offsets else validator.arrived
+    if upto <= validator.acked:
+        return Step(validator)
+    return Step(replace(validator, acked=upto), (Ack(upto),))
+
+
+def _prune(validator: Validator, state: ClusterState) -> Validator:
+    """Forget answers whose request has left the history: asked again they have expired."""
+    oldest = state.history.oldest
+    if oldest < validator.pruned + PRUNE_EVERY_EPOCHS:
+        return validator
+    answers = Map({key: result for key, result in validator.answers.items() if result.since_epoch >= oldest})
+    return replace(validator, answers=answers, pruned=oldest)
+
+
+class _Plan:
+    """One batch in the making: the speculative state and what was decided on the way to it."""
+
+    def __init__(self, validator: Validator, state: ClusterState, now: Micros, draw: Draw) -> None:
+        self.validator = validator
+        self.base = state
+        self.state = state
+        self.now = now
+        self.draw = draw
+        self.sent: list[EncodedEntry] = []
+        self.answers: list[Pending] = []
+        self.decided: dict[str, Pending] = {}
+        self.bytes = 0
+
+    def decide(self, item: Waiting) -> None:
+        """Find the one answer of this request, adding an entry if its command applies."""
+        request = item.request
+        twin = self.decided.get(request.request_id)
+        if twin is not None:
+            self._repeat(item, twin)
+            return
+        known = find_request(self.state, request.request_id)
+        answered = self.validator.answers.get(request.request_id)
+        if known is not None:
+            after = max(0, known.epoch - self.base.epoch)
+            if known.digest == item.digest:
+                self._answer(item, after, APPLIED, epoch=known.epoch)
+            else:
+                self._reject(item, after, _REUSED)
+        elif request.since_epoch < self.state.history.oldest:
+            detail = (
+                f"since_epoch {request.since_epoch} has left the history, which begins at {self.state.history.oldest}"
+            )
+            self._answer(item, len(self.sent), EXPIRED, code="request_expired", detail=detail)
+        elif answered is not None and answered.digest == item.digest:
+            self._answer(item, 0, REJECTED, epoch=answered.epoch, code=answered.code, detail=answered.detail)
+        elif answered is not None:
+            self._reject(item, 0, _REUSED)
+        elif request.since_epoch > self.base.epoch:
+            detail = f"since_epoch {request.since_epoch} is above the log's epoch {self.base.epoch}"
+            self._reject(item, 0, Rejected("request_expired", detail))
+        else:
+            self._decide_command(item)
+
+    def _repeat(self, item: Waiting, twin: Pending) -> None:
+        """The same request id again in one batch: it shares the first one's decision, never gets one of its own."""
+        if twin.result.digest == item.digest:
+            self.answers.append(Pending(item, twin.result, twin.after))
+        else:
+            self._reject(item, twin.after, _REUSED)
+
+    def _decide_command(self, item: Waiting) -> None:
+        request = item.request
+        command = decode_command(request.kind, request.version, request.payload)
+        if isinstance(command, UnknownCommand):
+            detail = f"kind {command.kind} version {command.version} is not known to this release"
+            self._reject(item, 0, Rejected("unknown_command", detail))
+            return
+        if isinstance(command, Undecodable):
+            self._reject(item, 0, Rejected("undecodable", command.detail))
+            return
+        refused = _too_large(len(request.payload)) or _too_far_ahead(self.state, command, self.now)
+        if refused is not None:
+            self._reject(item, len(self.sent), refused)
+            return
+        state_id = new_state_id(self.state.state_id, self.now, self.draw.take(ENTROPY_BYTES))
+        encoded = _entry(self.state, state_id, item, command, self.now)
+        folded = fold(self.state, encoded.entry)
+        if folded.outcome.kind is OutcomeKind.APPLIED:
+            self.state = folded.state
+            self.sent.append(encoded)
+            self.bytes += len(encoded.data)
+            self._answer(item, len(self.sent), APPLIED, epoch=folded.outcome.epoch)
+        else:
+            self._reject(item, len(self.sent), Rejected(folded.outcome.code, folded.outcome.detail))
+
+    def _reject(self, item: Waiting, after: int, why: Rejected) -> None:
+        self._answer(item, after, REJECTED, code=why.code, detail=why.detail)
+
+    def _answer(
+        self, item: Waiting, after: int, outcome: str, epoch: int | None = None, code: str = "", detail: str = ""
+    ) -> None:
+        result = Result(
+            request_id=item.request.request_id,
+            digest=item.digest,
+            outcome=outcome,
+            epoch=self.state.epoch if epoch is None else epoch,
+            code=code,
+            detail=detail,
+            term=self.validator.term,
+            instance=self.validator.instance,
+            since_epoch=item.request.since_epoch,
+        )
+        pending = Pending(item, result, after)
+        self.answers.append(pending)
+        self.decided.setdefault(item.request.request_id, pending)
+
+
+def _entry(state: ClusterState, state_id: str, item: Waiting, command: Command, at: Micros) -> EncodedEntry:
+    """The entry of a request, with its payload as it came: whatever its author encoded is what the digest covers."""
+    request = item.request
+    entry = Entry(
+        cluster_id=state.cluster_id,
+        state_id=state_id,
+        prev_state_id=state.state_id,
+        request_id=request.request_id,
+        since_epoch=request.since_epoch,
+        submitter=request.submitter,
+        at=at,
+        kind=request.kind,
+        version=request.version,
+        digest=item.digest,
+        command=command,
+    )
+    return EncodedEntry(entry, encode_entry(entry, request.payload))
+
+
+_REUSED = Rejected("request_id_reused", "this request id belongs to another command; use a new id")
+
+
+def _too_large(size: int) -> Rejected | None:
+    if size > COMMAND_BYTES_MAX:
+        return Rejected("bad_field", f"command: {size} bytes are more than {COMMAND_BYTES_MAX}; send it in parts")
+    return None
+
+
+def _too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
+    """A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation."""
+    if isinstance(command, AdvanceCdcWriter):
+        latest = now + setting(state, "cdc_horizon_ahead_max_us")
+        if command.horizon > latest:
+            return Rejected("horizon_too_far_ahead", f"horizon: {command.horizon} is above {latest}")
+    if isinstance(command, CommitCdcGeneration):
+        latest = now + setting(state, "cdc_timestamp_ahead_max_us")
+        if command.timestamp > latest:
+            return Rejected("timestamp_too_far_ahead", f"timestamp: {command.timestamp} is above {latest}")
+    return None

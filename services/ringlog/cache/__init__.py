@@ -1,0 +1,1 @@
+"""The materialised state in Redis: projection, keeper's writes, consistent reads."""

@@ -1,0 +1,67 @@
+"""The cache as its users see it: one epoch at a time, switched at once, never backwards.
+
+Two adapters keep the same promises (one conformance suite): ``redis_cache`` and ``memory``.
+
+- A write applies whole or not at all; a reader sees the projection of exactly one epoch.
+- A delta applies only on the very state it starts from. The same state again only confirms it.
+- A full projection replaces an older one, an absent one or another cluster's; a later one of the same cluster stays.
+- ``confirmed_at`` is when a keeper last knew that no later epoch existed; it never goes back within one epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from ringlog.cache.projection import Delta, Fields, Full, Stamp
+from ringlog.kernel.values import Micros
+
+
+class Written(Enum):
+    """What became of a write.
+
+    ``BASE_MISSING``: send the full projection; ``LATER_STORED``: the cache is ahead of us.
+    """
+
+    APPLIED = "applied"
+    BASE_MISSING = "base_missing"
+    LATER_STORED = "later_stored"
+
+
+class CacheUnavailable(Exception):
+    """The cache gives no answer; whether a write happened is open, and writing it again is harmless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What goes with each write: digest of the state, next offset of the log, and when (wall clock, microseconds)."""
+
+    digest: str
+    offset: int
+    confirmed_at: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The content of a cache: one epoch."""
+
+    stamp: Stamp
+    confirmation: Confirmation
+    parts: dict[str, Fields]
+
+
+class CacheStore(Protocol):
+    """One cluster's projection. Every method raises CacheUnavailable when the store does not answer."""
+
+    def apply(self, write: Delta | Full, confirmation: Confirmation) -> Written:
+        """Write the difference or the whole, if the rules above allow it."""
+        ...
+
+    def read(self) -> Stored | None:
+        """All of the one stored epoch; None if nothing is stored."""
+        ...
+
+    def stored_stamp(self) -> Stamp | None:
+        """Which state is stored; None if none."""
+        ...

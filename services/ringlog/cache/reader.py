@@ -1,0 +1,85 @@
+"""Reads of the cached state: one consistent epoch with its age, or the advice to try again.
+
+A reader remembers the highest epoch it has returned and never returns a lower one (after FLUSHALL or a restart a cache
+may hold nothing, or for a moment less than before). It never guesses: what it cannot read whole it does not return.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ringlog.cache.port import CacheStore, CacheUnavailable
+from ringlog.kernel.values import Micros
+
+Records = dict[str, Any]
+"""Key to the decoded JSON of a record."""
+
+
+class TryAgain(Exception):
+    """The cache cannot answer now; read again in a moment, or read the log.
+
+    ``reason`` is unavailable, empty or older.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"try again: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class CachedView:
+    """The state at ``epoch``, of which a keeper knew ``age_s`` seconds ago that it was the latest.
+
+    ``nodes`` by node id, ``placements`` by replication key (lists of ranges), ``keyspaces`` and ``tables`` by name,
+    ``generations`` by id, ``operations`` by id, ``settings`` by name (only those that differ from the defaults),
+    ``writers`` by name.
+    """
+
+    cluster_id: str
+    epoch: int
+    state_id: str
+    digest: str
+    age_s: float
+    nodes: Records
+    placements: Records
+    keyspaces: Records
+    tables: Records
+    generations: Records
+    operations: Records
+    settings: Records
+    writers: Records
+
+
+class CachedReader:
+    """Reads from ``store``; ``now_us`` is the reader's wall clock, used for the age alone."""
+
+    def __init__(self, store: CacheStore, now_us: Callable[[], Micros]) -> None:
+        self._store = store
+        self._now_us = now_us
+        self._cluster_id = ""
+        self._seen = 0
+
+    def read(self) -> CachedView:
+        """One epoch, at least as high as any returned before. Raises TryAgain."""
+        try:
+            stored = self._store.read()
+        except CacheUnavailable as error:
+            raise TryAgain("unavailable", str(error)) from error
+        if stored is None:
+            raise TryAgain("empty", "the cache holds nothing yet")
+        stamp = stored.stamp
+        if stamp.cluster_id == self._cluster_id and stamp.epoch < self._seen:
+            raise TryAgain("older", f"the cache is at epoch {stamp.epoch}, this reader has seen {self._seen}")
+        self._cluster_id, self._seen = stamp.cluster_id, stamp.epoch
+        age_us = max(0, self._now_us() - stored.confirmation.confirmed_at)
+        parts = {
+            part: {key: json.loads(text) for key, text in sorted(table.items())} for part, table in stored.parts.items()
+        }
+        parts.pop("terms")
+        return CachedView(
+            stamp.cluster_id, stamp.epoch, stamp.state_id, stored.confirmation.digest, age_us / 1_000_000, **parts
+        )

@@ -1,0 +1,120 @@
+"""The cache in Redis: a hash per part and one for the meta data, all under the cluster's hash tag.
+
+Keys: ``{cluster}:meta`` (cluster_id, epoch, state_id, digest, offset, confirmed_at) and ``{cluster}:<part>`` for every
+part. Each write is one Lua script, which Redis runs without anything in between and repeats after a restart as one
+transaction; each read is one MULTI/EXEC. So readers meet whole epochs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ringlog.cache.port import CacheUnavailable, Confirmation, Stored, Written
+from ringlog.cache.projection import PARTS, Delta, Full, Stamp
+
+T = TypeVar("T")
+
+# KEYS: meta, then the parts. ARGV: whole?, base cluster/epoch/state id, cluster id, epoch, state id, digest, offset,
+# confirmed_at, number of puts, then (part number, field, value) each, then (part number, field) to remove.
+_APPLY = """
+local meta = redis.call('HMGET', KEYS[1], 'cluster_id', 'epoch', 'state_id', 'confirmed_at')
+local whole, epoch = ARGV[1] == '1', tonumber(ARGV[6])
+local same = meta[1] == ARGV[5]
+if same and meta[3] == ARGV[7] then
+  local at = ARGV[10]
+  if meta[4] and tonumber(meta[4]) > tonumber(at) then at = meta[4] end
+  redis.call('HSET', KEYS[1], 'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', at)
+  return 'applied'
+end
+if same and tonumber(meta[2]) > epoch then return 'later_stored' end
+if whole then
+  redis.call('DEL', unpack(KEYS))
+elseif not (meta[1] == ARGV[2] and meta[2] == ARGV[3] and meta[3] == ARGV[4]) then
+  return 'base_missing'
+end
+local puts, at = tonumber(ARGV[11]), 12
+for _ = 1, puts do
+  redis.call('HSET', KEYS[1 + tonumber(ARGV[at])], ARGV[at + 1], ARGV[at + 2])
+  at = at + 3
+end
+while ARGV[at] do
+  redis.call('HDEL', KEYS[1 + tonumber(ARGV[at])], ARGV[at + 1])
+  at = at + 2
+end
+redis.call('HSET', KEYS[1], 'cluster_id', ARGV[5], 'epoch', ARGV[6], 'state_id', ARGV[7],
+  'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', ARGV[10])
+return 'applied'
+"""
+
+
+class RedisCache:
+    """One cluster's projection in the Redis at ``url``. ``timeout_s`` bounds connecting and every answer."""
+
+    def __init__(self, url: str, cluster: str, timeout_s: float = 2.0) -> None:
+        self._redis = redis.Redis.from_url(
+            url,
+            decode_responses=True,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._meta = f"{{{cluster}}}:meta"
+        self._parts = [f"{{{cluster}}}:{part}" for part in PARTS]
+        self._script = self._redis.register_script(_APPLY)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._redis.close()
+
+    def apply(self, write: Delta | Full, confirmation: Confirmation) -> Written:
+        """Write the difference or the whole; see ``CacheStore``."""
+        base = write.base if isinstance(write, Delta) else Stamp("", -1, "")
+        number = {part: index for index, part in enumerate(PARTS, start=1)}
+        arguments: list[str | int] = [
+            "0" if isinstance(write, Delta) else "1",
+            *(base.cluster_id, base.epoch, base.state_id),
+            *(write.stamp.cluster_id, write.stamp.epoch, write.stamp.state_id),
+            *(confirmation.digest, confirmation.offset, confirmation.confirmed_at),
+            len(write.put),
+        ]
+        for part, key, value in write.put:
+            arguments += (number[part], key, value)
+        for part, key in write.remove if isinstance(write, Delta) else ():
+            arguments += (number[part], key)
+        answer = self._ask(lambda: self._script(keys=[self._meta, *self._parts], args=arguments))
+        return Written(answer)
+
+    def read(self) -> Stored | None:
+        """The stored epoch, all parts in one transaction; None if nothing is stored."""
+
+        def ask() -> list[dict[str, str]]:
+            with self._redis.pipeline(transaction=True) as pipeline:
+                for key in (self._meta, *self._parts):
+                    pipeline.hgetall(key)
+                return cast("list[dict[str, str]]", pipeline.execute())
+
+        meta, *parts = self._ask(ask)
+        if "state_id" not in meta:
+            return None
+        confirmation = Confirmation(meta["digest"], int(meta["offset"]), int(meta["confirmed_at"]))
+        return Stored(_stamp(meta), confirmation, dict(zip(PARTS, parts, strict=True)))
+
+    def stored_stamp(self) -> Stamp | None:
+        """Which state is stored; None if none."""
+        meta = self._ask(lambda: cast("dict[str, Any]", self._redis.hgetall(self._meta)))
+        return _stamp(meta) if "state_id" in meta else None
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        try:
+            return question()
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as error:
+            raise CacheUnavailable(f"Redis does not answer: {error}") from error
+
+
+def _stamp(meta: Mapping[str, str]) -> Stamp:
+    return Stamp(meta["cluster_id"], int(meta["epoch"]), meta["state_id"])
