@@ -45,3 +45,14 @@ class WithdrawnResult:
 
 
 Submitted = AppliedResult | RejectedResult | ExpiredResult
+
+
+def describe(answer: Submitted) -> str:
+    """An answer as a sentence for logs and errors."""
+    match answer:
+        case AppliedResult():
+            return f"applied at epoch {answer.epoch}"
+        case RejectedResult():
+            return f"{answer.code}: {answer.detail}"
+        case _:
+            return f"request_expired: unknown, now final; look in the log since epoch {answer.since_epoch}"

@@ -1,0 +1,219 @@
+"""The client: submits commands through the validator, or directly, and reads the state behind barriers.
+
+    with Client("127.0.0.1:9092", "orders", "deploy-tool") as client:
+        answer = client.submit(CreateKeyspace("shop", Replication("simple", 2)))
+
+A request goes one way. ``direct_after_s`` lets a submission change the way when no validator answers in that time;
+then *applied* may be reported as it is, but *rejected* only after the request was withdrawn, since the validator may
+still hold it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.engine import RESEND_S, Engine
+from ringlog.client.errors import ClientError, InvalidSubmission, NotFounded, SubmissionTimedOut
+from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
+from ringlog.client.submission import Asked
+from ringlog.kernel.commands.model import Command, Noop
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.author import Author
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import MetadataLog
+from ringlog.log.replica import Replica
+from ringlog.log.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
+from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.wire.commands import encode_command
+from ringlog.wire.draw import Draw, SystemDraw
+from ringlog.wire.records import Request, encode_request
+
+TIMEOUT_S = 30.0
+START_S = 30.0
+ENVELOPE_BYTES_MAX = 4 * 1024
+"""Room for the envelope beside the command: a request whose entry would be too large is refused before it is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The three logs that a client uses."""
+
+    metadata: MetadataLog
+    requests: MetadataLog
+    results: MetadataLog
+
+    @staticmethod
+    def of_kafka(bootstrap_servers: str, cluster: str) -> Logs:
+        """The cluster's topics."""
+        return Logs(
+            KafkaLog(bootstrap_servers, cluster),
+            KafkaLog(bootstrap_servers, cluster, REQUESTS),
+            KafkaLog(bootstrap_servers, cluster, RESULTS, isolation="read_committed"),
+        )
+
+    def close(self) -> None:
+        """Close all three."""
+        for each in (self.requests, self.results, self.metadata):
+            each.close()
+
+
+class Client:
+    """One submitter's connection to a cluster. Safe from threads; use it as a context, or ``start`` and ``close`` it.
+
+    ``record``: see ``Replica``. ``logs``: other adapters than Kafka's, which the client then closes as its own.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        cluster: str,
+        submitter: str = "client",
+        *,
+        cluster_id: str | None = None,
+        record: Path | None = None,
+        resend_s: float = RESEND_S,
+        clock: Clock | None = None,
+        draw: Draw | None = None,
+        logs: Logs | None = None,
+    ) -> None:
+        self._logs = logs if logs is not None else Logs.of_kafka(bootstrap_servers, cluster)
+        clock = clock or SystemClock()
+        draw = draw or SystemDraw()
+        self._author = Author(submitter, clock, draw)
+        self.replica = Replica(self._logs.metadata, cluster_id=cluster_id, record=record)
+        self.direct = DirectAuthor(self._logs.metadata, self.replica, submitter, clock, draw)
+        self._engine = Engine(self.replica, self._logs.requests, self._logs.results, resend_s=resend_s)
+
+    def start(self, timeout_s: float = START_S) -> Client:
+        """Replay the log and stand at the end of the results. Raises NotFounded, TopicMissing, other LogErrors."""
+        try:
+            self.replica.start()
+            if self.replica.read_barrier(timeout_s).epoch == 0:
+                raise NotFounded(self._logs.metadata.name)
+            self._engine.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Stop; submissions without an answer end with SubmissionTimedOut."""
+        self._engine.stop()
+        self.replica.stop()
+        self._logs.close()
+
+    def __enter__(self) -> Client:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --------------------------------------------------------------------------------------------- state
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest folded state."""
+        return self.replica.state
+
+    def read_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
+        """A state with everything that was in the log when this was called."""
+        return self.replica.read_barrier(timeout_s)
+
+    def strict_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
+        """A linearizable read: the state at or after a Noop that was applied after this was called."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answer = self.submit(Noop(), timeout_s=max(deadline - time.monotonic(), 0.0))
+            if isinstance(answer, AppliedResult):
+                return self.replica.state
+            if isinstance(answer, RejectedResult):
+                raise ClientError(f"a Noop was rejected: {answer.code}: {answer.detail}", "changes may be paused")
+
+    # -------------------------------------------------------------------------------------------- submit
+
+    def submit(
+        self,
+        command: Command,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        request_id: str | None = None,
+        since_epoch: Epoch | None = None,
+        direct_after_s: float | None = None,
+    ) -> Submitted:
+        """Submit through the validator and wait for the final answer.
+
+        ``request_id`` and ``since_epoch``: those of an earlier try of the same command; both or none.
+        ``direct_after_s``: decide here if the validator has not answered by then. Raises SubmissionTimedOut (the fate
+        is open), InvalidSubmission, WireError (a value that does not fit its field), ReplicaHalted.
+        """
+        started = time.monotonic()
+        patience_s = timeout_s if direct_after_s is None else min(direct_after_s, timeout_s)
+        try:
+            return self.submit_future(
+                command, timeout_s=patience_s, request_id=request_id, since_epoch=since_epoch
+            ).result()
+        except SubmissionTimedOut as error:
+            left = timeout_s - (time.monotonic() - started)
+            if direct_after_s is None or left <= 0:
+                raise
+            return self._change_way(command, Asked(error.request_id, error.since_epoch, ""), left)
+
+    def submit_future(
+        self,
+        command: Command,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        request_id: str | None = None,
+        since_epoch: Epoch | None = None,
+    ) -> Future[Submitted]:
+        """As ``submit``, without waiting. The future's callbacks run in threads of the client: they must be quick."""
+        asked, data = self._request(command, request_id, since_epoch)
+        return self._engine.submit(asked, data, timeout_s)
+
+    def submit_many(self, commands: Sequence[Command], *, timeout_s: float = TIMEOUT_S) -> tuple[Submitted, ...]:
+        """Submit commands that do not build on one another.
+
+        They travel together. Answers in the order of the commands.
+        """
+        futures = [self.submit_future(command, timeout_s=timeout_s) for command in commands]
+        return tuple(future.result() for future in futures)
+
+    def withdraw(
+        self, request_id: str, since_epoch: Epoch, *, timeout_s: float = TIMEOUT_S
+    ) -> WithdrawnResult | AppliedResult | ExpiredResult:
+        """End a request whose fate is open. AppliedResult if it was applied after all."""
+        return self.direct.withdraw(request_id, since_epoch, timeout_s=timeout_s)
+
+    def _request(self, command: Command, request_id: str | None, since_epoch: Epoch | None) -> tuple[Asked, bytes]:
+        if (request_id is None) != (since_epoch is None):
+            raise InvalidSubmission(
+                "request_id and since_epoch belong together", "give both of the earlier try, or none"
+            )
+        since = since_epoch if since_epoch is not None else self.replica.state.epoch
+        if since > self.replica.state.epoch and since > self.read_barrier().epoch:
+            raise InvalidSubmission(f"since_epoch {since} is above the epoch", "use an epoch that was seen")
+        asked_id = request_id if request_id is not None else self._author.new_request_id()
+        kind, version, payload = encode_command(command)
+        data = encode_request(Request(asked_id, since, self._author.submitter, kind, version, payload))
+        if len(data) > RECORD_BYTES_MAX - ENVELOPE_BYTES_MAX:
+            raise InvalidSubmission(f"{kind}: {len(data)} bytes are too many for one record", "send it in parts")
+        return Asked(asked_id, since, command_digest(kind, version, payload)), data
+
+    def _change_way(self, command: Command, asked: Asked, timeout_s: float) -> Submitted:
+        """Decide here what the validator did not answer; a rejection counts only once the request is withdrawn."""
+        deadline = time.monotonic() + timeout_s
+        answer = self.direct.submit(
+            command, timeout_s=timeout_s, request_id=asked.request_id, since_epoch=asked.since_epoch
+        )
+        if not isinstance(answer, RejectedResult) or answer.code == "request_id_reused":
+            return answer
+        left = max(deadline - time.monotonic(), 0.0)
+        ended = self.direct.withdraw(asked.request_id, asked.since_epoch, timeout_s=left)
+        return answer if isinstance(ended, WithdrawnResult) else ended

@@ -1,0 +1,117 @@
+"""Founding: the first entry of a log gives the cluster its id, its name and its settings.
+
+Any number of processes may try at once. The cluster is that of the first valid founding entry; the others read who it
+was. Making the topics can be repeated until it succeeds: nothing counts before that entry is folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ringlog.client.direct import TIMEOUT_S, DirectAuthor
+from ringlog.client.errors import ClientError
+from ringlog.client.results import AppliedResult, RejectedResult
+from ringlog.kernel.commands.model import InitializeCluster
+from ringlog.kernel.values import Micros
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import MetadataLog
+from ringlog.log.producer import AckedProducer
+from ringlog.log.replica import Replica
+from ringlog.log.topics import SCHEMAS, admin_client, create_topics, topic_name, verify_topics
+from ringlog.runtime.clock import Clock
+from ringlog.wire.draw import Draw
+from ringlog_schemas import published
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """The cluster of a log.
+
+    ``here``: this call founded it. ``submitter`` and ``at``: who did, and when by its clock.
+    """
+
+    cluster_id: str
+    name: str
+    submitter: str
+    at: Micros
+    here: bool
+
+
+class FoundingRefused(ClientError):
+    """The founding command breaks a rule. ``code`` and ``detail`` are those of the rule."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"the cluster cannot be founded: {code}: {detail}", "correct the name or the settings")
+        self.code = code
+        self.detail = detail
+
+
+def found(
+    metadata: MetadataLog,
+    replica: Replica,
+    name: str,
+    settings: Mapping[str, int] | None = None,
+    *,
+    submitter: str = "founder",
+    timeout_s: float = TIMEOUT_S,
+    clock: Clock | None = None,
+    draw: Draw | None = None,
+) -> Founding:
+    """Found the cluster on a log that ``replica`` folds, or learn who did; read back in both cases.
+
+    Raises FoundingRefused, SubmissionTimedOut (call it again), LogError.
+    """
+    here = False
+    if replica.read_barrier(timeout_s).epoch == 0:
+        author = DirectAuthor(metadata, replica, submitter, clock, draw)
+        command = InitializeCluster(name, tuple(sorted((settings or {}).items())))
+        answer = author.submit(command, timeout_s=timeout_s, since_epoch=0)
+        if isinstance(answer, RejectedResult) and answer.code != "already_founded":
+            raise FoundingRefused(answer.code, answer.detail)
+        here = isinstance(answer, AppliedResult)
+    founder = replica.founder
+    assert founder is not None, "an epoch above 0 has a founding entry"
+    return Founding(founder.cluster_id, replica.state.name, founder.submitter, founder.at, here)
+
+
+def publish_schemas(bootstrap_servers: str, cluster: str) -> int:
+    """Write every schema to the compacted topic ``schemas``, so that any consumer can read the other topics.
+
+    Key: the fingerprint in hex; value: the schema's JSON. The same again changes nothing: a release that brings new
+    ones publishes them with this. Returns how many there are. Raises LogUnavailable.
+    """
+    schemas = published()
+    producer = AckedProducer(bootstrap_servers, "ringlog-schemas")
+    try:
+        topic = topic_name(cluster, SCHEMAS.suffix)
+        sent = [producer.send(topic, text.encode(), key=key.encode(), partition=0) for key, text in schemas]
+        for future in sent:
+            future.result(TIMEOUT_S)
+    finally:
+        producer.close()
+    return len(schemas)
+
+
+def found_cluster(
+    bootstrap_servers: str,
+    cluster: str,
+    settings: Mapping[str, int] | None = None,
+    *,
+    submitter: str = "founder",
+    timeout_s: float = TIMEOUT_S,
+) -> Founding:
+    """Make the cluster's topics where they are missing, check their settings, publish the schemas, and found it.
+
+    Raises TopicMisconfigured, LogUnavailable, and what ``found`` raises. Calling it again goes on where it stopped.
+    """
+    admin = admin_client(bootstrap_servers)
+    create_topics(admin, cluster)
+    verify_topics(admin, cluster, bootstrap_servers)
+    publish_schemas(bootstrap_servers, cluster)
+    metadata = KafkaLog(bootstrap_servers, cluster)
+    try:
+        with Replica(metadata) as replica:
+            return found(metadata, replica, cluster, settings, submitter=submitter, timeout_s=timeout_s)
+    finally:
+        metadata.close()

@@ -1,0 +1,83 @@
+"""Watching a cluster: the folded state, barriers on it, and every change as it happens; nothing is ever written.
+
+The part of the client for programs that only follow, such as a stream job: its driver needs complete knowledge up to
+a point, which a read barrier on the log gives and a change topic cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ringlog.client.errors import NotFounded
+from ringlog.kernel.state import ClusterState
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import MetadataLog
+from ringlog.log.replica import Follower, Halt, Replica, Subscription
+
+TIMEOUT_S = 30.0
+T = TypeVar("T")
+
+
+class MetadataWatch:
+    """Follows one cluster's metadata. Safe from threads; use it as a context, or ``start`` and ``close`` it.
+
+    ``cluster_id`` and ``record``: see ``Replica``. ``metadata``: another log than Kafka's, which the watch then closes.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        cluster: str,
+        *,
+        cluster_id: str | None = None,
+        record: Path | None = None,
+        metadata: MetadataLog | None = None,
+    ) -> None:
+        self._log: MetadataLog = metadata if metadata is not None else KafkaLog(bootstrap_servers, cluster)
+        self.replica = Replica(self._log, cluster_id=cluster_id, record=record)
+
+    def start(self, timeout_s: float = TIMEOUT_S) -> MetadataWatch:
+        """Replay the log to its present end. Raises NotFounded, TopicMissing, TopicMisconfigured, other LogErrors."""
+        try:
+            self.replica.start()
+            if self.replica.read_barrier(timeout_s).epoch == 0:
+                raise NotFounded(self._log.name)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Stop following."""
+        self.replica.stop()
+        self._log.close()
+
+    def __enter__(self) -> MetadataWatch:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest folded state."""
+        return self.replica.state
+
+    @property
+    def halted(self) -> Halt | None:
+        """Why it follows no more, if it halted."""
+        return self.replica.halted
+
+    def read_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
+        """A state with everything that was in the log when this was called."""
+        return self.replica.read_barrier(timeout_s)
+
+    def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, what: str) -> T:
+        """See ``Replica.wait_for``."""
+        return self.replica.wait_for(predicate, timeout_s, what)
+
+    def subscribe(self, follower: Follower) -> Subscription:
+        """See ``Replica.subscribe``."""
+        return self.replica.subscribe(follower)
