@@ -169,6 +169,8 @@ def main() -> None:
             fetch(set_name, lambda text: print(text, flush=True))
     except StackError as error:
         sys.exit(f"{error.code}: {error.detail}\n{error.hint}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted; what was fetched is kept")
     shutil.rmtree(_ivy_cache(), ignore_errors=True)
 
 
