@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import make_dataclass, replace
 from typing import Any
 
 import pytest
@@ -89,20 +89,10 @@ def test_what_the_state_may_not_hold_has_no_encoding(value: object) -> None:
 
 
 def test_a_later_field_with_a_default_changes_no_bytes() -> None:
-    @dataclass(frozen=True)
-    class Thing:
-        name: str
-
-    old = encode(Thing("x"))
-
-    @dataclass(frozen=True)
-    class Thing:  # type: ignore[no-redef]
-        name: str
-        extra: int = 0
-
-    assert encode(Thing("x")) == old
-    assert encode(Thing("x", 1)) != old
-    assert encode(Thing("x", False)) != old
+    old = make_dataclass("Thing", [("name", str)], frozen=True)
+    new = make_dataclass("Thing", [("name", str), ("extra", int, 0)], frozen=True)
+    assert encode(new("x")) == encode(old("x"))
+    assert len({encode(new("x")), encode(new("x", 1)), encode(new("x", False))}) == 3
 
 
 def test_the_digest_does_not_depend_on_the_hash_seed() -> None:

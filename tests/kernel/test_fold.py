@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands import model as m
+from ringlog.kernel.decide import RULES
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
@@ -54,7 +56,7 @@ def test_founding_gives_the_cluster_its_id_and_first_epoch() -> None:
         ({"command": m.InitializeCluster("c", (("none", 1),))}, (OutcomeKind.REFUSED, "unknown_setting")),
     ],
 )
-def test_nothing_else_founds(changes: dict[str, object], expected: tuple[OutcomeKind, str]) -> None:
+def test_nothing_else_founds(changes: dict[str, Any], expected: tuple[OutcomeKind, str]) -> None:
     assert verdict(EMPTY_STATE, entry(EMPTY_STATE, m.InitializeCluster("c"), **changes)) == expected
 
 
@@ -86,7 +88,7 @@ def test_each_check_comes_before_the_next() -> None:
         version=9,
         command=UnknownCommand("Noop", 9),
     )
-    repairs: list[tuple[dict[str, object], OutcomeKind, str]] = [
+    repairs: list[tuple[dict[str, Any], OutcomeKind, str]] = [
         ({}, OutcomeKind.FOREIGN, ""),
         ({"cluster_id": CLUSTER}, OutcomeKind.DUPLICATE, ""),
         ({"state_id": "0"}, OutcomeKind.DUPLICATE, "request_id_reused"),
@@ -158,6 +160,6 @@ def test_a_defect_of_a_rule_halts_the_reader(monkeypatch: pytest.MonkeyPatch) ->
     def defective(*_: object) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setitem(__import__("ringlog.kernel.decide", fromlist=["RULES"]).RULES, m.Noop, defective)
+    monkeypatch.setitem(RULES, m.Noop, defective)
     state = founded()
     assert verdict(state, entry(state, m.Noop())) == (OutcomeKind.HALT, "broken_rule")

@@ -48,7 +48,8 @@ def random_record(draw: random.Random, state: ClusterState, past: list[Entry]) -
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
 def test_any_record_gets_one_verdict_and_only_applied_ones_change_anything(draw: random.Random, length: int) -> None:
-    state, past = EMPTY_STATE, []
+    state = EMPTY_STATE
+    past: list[Entry] = []
     for _ in range(length):
         item = random_record(draw, state, past)
         folded = fold(state, item)
@@ -72,15 +73,18 @@ def test_any_record_gets_one_verdict_and_only_applied_ones_change_anything(draw:
 def test_folding_again_gives_the_same_digest_and_so_does_the_applied_subsequence(
     draw: random.Random, length: int
 ) -> None:
-    state, log, kept = EMPTY_STATE, [], []
+    state = EMPTY_STATE
+    log: list[Entry | Unreadable] = []
+    kept: list[Entry] = []
     for _ in range(length):
         item = random_record(draw, state, [old for old in log if isinstance(old, Entry)])
         folded = fold(state, item)
         state = folded.state
         log.append(item)
         if folded.outcome.kind is OutcomeKind.APPLIED:
+            assert isinstance(item, Entry)
             kept.append(item)
-    for items in (log, kept):
+    for items in (log, [*kept]):
         again = EMPTY_STATE
         for item in items:
             again = fold(again, item).state
@@ -176,9 +180,7 @@ def test_the_chain_rules_agree_with_a_naive_model(data: st.DataObject, prefill: 
             prev_state_id=data.draw(st.sampled_from([state.state_id] * 6 + [None, uuid(max(1, state.epoch - 1))])),
             request_id=uuid(data.draw(st.just(state.epoch + 1) | around), space=1),
             since_epoch=data.draw(st.just(state.epoch) | around),
-            command=data.draw(
-                st.sampled_from([m.Noop()] * 8 + [Undecodable("noise"), UnknownCommand("Mystery", 1)])  # type: ignore[list-item]
-            ),
+            command=data.draw(st.sampled_from([m.Noop()] * 8 + [Undecodable("noise"), UnknownCommand("Mystery", 1)])),
         )
         folded = fold(state, item)
         assert folded.outcome.kind is model.verdict(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_a_registered_node_owns_nothing() -> None:
         ({"capacity": 0}, "bad_field"),
     ],
 )
-def test_registration_refused(changes: dict[str, object], code: str) -> None:
+def test_registration_refused(changes: dict[str, Any], code: str) -> None:
     assert refusal(applied(founded(), node(1)), node(2, **changes)) == code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -137,7 +138,7 @@ def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
         ({"clustering_key": ("no",)}, "bad_key"),
     ],
 )
-def test_table_refused(changes: dict[str, object], code: str) -> None:
+def test_table_refused(changes: dict[str, Any], code: str) -> None:
     assert refusal(ready(), replace(TABLE, **changes)) == code
 
 

@@ -1,0 +1,319 @@
+"""Every command of the log as an immutable value: the vocabulary, without the rules.
+
+Field names are those of the Avro records in ``ringlog_schemas/commands`` (one record a command, named like the class) and
+of the JSON that operators type. ``VERSIONS`` gives the version that this release writes. The rules are in the sibling
+modules, one ``decide`` a command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# ---------------------------------------------------------------------------------------------------- cluster
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeCluster:
+    """Found the cluster; only as the first entry. ``settings``: (name, value) pairs that differ from the defaults."""
+
+    name: str
+    settings: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSettings:
+    """Set known settings to sane values; all or none."""
+
+    settings: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNode:
+    """A node makes itself known; it owns nothing yet (node state ``none``). ``address`` is host:port of its own server."""
+
+    name: str
+    id: str
+    address: str
+    datacenter: str
+    rack: str
+    shards: int
+    ignore_msb: int
+    release: str
+    features: tuple[str, ...]
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """``instance`` becomes the one that acts in ``role``; refused unless ``term`` is above the role's last."""
+
+    role: str
+    instance: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noop:
+    """Changes nothing but the epoch: a strict barrier, and the way to withdraw a request or to settle an entry's fate."""
+
+
+# ------------------------------------------------------------------------------------------- node operations
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A registered node asks for ``tokens`` (resolved by the author). ``seed``: 16 random bytes for its CDC streams."""
+
+    node: str
+    tokens: tuple[int, ...]
+    seed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A node's acknowledgement: it applied epoch ``applied`` and every write admitted below ``drained`` is applied."""
+
+    node: str
+    applied: int
+    drained: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """A gaining node has fetched all rows it gains: count and checksum (hex) agree with what the sources sent."""
+
+    node: str
+    operation: str
+    rows: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceOperation:
+    """Move an operation to its next stage; the witnesses must satisfy the gate of the stage it leaves."""
+
+    operation: str
+    to: str
+    witnesses: tuple[Witness, ...] = ()
+    reports: tuple[StreamReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOperation:
+    """An operator calls an operation off; only before ``write_both_read_new``."""
+
+    operation: str
+    reason: str
+
+
+# ----------------------------------------------------------------------------------------------------- schema
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """How a keyspace is replicated. This release knows ``simple`` with a ``factor``."""
+
+    strategy: str
+    factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column and its CQL type name, e.g. ``text``, ``bigint``, ``timestamp``."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class CdcOptions:
+    """What a table's CDC log holds. ``preimage``: false, true or full; ``delta``: full or keys; ``ttl`` in seconds, 0 = never."""
+
+    enabled: bool = False
+    preimage: str = "false"
+    postimage: bool = False
+    delta: str = "full"
+    ttl: int = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class CreateKeyspace:
+    """A new keyspace; its replication must be possible on the nodes that are normal now."""
+
+    name: str
+    replication: Replication
+
+
+@dataclass(frozen=True, slots=True)
+class DropKeyspace:
+    """Drop an empty keyspace."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """A new table; ``id`` (UUID) is never used again. A second create of the same name is refused, not merged."""
+
+    keyspace: str
+    name: str
+    id: str
+    columns: tuple[Column, ...]
+    partition_key: tuple[str, ...]
+    clustering_key: tuple[str, ...]
+    cdc: CdcOptions
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    """Add columns and, where given, replace the CDC options."""
+
+    keyspace: str
+    name: str
+    add_columns: tuple[Column, ...] = ()
+    cdc: CdcOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    """Drop a table."""
+
+    keyspace: str
+    name: str
+
+
+# -------------------------------------------------------------------------------------------------------- CDC
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRange:
+    """One range of a generation, stored under its end token.
+
+    ``streams``: 16-byte stream ids in slot order, slot j for shard j of the range's owner. **Slot order is data**: a reader
+    that sorts them loses the mapping. ``ignore_msb``: the owner's number of ignored bits.
+    """
+
+    end: int
+    ignore_msb: int
+    streams: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """``offset`` = the first offset not covered, of ``partition`` of the CDC topic."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCdcGeneration:
+    """Check and repair: a new generation unless the current one is optimal. ``seed``: 16 random bytes for its streams."""
+
+    seed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PutCdcGenerationData:
+    """Part ``part`` (from 0) of ``parts`` of the ranges of a generation that is being prepared."""
+
+    generation: str
+    part: int
+    parts: int
+    ranges: tuple[GenerationRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterCdcWriter:
+    """A new incarnation of a CDC writer; it ends the earlier ones of that name."""
+
+    writer: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceCdcWriter:
+    """Promise of a writer: it routes only writes below ``horizon``; all below ``low_watermark`` is durable up to ``positions``."""
+
+    writer: str
+    incarnation: str
+    horizon: int
+    low_watermark: int
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCdcGeneration:
+    """The generation operates from ``timestamp`` (microseconds) on. ``digest``: hex SHA-256 of its ranges."""
+
+    generation: str
+    timestamp: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishCdcGeneration:
+    """The committed generation's description is in the change topics."""
+
+    generation: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCdcGeneration:
+    """Every registered writer is done with the generation; consumers may move on after its recorded positions."""
+
+    generation: str
+
+
+Command = (
+    InitializeCluster
+    | ChangeSettings
+    | RegisterNode
+    | TakeOver
+    | Noop
+    | Join
+    | AdvanceOperation
+    | CancelOperation
+    | CreateKeyspace
+    | DropKeyspace
+    | CreateTable
+    | AlterTable
+    | DropTable
+    | RequestCdcGeneration
+    | PutCdcGenerationData
+    | RegisterCdcWriter
+    | AdvanceCdcWriter
+    | CommitCdcGeneration
+    | PublishCdcGeneration
+    | CloseCdcGeneration
+)
+
+COMMANDS: dict[str, type[Command]] = {
+    kind.__name__: kind
+    for kind in (
+        InitializeCluster,
+        ChangeSettings,
+        RegisterNode,
+        TakeOver,
+        Noop,
+        Join,
+        AdvanceOperation,
+        CancelOperation,
+        CreateKeyspace,
+        DropKeyspace,
+        CreateTable,
+        AlterTable,
+        DropTable,
+        RequestCdcGeneration,
+        PutCdcGenerationData,
+        RegisterCdcWriter,
+        AdvanceCdcWriter,
+        CommitCdcGeneration,
+        PublishCdcGeneration,
+        CloseCdcGeneration,
+    )
+}
+"""Kind (the wire name) to class."""
+
+VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1)
+"""Kind to the version that this release writes; a released (kind, version) is frozen."""

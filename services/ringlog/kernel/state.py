@@ -1,0 +1,360 @@
+"""ClusterState: everything the log says, as one immutable value.
+
+Every entity is a frozen dataclass; every collection a tuple or a persistent map (``immutables.Map``), so the next state shares
+all but what changed. Maps iterate in hash-seed order: whoever decides, encodes or digests sorts first (``in_order``).
+
+``changed`` remembers for each part of the state the epoch that last modified it; ``advance`` is the only way to the next state
+and stamps it, by identity: a part that was not replaced keeps its epoch.
+
+Invariants (checked by ``tests/kernel``): nothing in flight means read group = write group = canonical layout; a range's read
+group is part of its write group; at most one CDC generation is prepared; timestamps of committed generations ascend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from immutables import Map
+
+from ringlog.kernel.commands.model import (
+    CdcOptions,
+    Column,
+    GenerationRange,
+    Position,
+    Replication,
+    StreamReport,
+)
+from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId, OperationId, Token
+
+K = TypeVar("K", str, int)
+V = TypeVar("V")
+
+
+# -------------------------------------------------------------------------------------------------- directory
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A member of the directory. ``state``: none, joining, normal or left; ids and names are never reused."""
+
+    id: NodeId
+    name: str
+    address: str
+    datacenter: str
+    rack: str
+    shards: int
+    ignore_msb: int
+    release: str
+    features: tuple[str, ...]
+    capacity: int
+    state: str
+    tokens: tuple[Token, ...]
+    registered: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Who acts in a role, since which epoch."""
+
+    role: str
+    instance: str
+    term: int
+    since: Epoch
+
+
+# ----------------------------------------------------------------------------------------------------- schema
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """``version``: the state id of the entry that last changed it."""
+
+    name: str
+    replication: Replication
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``version`` as in Keyspace; ``committed_by_log`` tells that it came from the log, not from a digest."""
+
+    id: str
+    keyspace: str
+    name: str
+    columns: tuple[Column, ...]
+    partition_key: tuple[str, ...]
+    clustering_key: tuple[str, ...]
+    cdc: CdcOptions
+    version: str
+    changed: Epoch
+    committed_by_log: bool = True
+
+    @property
+    def full_name(self) -> str:
+        """``keyspace.table``, the key of ``ClusterState.tables``."""
+        return f"{self.keyspace}.{self.name}"
+
+
+# -------------------------------------------------------------------------------------------------- placement
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A member of a group and the epoch since which it has been one, without a gap."""
+
+    node: NodeId
+    since: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RangeGroup:
+    """Who serves the range ``(start, end]``. ``changed``: the epoch that last changed its read or write group."""
+
+    start: Token
+    end: Token
+    read: tuple[Replica, ...]
+    write: tuple[Replica, ...]
+    changed: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The groups of all ranges under one replication setting, sorted by ``end``; ``ends`` repeats those for bisection."""
+
+    key: str
+    ranges: tuple[RangeGroup, ...]
+    ends: tuple[Token, ...]
+
+
+# ------------------------------------------------------------------------------------------------- operations
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One node enters or leaves one group of the range ``(start, end]`` under a replication setting."""
+
+    replication: str
+    start: Token
+    end: Token
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """What one step adds to and removes from read and write groups; its inverse swaps added and removed."""
+
+    read_added: tuple[Change, ...] = ()
+    read_removed: tuple[Change, ...] = ()
+    write_added: tuple[Change, ...] = ()
+    write_removed: tuple[Change, ...] = ()
+
+    def inverse(self) -> Deltas:
+        """The deltas that undo these."""
+        return Deltas(self.read_removed, self.read_added, self.write_removed, self.write_added)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows of ``(start, end]`` that ``target`` gains come from ``source``, the replica that it replaces (or a reader if none)."""
+
+    replication: str
+    start: Token
+    end: Token
+    source: NodeId
+    target: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An operation as data, so that any instance can resume or cancel it.
+
+    ``split_at``: tokens at which ranges are split when it is prepared (undone by a cancel). ``start`` is applied on entering
+    ``write_both_read_old``, ``middle`` on ``write_both_read_new``, ``finish`` on ``finished``. ``sources``: what is streamed.
+    """
+
+    split_at: tuple[Token, ...] = ()
+    start: Deltas = field(default_factory=Deltas)
+    middle: Deltas = field(default_factory=Deltas)
+    finish: Deltas = field(default_factory=Deltas)
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LockedRange:
+    """A range that an operation keeps others from changing; ``changed`` is what it had when locked, restored by a cancel."""
+
+    replication: str
+    start: Token
+    end: Token
+    changed: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StageMark:
+    """An operation entered ``stage`` with ``epoch``, at state time ``at``."""
+
+    stage: str
+    epoch: Epoch
+    at: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A range movement: its plan, stage, locks and history. Ended ones are kept for a while, without plan and locks.
+
+    ``stage``: requested, prepared, commit_cdc_generation, publish_cdc_generation, write_both_read_old, write_both_read_new,
+    finished or cancelled. ``stage_epoch``: the epoch at which the present stage began. ``generation``: the CDC generation made
+    for it, once its data began to arrive.
+    """
+
+    id: OperationId
+    kind: str
+    node: NodeId
+    tokens: tuple[Token, ...]
+    seed: bytes
+    stage: str
+    stage_epoch: Epoch
+    plan: Plan
+    locks: tuple[LockedRange, ...]
+    generation: GenerationId | None
+    marks: tuple[StageMark, ...]
+    reports: tuple[StreamReport, ...]
+    reason: str
+
+
+# -------------------------------------------------------------------------------------------------------- CDC
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A committed CDC generation. It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed."""
+
+    id: GenerationId
+    timestamp: Micros
+    ranges: tuple[GenerationRange, ...]
+    status: str
+    committed: Epoch
+    published: Epoch | None
+    closed: Epoch | None
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedGeneration:
+    """The one generation between its data's first part (or its request) and its commit.
+
+    ``operation``: the operation it was begun for, or None (check and repair). ``parts`` is 0 until the first part arrived.
+    """
+
+    id: GenerationId
+    operation: OperationId | None
+    seed: bytes
+    parts: int
+    received: tuple[tuple[int, tuple[GenerationRange, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CdcWriter:
+    """A registered CDC writer. ``floor``: the horizon found at registration, below which this incarnation never lowers it."""
+
+    name: str
+    incarnation: str
+    registered: Epoch
+    horizon: Micros
+    floor: Micros
+    low_watermark: Micros
+    positions: tuple[Position, ...]
+    ended: tuple[str, ...]
+
+
+# ---------------------------------------------------------------------------------------------------- history
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One applied entry, as history remembers it. ``digest``: hex SHA-256 of kind, version and payload."""
+
+    epoch: Epoch
+    state_id: str
+    request_id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The last applied entries, bounded by the setting ``history_entries``. ``oldest``: the oldest epoch still known."""
+
+    oldest: Epoch
+    entries: Map[int, Applied]
+    requests: Map[str, int]
+    states: Map[str, int]
+
+
+EMPTY_HISTORY = History(0, Map(), Map(), Map())
+
+
+# ------------------------------------------------------------------------------------------------------ state
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The state at ``epoch``. ``time``: the greatest ``at`` of the applied entries; no rule depends on it."""
+
+    cluster_id: str = ""
+    name: str = ""
+    epoch: Epoch = 0
+    state_id: str = ""
+    time: Micros = 0
+    schema_version: str = ""
+    settings: Map[str, int] = field(default_factory=Map)
+    terms: Map[str, Term] = field(default_factory=Map)
+    nodes: Map[str, Node] = field(default_factory=Map)
+    node_names: Map[str, NodeId] = field(default_factory=Map)
+    token_owners: Map[int, NodeId] = field(default_factory=Map)
+    keyspaces: Map[str, Keyspace] = field(default_factory=Map)
+    tables: Map[str, Table] = field(default_factory=Map)
+    table_ids: Map[str, str] = field(default_factory=Map)
+    placements: Map[str, Placement] = field(default_factory=Map)
+    operations: Map[str, Operation] = field(default_factory=Map)
+    generations: tuple[Generation, ...] = ()
+    prepared: PreparedGeneration | None = None
+    writers: Map[str, CdcWriter] = field(default_factory=Map)
+    history: History = EMPTY_HISTORY
+    changed: Map[str, int] = field(default_factory=Map)
+
+
+PARTS = (
+    "settings",
+    "terms",
+    "nodes",
+    "node_names",
+    "token_owners",
+    "keyspaces",
+    "tables",
+    "table_ids",
+    "schema_version",
+    "placements",
+    "operations",
+    "generations",
+    "prepared",
+    "writers",
+)
+"""The parts that carry a last-modified epoch; digests are made part by part."""
+
+EMPTY_STATE = ClusterState()
+
+
+def in_order(mapping: Mapping[K, V]) -> list[tuple[K, V]]:
+    """The items of a map by ascending key: the only order in which the kernel walks a map."""
+    return sorted(mapping.items())
+
+
+def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
+    """The next state: ``parts`` replaced; those that are not the same object any more get ``epoch`` as last modified."""
+    changed = state.changed
+    for name, value in parts.items():
+        if name in PARTS and value is not getattr(state, name):
+            changed = changed.set(name, epoch)
+    return replace(state, changed=changed, **parts)
