@@ -32,7 +32,7 @@ def range_of(ranges: Sequence[GenerationRange], token: Token) -> int:
     return index if index < len(ranges) else 0
 
 
-def stream_of(ranges: Sequence[GenerationRange], token: Token) -> bytes:
-    """The 16-byte id of the stream to which ``token`` belongs in a generation with these ``ranges``."""
-    described = ranges[range_of(ranges, token)]
+def stream_of(generation: Generation, token: Token) -> bytes:
+    """The 16-byte id of the stream to which ``token`` belongs in ``generation``."""
+    described = generation.ranges[range_of(generation.ranges, token)]
     return described.streams[shard_of(token, len(described.streams), described.ignore_msb)]
