@@ -1,0 +1,86 @@
+"""Whether a write's timestamp is acceptable: ScyllaDB's rule, with *now* the time at which the broker appended it.
+
+With a leeway (5 s by default) and G the generation that operates at ``now - leeway``:
+
+======================================  =============================================================
+timestamp                               verdict
+======================================  =============================================================
+above ``now + leeway``                  ``timestamp_in_future``
+before the first generation             ``no_generation``
+at most ``now - leeway``                accepted if G operates at it and still operates at ``now``;
+                                        else ``timestamp_too_old``
+otherwise                               accepted
+======================================  =============================================================
+
+So a write of the last few seconds may still belong to the generation before; an older one only to the current one.
+Since *now* is data, a replay decides the same. ``accept`` is the definition, ``accept_many`` the fast one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringlog.kernel.generations.lookup import index_at
+from ringlog.kernel.values import Micros
+
+TIMESTAMP_IN_FUTURE = "timestamp_in_future"
+TIMESTAMP_TOO_OLD = "timestamp_too_old"
+NO_GENERATION = "no_generation"
+
+VERDICTS = ("", TIMESTAMP_IN_FUTURE, TIMESTAMP_TOO_OLD, NO_GENERATION)
+"""Numbers of ``accept_many`` to reasons; 0 is accepted."""
+
+
+def append_time_us(milliseconds: int) -> Micros:
+    """The *now* of the rule, from the append time that a broker gives a record: that instant, exactly."""
+    return milliseconds * 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The write is accepted, into the generation of this index."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The write is refused for a reason of ``VERDICTS``."""
+
+    code: str
+
+
+def accept(timestamp: Micros, now: Micros, timestamps: Sequence[Micros], leeway: Micros) -> Accepted | Refused:
+    """The verdict on a write; ``timestamps``: those of the committed generations, ascending. All in microseconds."""
+    if timestamp > now + leeway:
+        return Refused(TIMESTAMP_IN_FUTURE)
+    generation = index_at(timestamps, timestamp)
+    if generation < 0:
+        return Refused(NO_GENERATION)
+    if timestamp <= now - leeway and generation != index_at(timestamps, now):
+        return Refused(TIMESTAMP_TOO_OLD)
+    return Accepted(generation)
+
+
+def accept_many(
+    timestamp: NDArray[np.int64], now: NDArray[np.int64] | Micros, timestamps: Sequence[Micros], leeway: Micros
+) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+    """Verdicts on many writes: numbers (``int8``, into ``VERDICTS``) and generation indexes (``int32``, -1: refused).
+
+    ``timestamp`` and ``now`` (an array, or one number for all) are ``int64`` microseconds.
+    """
+    starts = np.asarray(timestamps, dtype=np.int64)
+    generation: NDArray[Any] = np.searchsorted(starts, timestamp, side="right").astype(np.int32) - np.int32(1)
+    current = np.searchsorted(starts, now, side="right") - 1
+    # Later assignments win, so the order is that of ``accept`` turned round.
+    codes = np.zeros(len(timestamp), dtype=np.int8)
+    codes[(timestamp <= np.subtract(now, leeway)) & (generation != current)] = VERDICTS.index(TIMESTAMP_TOO_OLD)
+    codes[generation < 0] = VERDICTS.index(NO_GENERATION)
+    codes[timestamp > np.add(now, leeway)] = VERDICTS.index(TIMESTAMP_IN_FUTURE)
+    generation[codes != 0] = -1
+    return codes, generation
