@@ -51,10 +51,10 @@ def measure(name: str, generation: Generation, rows: int) -> None:
     text = rng.integers(ord("0"), ord("Z") + 1, size=rows * 6, dtype=np.uint8)
     offsets = np.arange(rows + 1, dtype=np.int32) * 6
     keys = [text[at : at + 6].tobytes() for at in range(0, min(rows, SCALAR_ROWS_MAX) * 6, 6)]
-    table = StreamTable([generation])
+    table = StreamTable([generation.ranges])
     fast = rows / seconds(lambda: table.route(tokens_of(text, offsets), 0))
     begin = time.perf_counter()
-    expected = [stream_of(generation.ranges, token_of(key)) for key in keys]
+    expected = [stream_of(generation, token_of(key)) for key in keys]
     slow = len(keys) / (time.perf_counter() - begin)
     found = table.route(tokens_of(text, offsets), 0)[: len(keys)]
     assert [row.tobytes() for row in found] == expected, "both ways must agree"

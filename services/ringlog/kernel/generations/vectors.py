@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ringlog.kernel.commands.model import GenerationRange
 from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ring.vectors import shards_of
-from ringlog.kernel.state import Generation
 from ringlog.kernel.values import TOKEN_MAX
 
 I64 = NDArray[np.int64]
@@ -32,24 +32,20 @@ CHUNK_ROWS = 16384
 
 
 class StreamTable:
-    """The streams of ``generations``, which are numbered from 0 in the order given.
+    """The streams of several generations, given by their ranges and numbered from 0 in that order.
 
-    ``streams``: all ids, (total, 16) ``uint8``, by generation, range and slot. ``timestamps``: those of the
-    generations, ``int64`` microseconds.
+    ``streams``: all ids, (total, 16) ``uint8``, by generation, range and slot.
     """
 
-    __slots__ = ("_rings", "streams", "timestamps")
+    __slots__ = ("_rings", "streams")
 
-    def __init__(self, generations: Sequence[Generation]) -> None:
-        self.timestamps: I64 = np.array([generation.timestamp for generation in generations], dtype=np.int64)
-        joined = b"".join(
-            stream for generation in generations for described in generation.ranges for stream in described.streams
-        )
+    def __init__(self, generations: Sequence[Sequence[GenerationRange]]) -> None:
+        joined = b"".join(stream for ranges in generations for described in ranges for stream in described.streams)
         self.streams: NDArray[np.uint8] = np.frombuffer(joined, dtype=np.uint8).reshape(-1, STREAM_ID_BYTES)
         rings = []
         first = 0
-        for generation in generations:
-            ring = _Ring(generation, first)
+        for ranges in generations:
+            ring = _Ring(ranges, first)
             first += ring.total
             rings.append(ring)
         self._rings = tuple(rings)
@@ -95,8 +91,7 @@ class _Ring:
 
     __slots__ = ("_ends", "_first", "_ignore_msb", "_low", "_shards", "_shift", "total")
 
-    def __init__(self, generation: Generation, first: int) -> None:
-        ranges = generation.ranges
+    def __init__(self, ranges: Sequence[GenerationRange], first: int) -> None:
         ends = np.array([described.end for described in ranges], dtype=np.int64)
         counts = np.array([len(described.streams) for described in ranges], dtype=np.int64)
         ignore_msb = np.array([described.ignore_msb for described in ranges], dtype=np.int64)
