@@ -185,9 +185,9 @@ class Replica:
 
     @property
     def counts(self) -> Mapping[OutcomeKind, int]:
-        """How many records had which outcome since the start."""
+        """How many records had which outcome since the start; 0 for the others."""
         with self._turn:
-            return dict(self._counts)
+            return Counter(self._counts)
 
     def read_barrier(self, timeout_s: float = 30.0) -> ClusterState:
         """A state that contains every entry which was in the log when this was called.

@@ -1,0 +1,59 @@
+"""A founded cluster on a log in memory, and a way to write whatever entries a test needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ringlog.client.founding import found
+from ringlog.kernel.commands.model import Command, Noop
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import ClusterState
+from ringlog.log.author import Author
+from ringlog.log.fates import Chain
+from ringlog.log.faulty import FaultyLog
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.entries import EncodedEntry
+
+ChainMaker = Callable[..., Chain]
+
+
+@pytest.fixture
+def author() -> Author:
+    """An author with repeatable ids."""
+    return Author("tester", ManualClock(), SeededDraw(b"author"))
+
+
+@pytest.fixture
+def log() -> FaultyLog:
+    """A log in memory that fails when told to."""
+    return FaultyLog(MemoryLog())
+
+
+@pytest.fixture
+def replica(log: FaultyLog) -> Iterator[Replica]:
+    """A replica of the founded cluster."""
+    with Replica(log) as replica:
+        found(log, replica, "tests", clock=ManualClock(), draw=SeededDraw(b"founder"))
+        log.appends.clear()
+        yield replica
+
+
+@pytest.fixture
+def chain_of(author: Author) -> ChainMaker:
+    """Makes a chain of commands (by default three Noops) on a state."""
+
+    def make(state: ClusterState, *commands: Command) -> Chain:
+        entries: list[EncodedEntry] = []
+        base = state.epoch
+        for command in commands or (Noop(), Noop(), Noop()):
+            encoded = author.entry(state, command, since_epoch=base)
+            state = fold(state, encoded.entry).state
+            entries.append(encoded)
+        return Chain(base, tuple(entries))
+
+    return make

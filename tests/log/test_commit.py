@@ -1,0 +1,125 @@
+"""Group commit against a log that loses, delays, repeats and does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.log.author import Author
+from ringlog.log.commit import FateOpen, commit, settle
+from ringlog.log.fates import Chain, Fate
+from ringlog.log.faulty import Fault, FaultyLog
+from ringlog.log.replica import Replica
+
+ChainMaker = Callable[..., Chain]
+
+QUICK_S = 0.02
+APPLIED, LOST = Fate.APPLIED, Fate.LOST
+
+
+def test_a_chain_is_applied_in_one_append(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    done = commit(log, replica, chain_of(replica.state))
+    assert done.fates == (APPLIED,) * 3
+    assert replica.state.epoch == 4
+    assert [len(records) for records in log.appends] == [3]
+
+
+def test_a_lost_entry_is_sent_again_with_those_after_it(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    log.plan(Fault(lost=frozenset({1})))
+    chain = chain_of(replica.state)
+    assert commit(log, replica, chain, resend_s=QUICK_S).fates == (APPLIED,) * 3
+    sent = tuple(encoded.data for encoded in chain.entries)
+    assert log.appends == [sent, sent[1:]], "identical, in order, and only what was open"
+    assert replica.counts[OutcomeKind.STALE] == 1, "the third came before the second"
+
+
+def test_an_entry_that_lands_late_has_no_second_effect(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    log.plan(Fault(late=frozenset({0, 1})))
+    assert commit(log, replica, chain_of(replica.state), resend_s=QUICK_S).fates == (APPLIED,) * 3
+    before = replica.read_barrier()
+    assert log.release() == 2
+    assert replica.read_barrier() is before
+    assert replica.counts[OutcomeKind.DUPLICATE] == 2
+
+
+def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    """While the author waits, the late records arrive by themselves: nothing has to be sent again."""
+    log.plan(Fault(late=frozenset({0, 1, 2})))
+    chain = chain_of(replica.state)
+    with pytest.raises(FateOpen) as caught:
+        commit(log, replica, chain, timeout_s=0.0, resend_s=QUICK_S)
+    assert caught.value.judged == (Fate.OPEN,) * 3
+    log.release()
+    replica.read_barrier()
+    assert commit(log, replica, chain).fates == (APPLIED,) * 3
+    assert len(log.appends) == 1
+
+
+def test_a_lost_answer_is_no_second_entry(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    log.plan(Fault(answer_lost=True))
+    assert commit(log, replica, chain_of(replica.state), resend_s=QUICK_S).fates == (APPLIED,) * 3
+    assert len(log.appends) == 1, "the log itself gave the answer"
+
+
+def test_repeated_records_are_duplicates(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    log.plan(Fault(twice=frozenset({0, 2})))
+    assert commit(log, replica, chain_of(replica.state)).fates == (APPLIED,) * 3
+    replica.read_barrier()
+    assert replica.counts[OutcomeKind.DUPLICATE] == 2
+
+
+def test_a_direct_append_in_the_middle_ends_the_rest(
+    log: FaultyLog, replica: Replica, chain_of: ChainMaker, author: Author
+) -> None:
+    chain = chain_of(replica.state)
+    first = chain.entries[0].entry
+    middle = author.entry(fold(replica.state, first).state, Noop())
+    assert middle.entry.prev_state_id == first.state_id
+    log.plan(Fault(before={1: middle.data}))
+    assert commit(log, replica, chain).fates == (APPLIED, LOST, LOST)
+    assert replica.state.state_id == middle.entry.state_id
+
+
+def test_a_rival_before_the_batch_ends_all_of_it(
+    log: FaultyLog, replica: Replica, chain_of: ChainMaker, author: Author
+) -> None:
+    log.plan(Fault(before={0: author.entry(replica.state, Noop()).data}))
+    assert commit(log, replica, chain_of(replica.state)).fates == (LOST,) * 3
+    assert replica.state.epoch == 2
+
+
+def test_settling_makes_late_entries_harmless(
+    log: FaultyLog, replica: Replica, chain_of: ChainMaker, author: Author
+) -> None:
+    log.plan(Fault(late=frozenset({1, 2})))
+    chain = chain_of(replica.state)
+    with pytest.raises(FateOpen):
+        commit(log, replica, chain, timeout_s=0.0)
+    replica.read_barrier()
+    assert settle(log, replica, author, chain).fates == (APPLIED, LOST, LOST)
+    settled = replica.state
+    log.release()
+    assert replica.read_barrier() is settled
+
+
+def test_settling_finds_what_arrived_meanwhile(
+    log: FaultyLog, replica: Replica, chain_of: ChainMaker, author: Author
+) -> None:
+    log.plan(Fault(late=frozenset({0, 1, 2})))
+    chain = chain_of(replica.state)
+    with pytest.raises(FateOpen):
+        commit(log, replica, chain, timeout_s=0.0)
+    log.release()
+    assert settle(log, replica, author, chain).fates == (APPLIED,) * 3
+    assert replica.state.epoch == 4
+
+
+def test_the_deadline_tells_what_is_open(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    log.plan(*[Fault(lost=frozenset({0, 1, 2}))] * 50)
+    with pytest.raises(FateOpen, match="fate of 3 entries after epoch 1"):
+        commit(log, replica, chain_of(replica.state), timeout_s=0.1, resend_s=QUICK_S)
+    assert len(log.appends) > 1

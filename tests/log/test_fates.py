@@ -1,0 +1,106 @@
+"""Fates: final exactly when nothing can change them, whatever arrives in whatever order, how often and with whom."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.author import Author
+from ringlog.log.fates import Chain, Fate, all_final, fates, open_entries
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.entries import EncodedEntry
+
+AUTHOR = Author("me", ManualClock(), SeededDraw(b"fates"))
+
+
+def founded(history_entries: int = 10_000) -> ClusterState:
+    command = InitializeCluster("c", (("history_entries", history_entries),))
+    return fold(EMPTY_STATE, AUTHOR.entry(EMPTY_STATE, command).entry).state
+
+
+def noops(state: ClusterState, count: int) -> list[EncodedEntry]:
+    entries = []
+    since = state.epoch
+    for _ in range(count):
+        entries.append(AUTHOR.entry(state, Noop(), since_epoch=since))
+        state = fold(state, entries[-1].entry).state
+    return entries
+
+
+def folded(state: ClusterState, entries: list[EncodedEntry]) -> ClusterState:
+    for encoded in entries:
+        state = fold(state, encoded.entry).state
+    return state
+
+
+BASE = founded()
+MINE = noops(BASE, 4)
+RIVALS = [noops(folded(BASE, MINE[:place]), 1)[0] for place in range(4)]
+"""Entries of others, each with the same predecessor as the one of ours at its place."""
+
+
+def test_open_while_nothing_arrived_and_applied_in_order() -> None:
+    chain = Chain(BASE.epoch, tuple(MINE))
+    assert fates(BASE, chain) == (Fate.OPEN,) * 4
+    assert fates(folded(BASE, MINE[:2]), chain) == (Fate.APPLIED, Fate.APPLIED, Fate.OPEN, Fate.OPEN)
+    assert open_entries(chain, fates(folded(BASE, MINE[:2]), chain)) == tuple(MINE[2:])
+
+
+def test_seen_as_stale_is_no_fate() -> None:
+    chain = Chain(BASE.epoch, tuple(MINE[:2]))
+    after = fold(BASE, MINE[1].entry)
+    assert after.outcome.kind is OutcomeKind.STALE
+    assert fates(after.state, chain) == (Fate.OPEN, Fate.OPEN)
+    assert fates(folded(after.state, [MINE[0], MINE[1]]), chain) == (Fate.APPLIED, Fate.APPLIED)
+
+
+def test_a_rival_in_the_middle_ends_the_rest() -> None:
+    chain = Chain(BASE.epoch, tuple(MINE))
+    state = folded(BASE, [MINE[0], RIVALS[1], MINE[1], MINE[2], MINE[3]])
+    assert fates(state, chain) == (Fate.APPLIED, Fate.LOST, Fate.LOST, Fate.LOST)
+
+
+def test_a_founding_entry_has_the_empty_state_as_base() -> None:
+    one, other = (AUTHOR.entry(EMPTY_STATE, InitializeCluster(name)) for name in ("one", "other"))
+    state = folded(EMPTY_STATE, [one, other])
+    assert fates(EMPTY_STATE, Chain(0, (other,))) == (Fate.OPEN,)
+    assert fates(state, Chain(0, (one,))) == (Fate.APPLIED,)
+    assert fates(state, Chain(0, (other,))) == (Fate.LOST,)
+
+
+def test_a_fate_that_left_the_history_is_final_and_unknown() -> None:
+    start = founded(history_entries=100)
+    chain = Chain(start.epoch, tuple(noops(start, 1)))
+    state = folded(folded(start, list(chain.entries)), noops(folded(start, list(chain.entries)), 120))
+    assert fates(state, chain) == (Fate.FORGOTTEN,)
+    assert all_final(fates(state, chain))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=14))
+def test_final_fates_never_change_and_tell_the_truth(arrivals: list[tuple[bool, int]]) -> None:
+    chain = Chain(BASE.epoch, tuple(MINE))
+    state, before, applied = BASE, fates(BASE, chain), set()
+    for ours, place in arrivals:
+        encoded = MINE[place] if ours else RIVALS[place]
+        result = fold(state, encoded.entry)
+        state = result.state
+        if result.outcome.kind is OutcomeKind.APPLIED:
+            applied.add(encoded.entry.state_id)
+        now = fates(state, chain)
+        for was, judged in zip(before, now, strict=True):
+            assert was in (Fate.OPEN, judged)
+        told = {mine.entry.state_id for mine, judged in zip(MINE, now, strict=True) if judged is Fate.APPLIED}
+        assert told == applied & {mine.entry.state_id for mine in MINE}
+        before = now
+    # What is open can still be applied by sending it again: it is not final for want of looking.
+    state = folded(state, list(open_entries(chain, before)))
+    assert all_final(fates(state, chain))
+    assert [judged for was, judged in zip(before, fates(state, chain), strict=True) if was is Fate.OPEN] == [
+        Fate.APPLIED for was in before if was is Fate.OPEN
+    ]

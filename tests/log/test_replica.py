@@ -1,0 +1,215 @@
+"""The replica: its state is the fold of the log up to its position, and it halts rather than guess."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.encoding import command_digest, digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, Unreadable
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.author import Author
+from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted, ReplicaStopped, WaitTimedOut
+from ringlog.log.fates import Chain
+from ringlog.log.faulty import FaultyLog
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.entries import encode_entry
+
+ChainMaker = Callable[..., Chain]
+WATCH_S = 0.05
+
+
+def halt_of(replica: Replica) -> ReplicaHalted:
+    with pytest.raises(ReplicaHalted) as caught:
+        replica.wait_for(lambda _: None, 10, "its halt")
+    assert replica.halted is not None
+    return caught.value
+
+
+def test_the_state_is_the_fold_of_the_log(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    log.append([encoded.data for encoded in chain_of(replica.state).entries])
+    log.append([b"", b"no envelope"])
+    state = replica.read_barrier()
+    assert state.epoch == 4
+    assert replica.position == log.end_offset() == 6
+    assert replica.counts[OutcomeKind.UNREADABLE] == 2
+    with Replica(log) as second:
+        assert digest(second.read_barrier()) == digest(state)
+
+
+def test_a_barrier_waits_for_the_position_and_not_for_records(
+    log: FaultyLog, replica: Replica, chain_of: ChainMaker
+) -> None:
+    inner = log._inner
+    assert isinstance(inner, MemoryLog)
+    log.append([chain_of(replica.state, Noop()).entries[0].data])
+    inner.gap(3)
+    assert replica.read_barrier(10).epoch == 2
+    assert replica.position == 5
+
+
+def test_waits_say_what_they_wait_for(replica: Replica) -> None:
+    with pytest.raises(WaitTimedOut, match=r"waited 0\.0 s for epoch 99 \(the replica is at epoch 1") as caught:
+        replica.wait_for(lambda state: state.epoch >= 99, 0.01, "epoch 99")
+    assert caught.value.what == "epoch 99"
+
+
+def test_a_wait_ends_with_the_state_that_it_waited_for(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    chain = chain_of(replica.state)
+    got: list[int] = []
+    waiter = threading.Thread(
+        target=lambda: got.append(
+            replica.wait_for(lambda state: state.epoch if state.epoch > 3 else None, 10, "epoch 4")
+        )
+    )
+    waiter.start()
+    for encoded in chain.entries:
+        log.append([encoded.data])
+    waiter.join(10)
+    assert got == [4]
+
+
+def test_a_stopped_replica_ends_its_waits(log: FaultyLog, replica: Replica) -> None:
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            replica.wait_for(lambda _: None, 60, "nothing")
+        except ReplicaStopped as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    replica.stop()
+    waiter.join(10)
+    assert len(errors) == 1
+    with pytest.raises(ReplicaStopped):
+        Replica(log).read_barrier()
+
+
+def test_followers_hear_of_every_record_in_order(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    heard: list[tuple[int, int, OutcomeKind, int]] = []
+
+    def follow(
+        before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        assert after is fold(before, item).state or outcome.kind is OutcomeKind.APPLIED
+        assert replica.state is after
+        heard.append((before.epoch, after.epoch, outcome.kind, offset))
+
+    subscription = replica.subscribe(follow)
+    assert (subscription.state, subscription.offset) == (replica.state, 1)
+    one, two, three = (encoded.data for encoded in chain_of(replica.state).entries)
+    log.append([one, one, two])
+    replica.read_barrier()
+    subscription.close()
+    log.append([three])
+    assert replica.read_barrier().epoch == 4
+    applied, duplicate = OutcomeKind.APPLIED, OutcomeKind.DUPLICATE
+    assert heard == [(1, 2, applied, 1), (2, 2, duplicate, 2), (2, 3, applied, 3)]
+
+
+def test_a_follower_that_fails_halts_the_replica(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("lost its way")
+
+    replica.subscribe(fail)
+    log.append([chain_of(replica.state, Noop()).entries[0].data])
+    error = halt_of(replica)
+    assert (error.code, error.detail) == ("replica_failed", "RuntimeError: lost its way")
+
+
+def test_an_entry_of_a_later_release_halts_before_it(log: FaultyLog, replica: Replica, author: Author) -> None:
+    known = author.entry(replica.state, Noop()).entry
+    payload = b"\x02"
+    later = Entry(
+        known.cluster_id,
+        known.state_id,
+        known.prev_state_id,
+        known.request_id,
+        known.since_epoch,
+        known.submitter,
+        known.at,
+        "MoveMoon",
+        3,
+        command_digest("MoveMoon", 3, payload),
+        UnknownCommand("MoveMoon", 3),
+    )
+    log.append([encode_entry(later, payload), author.entry(replica.state, Noop()).data])
+    error = halt_of(replica)
+    assert (error.code, error.offset) == ("unknown_command", 1)
+    assert "MoveMoon version 3" in error.detail
+    assert (replica.state.epoch, replica.position) == (1, 1)
+
+
+def test_another_cluster_than_the_configured_one_halts(log: FaultyLog, replica: Replica) -> None:
+    with Replica(log, cluster_id=replica.state.cluster_id) as same:
+        assert same.read_barrier().epoch == 1
+    with Replica(log, cluster_id="00000000-0000-4000-8000-000000000000") as other:
+        assert halt_of(other).code == "cluster_mismatch"
+        assert other.state is EMPTY_STATE
+
+
+def test_who_founded_is_known(replica: Replica) -> None:
+    assert replica.founder is not None
+    assert (replica.founder.submitter, replica.founder.offset) == ("founder", 0)
+    assert replica.founder.cluster_id == replica.state.cluster_id
+
+
+def filled() -> tuple[MemoryLog, Author]:
+    log, author = MemoryLog(), Author("me", ManualClock(), SeededDraw(b"x"))
+    log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data, b"1", b"2"])
+    return log, author
+
+
+def test_another_topic_under_the_same_name_halts() -> None:
+    log, _ = filled()
+    with Replica(log, watch_s=WATCH_S) as replica:
+        replica.read_barrier()
+        log.replace()
+        assert halt_of(replica).code == "log_replaced"
+
+
+def test_a_shorter_log_halts() -> None:
+    log, _ = filled()
+    with Replica(log, watch_s=WATCH_S) as replica:
+        replica.read_barrier()
+        log.truncate(2)
+        assert halt_of(replica).code == "log_truncated"
+        assert replica.state.epoch == 1, "its last state can still be looked at"
+
+
+def test_a_log_without_its_beginning_is_refused() -> None:
+    log, _ = filled()
+    log.delete_before(1)
+    with pytest.raises(LogTruncated, match="begins at offset 1"):
+        Replica(log).start()
+
+
+def test_what_was_recorded_is_compared_after_a_restart(tmp_path: Path) -> None:
+    log, _ = filled()
+    record = tmp_path / "deep" / "metadata.json"
+    with Replica(log, record=record) as replica:
+        replica.read_barrier()
+    assert json.loads(record.read_text()) == {"position": 3, "topic_id": log.identity()}
+    log.truncate(2)
+    with pytest.raises(LogTruncated, match="ends at offset 2, read were 3"):
+        Replica(log, record=record).start()
+    log.append([b"3", b"4"])
+    with Replica(log, record=record) as replica:
+        replica.read_barrier()
+    log.replace()
+    with pytest.raises(LogReplaced):
+        Replica(log, record=record).start()
+    record.write_text("{}")
+    with pytest.raises(LogDamaged, match="no record of a topic"):
+        Replica(log, record=record).start()
