@@ -1,0 +1,107 @@
+"""Reading topics to their end with nothing but a Kafka client and the schemas that the cluster publishes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+from confluent_kafka import Consumer, Message, TopicPartition
+
+HEADER = 10
+MARKER = b"\xc3\x01"
+
+
+class AuditError(Exception):
+    """The audit could not be made; the text says why."""
+
+
+def records(bootstrap: str, topic: str) -> Iterator[Message]:
+    """Every committed record of a topic, partition after partition, from its first to the end it had when we asked."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "ringlog-audit",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        metadata = consumer.list_topics(topic, timeout=10).topics[topic]
+        if metadata.error is not None:
+            raise AuditError(f"topic {topic}: {metadata.error}")
+        for partition in sorted(metadata.partitions):
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+            if low < high:
+                consumer.assign([TopicPartition(topic, partition, low)])
+                yield from _until(consumer, high)
+    finally:
+        consumer.close()
+
+
+def _until(consumer: Consumer, high: int) -> Iterator[Message]:
+    """Records below ``high``; transaction markers leave gaps, so the end of the partition ends it too."""
+    while True:
+        batch = consumer.consume(5_000, 1.0)
+        for message in batch:
+            error = message.error()
+            if error is not None:
+                if error.name() == "_PARTITION_EOF":
+                    return
+                raise AuditError(f"{message.topic()}: {error}")
+            offset = message.offset()
+            assert offset is not None
+            if offset < high:
+                yield message
+            if offset >= high - 1:
+                return
+
+
+class Decoder:
+    """Decodes single-object encoded values with the schemas of ``<cluster>.schemas`` (key: fingerprint in hex)."""
+
+    def __init__(self, bootstrap: str, cluster: str) -> None:
+        self._schemas: dict[bytes, Any] = {}
+        for message in records(bootstrap, f"{cluster}.schemas"):
+            key, value = message.key(), message.value()
+            if key is not None and value is not None:
+                fingerprint = int(key.decode(), 16).to_bytes(8, "little")
+                self._schemas[fingerprint] = fastavro.parse_schema(json.loads(value), _write_hint=False)
+
+    def name(self, value: bytes) -> str:
+        """Full name of the record's schema."""
+        return str(self._schema(value)["name"])
+
+    def decode(self, value: bytes) -> dict[str, Any]:
+        """The record; raises AuditError for bytes that are none of the cluster's records."""
+        try:
+            found = fastavro.schemaless_reader(io.BytesIO(value[HEADER:]), self._schema(value), None)
+        except (ValueError, EOFError, IndexError, TypeError) as broken:
+            raise AuditError(f"undecodable record: {broken}") from broken
+        assert isinstance(found, dict)
+        return found
+
+    def _schema(self, value: bytes) -> Any:
+        schema = self._schemas.get(value[2:HEADER]) if value[:2] == MARKER else None
+        if schema is None:
+            raise AuditError(f"no schema for a record that begins with {value[:HEADER].hex()}")
+        return schema
+
+
+def latest(bootstrap: str, topic: str) -> dict[bytes, bytes]:
+    """The current state of a compacted topic: the last value of every key that is not deleted."""
+    found: dict[bytes, bytes] = {}
+    for message in records(bootstrap, topic):
+        key, value = message.key(), message.value()
+        if key is None:
+            continue
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = value
+    return found

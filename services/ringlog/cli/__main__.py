@@ -1,0 +1,5 @@
+"""``python -m ringlog.cli``: the same as ``ringlog``."""
+
+from ringlog.cli.main import main
+
+main()

@@ -1,0 +1,69 @@
+"""``ringlog agents`` and ``ringlog agent ROLE``: run the agents, and see that each is caught up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ringlog.agents.status import read_status
+from ringlog.agents.supervise import supervise
+from ringlog.agents.worker import ROLES, run
+from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, process_settings, resolve
+
+app = typer.Typer(help="The agents: all of them in the foreground, one process each.", invoke_without_command=True)
+
+
+@app.callback(invoke_without_command=True)
+def all_agents(
+    context: typer.Context,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+) -> None:
+    """Run validator, coordinator, publisher and cache keeper until stopped, each in a process of its own."""
+    if context.invoked_subcommand is None:
+        raise typer.Exit(supervise(process_settings(resolve(bootstrap, cluster))))
+
+
+def one(
+    role: Annotated[str, typer.Argument(help=f"One of: {', '.join(ROLES)}.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+) -> None:
+    """Run one agent until stopped. A second one of a role stands by and takes over when the first is gone."""
+    if role not in ROLES:
+        fail("unknown_role", f"{role}; roles: {', '.join(ROLES)}", 2)
+    process_settings(resolve(bootstrap, cluster))
+    sys.argv = [sys.argv[0]]
+    run(role)
+
+
+@app.command("status")
+def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Who acts in each role, and how far it is behind the log."""
+    context = resolve(bootstrap, cluster)
+    found = read_status(context.bootstrap, context.cluster)
+    if as_json:
+        rows = [
+            {
+                "role": a.role,
+                "instance": a.instance,
+                "term": a.term,
+                "epoch": a.epoch,
+                "state": a.state,
+                "lag": a.lag,
+                "caught_up": a.caught_up,
+                "age_s": a.age_s,
+            }
+            for a in found
+        ]
+        typer.echo(json.dumps(rows))
+        return
+    table = Table("agent", "term", "epoch", "state", "behind", "last heard", box=None, padding=(0, 2))
+    for a in found:
+        behind = "caught up" if a.caught_up else f"{a.lag} epochs"
+        table.add_row(a.role, str(a.term), str(a.epoch), a.state, behind, f"{a.age_s:.1f} s ago")
+    out.print(table if found else "no agent has reported yet; start them: ringlog agents")

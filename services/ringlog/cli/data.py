@@ -1,0 +1,94 @@
+"""``ringlog cdc``, ``ringlog audit`` and ``ringlog demo``.
+
+The pipeline, the second opinion on it, and the whole system once.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ringlog.cli import views
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.runtime.settings import default_data_dir
+
+app = typer.Typer(help="Change data capture: generations, writers, the Spark job.", no_args_is_help=True)
+
+
+@app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(context: typer.Context, bootstrap: Bootstrap = None, cluster: Cluster = None) -> None:
+    """Run the Structured Streaming job in the foreground: mutations in, CDC rows by stream out."""
+    from ringlog_cdc.cli import main as job  # needs pyspark, an extra
+
+    found = resolve(bootstrap, cluster)
+    raise typer.Exit(job(["--bootstrap", found.bootstrap, "--cluster", found.cluster, *context.args]))
+
+
+@app.command("status")
+def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Generations in order, and how far each registered writer has promised to go."""
+    with connect(resolve(bootstrap, cluster)) as client:
+        found = views.cdc(client.read_barrier())
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    table = Table("generation", "operates from", "status", "ranges", "streams", box=None, padding=(0, 2))
+    for row in found["generations"]:
+        table.add_row(row["id"], _when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
+    out.print(table if found["generations"] else "no generation yet; the first node that joins makes one")
+    if found["prepared"] is not None:
+        out.print(f"prepared: {found['prepared']['id']}, {found['prepared']['received']} parts")
+    writers = Table("writer", "horizon", "low-watermark", "incarnation", box=None, padding=(0, 2))
+    for row in found["writers"]:
+        writers.add_row(row["name"], _when(row["horizon"]), _when(row["low_watermark"]), row["incarnation"])
+    if found["writers"]:
+        out.print(writers)
+
+
+def _when(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+
+
+def audit_command(
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    written: Annotated[int | None, typer.Option(help="Number of writes that must have CDC rows.")] = None,
+    rejected: Annotated[int | None, typer.Option(help="Number of writes that must be dead letters.")] = None,
+    generations: Annotated[int | None, typer.Option(help="Number of generations that must hold 10 % each.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Prove the CDC log right against the mutations, sharing no routing code with the job.
+
+    Exit status 1 if it is not.
+    """
+    from ringlog.audit.topics import AuditError
+    from ringlog.audit.verify import Expected, audit
+    from ringlog.demo.summary import show_audit
+
+    context = resolve(bootstrap, cluster)
+    say = (lambda _: None) if as_json else (lambda text: out.print(f"  {text}"))
+    try:
+        report = audit(context.bootstrap, context.cluster, Expected(written, rejected, generations), say)
+    except AuditError as error:
+        fail("audit_impossible", str(error))
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        show_audit(out, report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def demo(
+    flights: Annotated[int | None, typer.Option(help="Send only so many flights.", min=2_000)] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The demo's folder; emptied at the start.")] = None,
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Leave broker and Redis running at the end.")] = True,
+) -> None:
+    """The whole system once, on real components and real data, with a node joining in the middle; then the audit."""
+    from ringlog.demo.main import run_demo
+
+    raise typer.Exit(run_demo(flights, data or default_data_dir() / "demo", keep, out))

@@ -1,0 +1,139 @@
+"""``ringlog log``: the metadata log, entry by entry, with what became of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import LogRecord
+from ringlog.runtime.context import Context
+from ringlog.wire.author_json import to_json
+from ringlog.wire.entries import decode_entry
+
+STYLES = {OutcomeKind.APPLIED: "green", OutcomeKind.DUPLICATE: "dim", OutcomeKind.STALE: "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One record of the log, folded."""
+
+    offset: int
+    item: Entry | Unreadable
+    outcome: Outcome
+    before: ClusterState
+    after: ClusterState
+    data: bytes
+
+
+def fold_lines(records: Iterator[LogRecord]) -> Iterator[Line]:
+    """Fold records from the first on."""
+    state = EMPTY_STATE
+    for record in records:
+        item = decode_entry(record.data)
+        folded = fold(state, item)
+        yield Line(record.offset, item, folded.outcome, state, folded.state, record.data)
+        state = folded.state
+
+
+def show(
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    since: Annotated[int, typer.Option("--from", help="First epoch to show.")] = 0,
+    last: Annotated[int | None, typer.Option("--last", help="Show only the last N records.")] = None,
+    all_records: Annotated[bool, typer.Option("--all", help="Show records without effect too.")] = False,
+    dump: Annotated[
+        Path | None, typer.Option("--dump", help="Write the raw log to a file for `rehearse --from`.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the log: epoch, time, who, what, and for records without effect why."""
+    context = resolve(bootstrap, cluster)
+    lines = list(fold_lines(read_log(context)))
+    if dump is not None:
+        dump.write_text("".join(json.dumps({"offset": x.offset, "data": x.data.hex()}) + "\n" for x in lines), "ascii")
+        out.print(f"{len(lines)} records in {dump}")
+        return
+    chosen = [x for x in lines if x.outcome.epoch >= since and (all_records or x.outcome.kind is OutcomeKind.APPLIED)]
+    for line in chosen[-last:] if last else chosen:
+        if as_json:
+            typer.echo(json.dumps(_as_json(line)))
+        else:
+            _print(line)
+
+
+def read_log(context: Context) -> Iterator[LogRecord]:
+    """Every record from the beginning to the end that the log has now."""
+    log = KafkaLog(context.bootstrap, context.cluster)
+    try:
+        end, tail = log.end_offset(), log.tail(log.begin_offset())
+        while tail.position < end:
+            yield from tail.poll(1.0)
+        tail.close()
+    finally:
+        log.close()
+
+
+def read_dump(path: Path) -> Iterator[LogRecord]:
+    """The records of a file that ``ringlog log --dump`` wrote."""
+    try:
+        for text in path.read_text("ascii").splitlines():
+            line = json.loads(text)
+            yield LogRecord(int(line["offset"]), bytes.fromhex(line["data"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fail("bad_dump", f"{path}: {error}", 2)
+
+
+def _as_json(line: Line) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "offset": line.offset,
+        "outcome": line.outcome.kind.value,
+        "epoch": line.outcome.epoch,
+    }
+    if line.outcome.code:
+        shown |= {"code": line.outcome.code, "detail": line.outcome.detail}
+    item = line.item
+    if isinstance(item, Entry):
+        shown |= {
+            "at": item.at,
+            "submitter": item.submitter,
+            "request_id": item.request_id,
+            "state_id": item.state_id,
+            "entry": to_json(line.before, item.command) if not_broken(item) else {"command": item.kind},
+        }
+    return shown
+
+
+def not_broken(item: Entry) -> bool:
+    """True if the entry's command could be read."""
+    return type(item.command).__name__ == item.kind
+
+
+def _print(line: Line) -> None:
+    item, outcome = line.item, line.outcome
+    style = STYLES.get(outcome.kind, "red")
+    head = f"[{style}]{outcome.epoch:>6} {outcome.kind.value:<9}[/{style}]"
+    if isinstance(item, Unreadable):
+        out.print(f"{head} offset {line.offset}: {item.detail}")
+        return
+    at = datetime.fromtimestamp(item.at / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
+    command = to_json(line.before, item.command) if not_broken(item) else {"command": item.kind}
+    fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")
+    why = f"  {outcome.code}: {outcome.detail}" if outcome.code else ""
+    out.print(f"{head} {at} {item.submitter:<14} [bold]{item.kind}[/bold]", end=" ")
+    out.print(fields + why, markup=False)
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,75 @@
+"""``ringlog node``: the reference data node, and the directory of nodes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ringlog import __version__
+from ringlog.cli import views
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess
+from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.logs import setup_logs
+from ringlog.runtime.settings import default_data_dir
+
+app = typer.Typer(help="Reference data nodes.", no_args_is_help=True)
+TOKENS = 8
+
+
+@app.command("run")
+def run(
+    name: Annotated[str, typer.Argument(help="Name of the node, unique in the cluster for ever.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder that keeps the node's identity.")] = None,
+    port: Annotated[
+        int, typer.Option(help="Port of the node's server on 127.0.0.1; 0: the last one, or a free one.")
+    ] = 0,
+    datacenter: Annotated[str, typer.Option(help="Datacenter.")] = "dc1",
+    rack: Annotated[str, typer.Option(help="Rack.")] = "r1",
+    shards: Annotated[int, typer.Option(help="Number of shards (cores).", min=1, max=4096)] = 2,
+    join: Annotated[bool, typer.Option("--join", help="Ask to join once registered.")] = False,
+    tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = TOKENS,
+) -> None:
+    """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs."""
+    context = resolve(bootstrap, cluster)
+    setup_logs()
+    folder = (data or default_data_dir() / "nodes") / context.cluster / name
+    options = NodeOptions(name, "127.0.0.1", port, datacenter, rack, shards, folder)
+    with connect(context, f"node-{name}") as client:
+        try:
+            process = NodeProcess(options, client, context.bootstrap, context.cluster, SystemClock())
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda _number, _frame: process.stop())
+            process.run(__version__, tokens if join else None)
+        except NodeFailed as failed:
+            fail("node_failed", str(failed))
+
+
+@app.command("list")
+def list_nodes(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """The directory: every node that ever registered."""
+    with connect(resolve(bootstrap, cluster)) as client:
+        found = views.nodes(client.read_barrier())
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    table = Table("node", "state", "tokens", "shards", "address", "datacenter", "rack", "id", box=None, padding=(0, 2))
+    for row in found:
+        table.add_row(
+            row["name"],
+            row["state"],
+            str(len(row["tokens"])),
+            str(row["shards"]),
+            row["address"],
+            row["datacenter"],
+            row["rack"],
+            row["id"],
+        )
+    out.print(table if found else "no nodes")

@@ -1,0 +1,219 @@
+"""A rehearsal: the commands of a plan, decided offline on an in-memory log with a manual clock and repeatable
+random bits.
+
+The very fold, authoring and coordinator decisions of the live system run here; only broker, clock and nodes are
+replaced. The same lines give the same answers, byte for byte. A plan that does not begin with InitializeCluster is
+rehearsed on a cluster founded for it (that takes epoch 1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ringlog.agents.coordinator_core import Memory, View, propose
+from ringlog.cli import views
+from ringlog.kernel.commands.model import Command, InitializeCluster, StreamReport
+from ringlog.kernel.fold import fold
+from ringlog.kernel.generations.lookup import generation_at, stream_of
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, is_ended
+from ringlog.kernel.outcome import Outcome, OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import is_token
+from ringlog.log.author import Author
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.author_json import InvalidCommand, from_json
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import NodeAck
+
+Json = dict[str, Any]
+CLUSTER = "rehearsal"
+STEPS_MAX = 1_000
+NO_ROWS = hashlib.sha256().hexdigest()
+"""The checksum of no rows: nothing is streamed in a rehearsal."""
+PATIENT_ROUNDS = 10
+"""Seconds on the manual clock that a rehearsal gives the coordinator to wait for writers."""
+
+
+class Invalid(Exception):
+    """A line that is no command, show or do of this release."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class Rehearsal:
+    """A state, and the lines that change and show it."""
+
+    def __init__(self, state: ClusterState = EMPTY_STATE) -> None:
+        self.state = state
+        self.clock = ManualClock(max(state.time, 1_700_000_000_000_000))
+        self._draw = SeededDraw(b"rehearsal")
+        self._author = Author("rehearsal", self.clock, self._draw)
+        self._memory = Memory()
+
+    def line(self, text: str, number: int) -> Json:
+        """The answer to line ``number`` (from 1)."""
+        try:
+            value = json.loads(text)
+            if not isinstance(value, dict):
+                raise Invalid("bad_json", "expected a JSON object")
+            return self._answer(value)
+        except Invalid as invalid:
+            return {"outcome": "invalid", "line": number, "code": invalid.code, "detail": str(invalid)}
+        except ValueError as error:
+            return {"outcome": "invalid", "line": number, "code": "bad_json", "detail": str(error)}
+
+    def _answer(self, value: Json) -> Json:
+        if "show" in value:
+            return self._show(value)
+        if "do" in value:
+            return self._do(value)
+        return self._command(value)
+
+    # ------------------------------------------------------------------------------------------ commands
+
+    def _command(self, value: Json) -> Json:
+        if self.state.epoch == 0 and value.get("command") != "InitializeCluster":
+            self._apply(InitializeCluster(CLUSTER))
+        command = from_json(self.state, value, self._draw)
+        if isinstance(command, InvalidCommand):
+            raise Invalid(command.code, command.detail)
+        outcome = self._apply(command)
+        if outcome.kind is not OutcomeKind.APPLIED:
+            return {"outcome": "rejected", "epoch": outcome.epoch, "code": outcome.code, "detail": outcome.detail}
+        begun = [op.id for op in in_flight(self.state) if op.marks[0].epoch == outcome.epoch]
+        return {"outcome": "applied", "epoch": outcome.epoch} | ({"operation": begun[0]} if begun else {})
+
+    def _apply(self, command: Command) -> Outcome:
+        try:
+            entry = self._author.entry(self.state, command).entry
+        except WireError as error:
+            raise Invalid("bad_field", str(error)) from None
+        folded = fold(self.state, entry)
+        self.state = folded.state
+        return folded.outcome
+
+    # ---------------------------------------------------------------------------------------------- show
+
+    def _show(self, value: Json) -> Json:
+        shows: dict[str, tuple[tuple[str, ...], Callable[[Json], Json]]] = {
+            "placements": (("keyspace",), self._placements),
+            "nodes": ((), lambda _: {"nodes": views.nodes(self.state)}),
+            "operations": ((), lambda _: {"operations": views.operations(self.state)}),
+            "schema": ((), lambda _: views.schema(self.state)),
+            "cdc": ((), lambda _: views.cdc(self.state)),
+            "settings": ((), lambda _: views.settings(self.state)),
+            "locks": ((), lambda _: {"locks": views.locks(self.state)}),
+            "stream": (("token", "at"), self._stream),
+        }
+        wanted = value["show"]
+        if wanted not in shows:
+            raise Invalid("unknown_command", f"show {wanted!r}: this release shows {', '.join(sorted(shows))}")
+        names, answer = shows[wanted]
+        self._check_fields(value, ("show", *names), names)
+        return answer(value)
+
+    def _placements(self, value: Json) -> Json:
+        found = views.placements(self.state, str(value["keyspace"]))
+        if found is None:
+            detail = f"there is no keyspace {value['keyspace']}"
+            return {"outcome": "rejected", "epoch": self.state.epoch, "code": "unknown_keyspace", "detail": detail}
+        return found
+
+    def _stream(self, value: Json) -> Json:
+        token, at = _whole(value, "token"), _whole(value, "at")
+        if not is_token(token):
+            raise Invalid("bad_field", f"token: {token} is no token")
+        generation = generation_at(self.state.generations, at)
+        if generation is None:
+            first = self.state.generations[0].timestamp if self.state.generations else None
+            why = "there is no CDC generation" if first is None else f"the first CDC generation begins at {first}"
+            return {"stream": None, "code": "no_generation", "detail": why}
+        return {
+            "stream": stream_of(generation, token).hex(),
+            "generation": generation.id,
+            "timestamp": generation.timestamp,
+        }
+
+    # ------------------------------------------------------------------------------------------------ do
+
+    def _do(self, value: Json) -> Json:
+        match value["do"]:
+            case "step" | "finish" as verb:
+                self._check_fields(value, ("do", "operation"), ())
+                stages = self._drive(value.get("operation"), to_end=verb == "finish")
+                return {"done": verb, "epoch": self.state.epoch, "stages": stages}
+            case "advance_clock":
+                self._check_fields(value, ("do", "seconds"), ("seconds",))
+                seconds = value["seconds"]
+                if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 1e9:
+                    raise Invalid("bad_field", "seconds: expected a number from 0 to 1e9")
+                self.clock.advance(seconds)
+                return {"done": "advance_clock", "epoch": self.state.epoch, "stages": []}
+            case other:
+                raise Invalid("unknown_command", f"do {other!r}: this release does step, finish and advance_clock")
+
+    def _drive(self, wanted: object, *, to_end: bool) -> list[str]:
+        """Move the operations on, every node acknowledging at once; the stages they entered, in order."""
+        if wanted is not None and wanted not in self.state.operations:
+            raise Invalid("unknown_operation", f"there is no operation {wanted}")
+        goals = [op.id for op in in_flight(self.state) if wanted in (None, op.id)]
+        begun = {name: len(self.state.operations[name].marks) for name in goals}
+        for _ in range(STEPS_MAX):
+            if all(self._arrived(name, begun[name], to_end) for name in goals) or not self._coordinate():
+                break
+        return [mark.stage for name in goals for mark in self.state.operations[name].marks[begun[name] :]]
+
+    def _arrived(self, name: str, marks: int, to_end: bool) -> bool:
+        operation = self.state.operations[name]
+        return is_ended(operation) or (not to_end and len(operation.marks) > marks)
+
+    def _coordinate(self) -> bool:
+        """One round of the coordinator; True if anything was applied, if need be after a while of its patience."""
+        for _ in range(PATIENT_ROUNDS):
+            view = View(self.state, acknowledgements(self.state, self.clock.now_us()), self.state.epoch, self.clock.now_us())
+            self._memory, proposals = propose(self._memory, view)
+            applied = [self._apply(proposal.command).kind is OutcomeKind.APPLIED for proposal in proposals]
+            if any(applied):
+                return True
+            self.clock.advance(1)
+        return False
+
+    @staticmethod
+    def _check_fields(value: Json, known: tuple[str, ...], needed: tuple[str, ...]) -> None:
+        for name in sorted(value):
+            if name not in known:
+                raise Invalid("unknown_field", f"{name}: expected {', '.join(known)}")
+        for name in needed:
+            if name not in value:
+                raise Invalid("missing_field", f"{name} is missing")
+
+
+def _whole(value: Json, name: str) -> int:
+    found = value[name]
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise Invalid("bad_field", f"{name}: expected a whole number")
+    return found
+
+
+def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
+    """What the nodes would say if all were well: everything applied, and every gaining node's rows streamed."""
+    gaining = [op for op in in_flight(state) if op.stage == WRITE_BOTH_READ_OLD]
+    return {
+        node: NodeAck(
+            cluster_id=state.cluster_id,
+            node=node,
+            incarnation="rehearsal",
+            applied=state.epoch,
+            drained=state.epoch,
+            reports=tuple(StreamReport(node, op.id, 0, NO_ROWS) for op in gaining if op.node == node),
+            rows=0,
+            at=at,
+        )
+        for node in state.nodes
+    }

@@ -1,0 +1,61 @@
+"""``ringlog rehearse``: try a plan before submitting it, or write a test as text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.connection import fail, resolve
+from ringlog.cli.log import fold_lines, read_dump, read_log
+from ringlog.cli.rehearsal import Rehearsal
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+
+LIVE = "live"
+
+
+def rehearse(
+    plan: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="JSON lines; none or -: standard input.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="Start from a cluster's state: a file of `ringlog log --dump`, or live[:CLUSTER]."),
+    ] = None,
+) -> None:
+    """Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid."""
+    rehearsal = Rehearsal(_state(source))
+    status = 0
+    for number, text in enumerate(_lines(plan), start=1):
+        if not text.strip():
+            continue
+        answer = rehearsal.line(text, number)
+        typer.echo(json.dumps(answer))
+        if answer.get("outcome") == "invalid":
+            status = 2
+    raise typer.Exit(status)
+
+
+def _lines(plan: Path | None) -> Iterable[str]:
+    if plan is None or str(plan) == "-":
+        return sys.stdin
+    try:
+        return plan.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        fail("bad_file", f"{plan}: {error}", 2)
+
+
+def _state(source: str | None) -> ClusterState:
+    """The state that a rehearsal begins with; the cluster it comes from is only read."""
+    if source is None:
+        return EMPTY_STATE
+    live, _, cluster = source.partition(":")
+    records = read_log(resolve(None, cluster or None)) if live == LIVE else read_dump(Path(source))
+    state = EMPTY_STATE
+    for line in fold_lines(iter(records)):
+        state = line.after
+    return state

@@ -1,0 +1,220 @@
+"""Parts of the state as JSON.
+
+What ``show`` prints in a rehearsal and ``--json`` on the command line. Names, not ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ringlog.kernel.commands.model import CdcOptions, Witness
+from ringlog.kernel.operations.gates import explain, gate, missing
+from ringlog.kernel.operations.stages import (
+    COMMIT_CDC_GENERATION,
+    PUBLISH_CDC_GENERATION,
+    WRITE_BOTH_READ_OLD,
+    in_flight,
+    is_ended,
+)
+from ringlog.kernel.ownership.placements import placement_of_keyspace
+from ringlog.kernel.settings import SETTINGS, setting
+from ringlog.kernel.state import ClusterState, Operation, Replica, in_order
+from ringlog.wire.records import NodeAck
+
+Json = dict[str, Any]
+
+
+def name_of(state: ClusterState, node: str) -> str:
+    """A node's name, or its id if it is unknown."""
+    found = state.nodes.get(node)
+    return found.name if found is not None else node
+
+
+def placements(state: ClusterState, keyspace: str) -> Json | None:
+    """Read and write groups of a keyspace; None if it does not exist."""
+    placement = placement_of_keyspace(state, keyspace)
+    if placement is None:
+        return None
+
+    def rows(pick: Callable[[Any], tuple[Replica, ...]]) -> list[Json]:
+        return [
+            {"start": g.start, "end": g.end, "replicas": [name_of(state, replica.node) for replica in pick(g)]}
+            for g in placement.ranges
+        ]
+
+    return {"read": rows(lambda g: g.read), "write": rows(lambda g: g.write)}
+
+
+def nodes(state: ClusterState) -> list[Json]:
+    """The directory, by name."""
+    return [
+        {
+            "name": node.name,
+            "id": node.id,
+            "state": node.state,
+            "address": node.address,
+            "datacenter": node.datacenter,
+            "rack": node.rack,
+            "shards": node.shards,
+            "ignore_msb": node.ignore_msb,
+            "release": node.release,
+            "features": list(node.features),
+            "capacity": node.capacity,
+            "tokens": list(node.tokens),
+        }
+        for node in sorted(state.nodes.values(), key=lambda n: n.name)
+    ]
+
+
+def waits_for(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> str:
+    """For whom or what an operation in flight waits, given the nodes' last acknowledgements."""
+    witnesses = [Witness(node, ack.applied, ack.drained) for node, ack in sorted(acks.items())]
+    here = gate(state, found)
+    if missing(here, witnesses):
+        return explain(here, witnesses, state.nodes)
+    if found.stage == COMMIT_CDC_GENERATION:
+        return "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
+    if found.stage == PUBLISH_CDC_GENERATION:
+        return f"generation {found.generation} in the change topics"
+    if found.stage == WRITE_BOTH_READ_OLD and not any(
+        report.operation == found.id for ack in acks.values() for report in ack.reports
+    ):
+        return f"{name_of(state, found.node)} to stream its rows"
+    return "the coordinator"
+
+
+def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck] | None = None) -> Json:
+    """One operation with its stages so far and, in flight, what it waits for."""
+    view: Json = {
+        "id": found.id,
+        "kind": found.kind,
+        "node": name_of(state, found.node),
+        "tokens": list(found.tokens),
+        "stage": found.stage,
+        "stage_epoch": found.stage_epoch,
+        "generation": found.generation,
+        "reason": found.reason,
+        "stages": [{"stage": mark.stage, "epoch": mark.epoch, "at": mark.at} for mark in found.marks],
+        "streamed": [{"node": name_of(state, r.node), "rows": r.rows, "checksum": r.checksum} for r in found.reports],
+    }
+    if not is_ended(found):
+        view["locks"] = [
+            {"replication": lock.replication, "start": lock.start, "end": lock.end} for lock in found.locks
+        ]
+        view["waits_for"] = waits_for(state, found, acks or {})
+    return view
+
+
+def operations(state: ClusterState, acks: Mapping[str, NodeAck] | None = None) -> list[Json]:
+    """Operations in flight and the last ended ones, oldest first."""
+    return [operation(state, op, acks) for op in sorted(state.operations.values(), key=lambda op: op.marks[0].epoch)]
+
+
+def locks(state: ClusterState) -> list[Json]:
+    """Locked ranges with their holders."""
+    return [
+        {"replication": lock.replication, "start": lock.start, "end": lock.end, "operation": op.id}
+        for op in in_flight(state)
+        for lock in op.locks
+    ]
+
+
+def _cdc_options(options: CdcOptions) -> Json:
+    return {
+        "enabled": options.enabled,
+        "preimage": options.preimage,
+        "postimage": options.postimage,
+        "delta": options.delta,
+        "ttl": options.ttl,
+    }
+
+
+def schema(state: ClusterState) -> Json:
+    """Keyspaces and tables with their versions."""
+    tables = [
+        {
+            "keyspace": table.keyspace,
+            "name": table.name,
+            "id": table.id,
+            "columns": [{"name": column.name, "type": column.type} for column in table.columns],
+            "partition_key": list(table.partition_key),
+            "clustering_key": list(table.clustering_key),
+            "cdc": _cdc_options(table.cdc),
+            "version": table.version,
+            "committed_by_log": table.committed_by_log,
+        }
+        for _, table in in_order(state.tables)
+    ]
+    keyspaces = [
+        {
+            "name": keyspace.name,
+            "replication": {"strategy": keyspace.replication.strategy, "factor": keyspace.replication.factor},
+            "version": keyspace.version,
+        }
+        for _, keyspace in in_order(state.keyspaces)
+    ]
+    return {"version": state.schema_version, "keyspaces": keyspaces, "tables": tables}
+
+
+def cdc(state: ClusterState) -> Json:
+    """Generations in order, the one that is prepared, and the registered writers."""
+    generations = [
+        {
+            "id": generation.id,
+            "timestamp": generation.timestamp,
+            "status": generation.status,
+            "ranges": len(generation.ranges),
+            "streams": sum(len(r.streams) for r in generation.ranges),
+            "committed": generation.committed,
+            "published": generation.published,
+            "closed": generation.closed,
+        }
+        for generation in state.generations
+    ]
+    prepared = state.prepared
+    writers = [
+        {
+            "name": writer.name,
+            "incarnation": writer.incarnation,
+            "horizon": writer.horizon,
+            "low_watermark": writer.low_watermark,
+            "positions": [[p.partition, p.offset] for p in writer.positions],
+        }
+        for _, writer in in_order(state.writers)
+    ]
+    return {
+        "generations": generations,
+        "prepared": None
+        if prepared is None
+        else {
+            "id": prepared.id,
+            "operation": prepared.operation,
+            "parts": prepared.parts,
+            "received": len(prepared.received),
+        },
+        "writers": writers,
+    }
+
+
+def settings(state: ClusterState) -> dict[str, int]:
+    """Every setting's value in force."""
+    return {name: setting(state, name) for name in sorted(SETTINGS)}
+
+
+def cluster(state: ClusterState) -> Json:
+    """Who and where: the head of the log as a summary."""
+    return {
+        "cluster": state.name,
+        "cluster_id": state.cluster_id,
+        "epoch": state.epoch,
+        "state_id": state.state_id,
+        "nodes": len(state.nodes),
+        "tables": len(state.tables),
+        "operations_in_flight": [op.id for op in in_flight(state)],
+        "generation": state.generations[-1].id if state.generations else None,
+        "roles": {
+            role: {"instance": term.instance, "term": term.term, "since": term.since}
+            for role, term in in_order(state.terms)
+        },
+    }

@@ -1,0 +1,1 @@
+"""The demonstration: the whole system, once, on real components and real data."""

@@ -1,0 +1,79 @@
+"""The demo as a command: folders, processes, the run, the audit, the summary."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from ringlog.audit.topics import AuditError
+from ringlog.audit.verify import Expected, audit
+from ringlog.demo.flights import load
+from ringlog.demo.processes import processes
+from ringlog.demo.run import Demo, DemoFailed, Options, write_figures
+from ringlog.demo.summary import show_audit, show_summary
+from ringlog.log.errors import LogError
+from ringlog.runtime.context import Context
+from ringlog.stack.commands import Stack
+from ringlog.stack.errors import StackError
+
+MARKER = "ringlog-demo"
+
+
+def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> int:
+    """Run it all; the exit status is 0 only if the audit finds nothing wrong."""
+    stack = Stack(data / "stack")
+    try:
+        _empty(data)
+        with processes(data / "logs") as group:
+            run = Demo(Options(flights, data), console, group)
+            context = run.run()
+            sound = _audit(run, context, flights, console)
+        write_figures(run.figures, data / "figures.json")
+        console.print("\n[bold]9. Summary[/bold]")
+        show_summary(console, run.figures, _next(data) if keep else [])
+        return 0 if sound else 1
+    except (DemoFailed, StackError, LogError, AuditError) as failed:
+        console.print(f"\n[red]demo failed[/red]: {failed}", soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; everything is stopped")
+        keep = False
+        return 130
+    finally:
+        if not keep:
+            stack.down()
+
+
+def _empty(data: Path) -> None:
+    """A fresh folder; refuses one that holds anything but an earlier demo."""
+    if data.exists() and any(data.iterdir()) and not (data / MARKER).exists():
+        raise DemoFailed(f"{data} is not empty and is no folder of an earlier demo; choose another with --data")
+    Stack(data / "stack").down()
+    for name in ("checkpoint", "logs", "nodes", "stack"):
+        shutil.rmtree(data / name, ignore_errors=True)
+    data.mkdir(parents=True, exist_ok=True)
+    (data / MARKER).touch()
+
+
+def _audit(run: Demo, context: Context, flights: int | None, console: Console) -> bool:
+    run.screen.step("8. Audit: mutations against CDC rows, with the Cassandra driver's hash and a plain loop")
+    sent = load(flights)
+    rejected = sum(1 for flight in sent if flight.partition_key is None)
+    expected = Expected(written=len(sent) - rejected, rejected=rejected, generations=2)
+    report = audit(context.bootstrap, context.cluster, expected, run.screen.say)
+    show_audit(console, report)
+    return report.ok
+
+
+def _next(data: Path) -> list[tuple[str, str]]:
+    command = Path(sys.executable).parent / "ringlog"
+    shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    return [
+        (f"{shown} status", "the cluster, its nodes and agents"),
+        (f"{shown} log --last 20", "the metadata log, entry by entry"),
+        (f"{shown} keyspace placements flights", "who reads and writes each range"),
+        (f"{shown} stack down --data {data / 'stack'}", "when you have seen enough"),
+    ]

@@ -1,0 +1,179 @@
+"""The demo's load: every flight as a mutation, in order, without ever stopping.
+
+Pace: the first 40 % as fast as the broker takes them; then slowly, ever more slowly towards 80 %, until the
+metadata log shows a new CDC generation that has begun to operate; then the rest at full speed. So a fifth or more
+of the rows lies on each side of the switch, and nothing here waits for a span of time: the pace follows conditions.
+
+Run as a process of its own (``python -m ringlog.demo.producer``); it prints one JSON line whenever something changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from ringlog.client.watch import MetadataWatch
+from ringlog.demo.flights import KEYSPACE, TABLE, Flight, load
+from ringlog.kernel.state import ClusterState
+from ringlog.log.topics import topic_name
+from ringlog.wire.partitions import mutation_key
+from ringlog.wire.records import INSERT, Cell, Mutation, encode_mutation
+
+FAST_SHARE = 0.4
+SLOW_SHARE = 0.8
+TICK_S = 0.05
+REPORT_S = 0.5
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counts of the run: ``sent`` to the client library, ``acknowledged`` by the broker."""
+
+    total: int
+    sent: int = 0
+    acknowledged: int = 0
+    failed: str = ""
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Delivery report of one record."""
+        if error is not None:
+            self.failed = f"{message.topic()}: {error}"
+        else:
+            self.acknowledged += 1
+
+
+class Load:
+    """Sends flights through one idempotent producer, in order."""
+
+    def __init__(self, bootstrap: str, cluster: str, cluster_id: str, flights: list[Flight]) -> None:
+        self._topic = topic_name(cluster, "mutations")
+        self._cluster_id = cluster_id
+        self._flights = flights
+        self._next = 0
+        self.progress = Progress(len(flights))
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "batch.num.messages": 10_000,
+                "compression.type": "lz4",
+                "queue.buffering.max.messages": 200_000,
+            }
+        )
+
+    def send(self, count: int) -> None:
+        """Send the next ``count`` flights, stamped now."""
+        for flight in self._flights[self._next : self._next + count]:
+            value = encode_mutation(mutation_of(flight, self._cluster_id, time.time_ns() // 1000))
+            self._produce(mutation_key(KEYSPACE, TABLE, flight.composed_key), value)
+        self._next = min(self._next + count, len(self._flights))
+        self.progress.sent = self._next
+        self._producer.poll(0)
+
+    def _produce(self, key: bytes, value: bytes) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key=key, on_delivery=self.progress.delivered)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def finish(self) -> None:
+        """Wait until the broker has everything."""
+        while self._producer.flush(5) and not self.progress.failed:
+            pass
+
+
+def mutation_of(flight: Flight, cluster_id: str, timestamp_us: int) -> Mutation:
+    """A flight as an INSERT of the whole row."""
+    return Mutation(
+        mutation_id=str(uuid.uuid4()),
+        cluster_id=cluster_id,
+        keyspace=KEYSPACE,
+        table=TABLE,
+        timestamp=timestamp_us,
+        ttl=None,
+        operation=INSERT,
+        partition_key=(flight.partition_key,),
+        clustering_key=flight.clustering_key,
+        cells=tuple(Cell(column, value) for column, value in flight.cells),
+    )
+
+
+def slow_step(sent: int, total: int) -> int:
+    """How many rows to send at one tick of the slow stretch: at least one until 80 %, fewer the nearer that is."""
+    left = int(total * SLOW_SHARE) - sent
+    return max(1, left // 200) if left > 0 else 0
+
+
+def run(bootstrap: str, cluster: str, flights: list[Flight]) -> int:
+    """Produce all flights; 0 when the broker has acknowledged every one."""
+    with MetadataWatch(bootstrap, cluster) as watch:
+        state = watch.read_barrier()
+        first = len(state.generations)
+        load_ = Load(bootstrap, cluster, state.cluster_id, flights)
+        total = len(flights)
+        done = threading.Event()
+        reporter = threading.Thread(target=_report, args=(load_.progress, done), daemon=True)
+        reporter.start()
+        fast = int(total * FAST_SHARE)
+        while load_.progress.sent < fast and not load_.progress.failed:
+            load_.send(min(1_000, fast - load_.progress.sent))
+        _say("slow", load_.progress)
+        while not _switched(watch.state, first) and not load_.progress.failed:
+            load_.send(slow_step(load_.progress.sent, total))
+            time.sleep(TICK_S)
+        _say("rest", load_.progress)
+        while load_.progress.sent < total and not load_.progress.failed:
+            load_.send(min(1_000, total - load_.progress.sent))
+        load_.finish()
+        done.set()
+        reporter.join()
+        _say("failed" if load_.progress.failed else "done", load_.progress)
+    return 1 if load_.progress.failed else 0
+
+
+def _switched(state: ClusterState, before: int) -> bool:
+    """True once a generation newer than the first ``before`` ones operates."""
+    return len(state.generations) > before and state.generations[-1].timestamp <= time.time_ns() // 1000
+
+
+def _report(progress: Progress, done: threading.Event) -> None:
+    last = -1
+    while not done.wait(REPORT_S):
+        if progress.acknowledged != last:
+            last = progress.acknowledged
+            _say("sending", progress)
+
+
+def _say(phase: str, progress: Progress) -> None:
+    line = {
+        "phase": phase,
+        "sent": progress.sent,
+        "acknowledged": progress.acknowledged,
+        "total": progress.total,
+        "error": progress.failed,
+    }
+    print(json.dumps(line), flush=True)
+
+
+def main() -> int:
+    """Command line of the process."""
+    parser = argparse.ArgumentParser(description="produce the flights as mutations")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--flights", type=int, default=None)
+    options = parser.parse_args()
+    return run(options.bootstrap, options.cluster, load(options.flights))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

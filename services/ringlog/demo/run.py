@@ -1,0 +1,285 @@
+"""``ringlog demo``: the whole system once, from an empty machine to an audited CDC log, with a node joining in the
+middle.
+
+Order: stack, founding, agents, three nodes, keyspace and table, commit latency, Spark, the load; at 40 % of the
+load a fourth node joins; when all rows have come out of Spark the audit runs. Every step waits for a condition and
+says which one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+
+from ringlog.agents.status import AgentView, read_status
+from ringlog.client.client import Client
+from ringlog.client.founding import found_cluster
+from ringlog.demo.bench import Latency, noop_commits
+from ringlog.demo.flights import FLIGHTS_TOTAL, KEYSPACE, TABLE, create_table
+from ringlog.demo.observe import Acks, CdcProgress, LoadProgress
+from ringlog.demo.processes import Processes, ProcessFailed, Running
+from ringlog.demo.screen import Picture, Screen, stage_lines
+from ringlog.demo.summary import Figures
+from ringlog.kernel.commands.model import CreateKeyspace, Replication
+from ringlog.kernel.operations.stages import is_ended
+from ringlog.kernel.state import ClusterState
+from ringlog.runtime.context import Context, remember
+from ringlog.stack.commands import Stack
+from ringlog.stack.report import StackInfo
+from ringlog.wire.draw import SystemDraw, draw_uuid
+
+CLUSTER = "demo"
+FACTOR = 2
+NODES = ("n1", "n2", "n3")
+JOINER = "n4"
+STEP_S = 120.0
+LOAD_S = 1_800.0
+LOOK_S = 0.1
+BATCHES_PER_LOAD = 25
+
+
+class DemoFailed(Exception):
+    """A step did not come to its end; the text says which and what to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``flights``: how many, None for all. ``data``: the demo's own folder, emptied at the start."""
+
+    flights: int | None
+    data: Path
+
+    @property
+    def total(self) -> int:
+        """Number of flights to send."""
+        return FLIGHTS_TOTAL if self.flights is None else min(self.flights, FLIGHTS_TOTAL)
+
+
+class Demo:
+    """One run. ``figures`` fills up on the way."""
+
+    def __init__(self, options: Options, console: Console, processes: Processes) -> None:
+        self.options = options
+        self.screen = Screen(console)
+        self.figures = Figures(data=str(options.data))
+        self._processes = processes
+        self._begun = time.monotonic()
+
+    def run(self) -> Context:
+        """All steps up to the audit (which the caller runs); raises DemoFailed."""
+        stack = self._stack()
+        context = Context(stack.bootstrap_servers, CLUSTER, stack.redis_url)
+        self._found(context)
+        remember(context)
+        self._agents(context)
+        with Client(context.bootstrap, context.cluster, "demo") as client:
+            self._nodes(context, client)
+            self._schema(client)
+            self.figures.noops = self._latency(client)
+            self._load(context, client)
+        self.figures.seconds = time.monotonic() - self._begun
+        return context
+
+    # -------------------------------------------------------------------------------------------- the steps
+
+    def _stack(self) -> StackInfo:
+        self.screen.step("1. A Kafka broker and a Redis of its own")
+        info = Stack(self.options.data / "stack").up()
+        self.screen.say(f"broker {info.bootstrap_servers}, {info.redis_url}, data in {info.data_dir}")
+        return info
+
+    def _found(self, context: Context) -> None:
+        self.screen.step("2. Found the cluster")
+        founding = found_cluster(context.bootstrap, context.cluster)
+        self.screen.say(f"cluster {founding.name}, id {founding.cluster_id}; its topics are made and checked")
+
+    def _agents(self, context: Context) -> None:
+        self.screen.step("3. Four agents, one process each")
+        self._command(context, "agents", ["agents"])
+        seen: set[str] = set()
+
+        def caught_up() -> bool:
+            for agent in read_status(context.bootstrap, context.cluster):
+                if agent.caught_up and agent.role not in seen:
+                    seen.add(agent.role)
+                    self.screen.say(_agent_line(agent))
+            return len(seen) == 4
+
+        self._until("the agents to catch up", STEP_S, caught_up)
+
+    def _nodes(self, context: Context, client: Client) -> None:
+        self.screen.step("4. Three nodes register and join")
+        for name in NODES:
+            self._node(context, name)
+            self._until(f"{name} to be normal", STEP_S, lambda name=name: _is_normal(client.replica.state, name))
+            state = client.replica.state
+            tokens = len(state.nodes[state.node_names[name]].tokens)
+            self.screen.say(f"{name} is normal at epoch {state.epoch} with {tokens} tokens")
+
+    def _schema(self, client: Client) -> None:
+        self.screen.step("5. A keyspace and a table with CDC")
+        client.submit_applied(CreateKeyspace(KEYSPACE, Replication("simple", FACTOR)))
+        done = client.submit_applied(create_table(draw_uuid(SystemDraw())))
+        self.screen.say(f"{KEYSPACE}.{TABLE}, replication factor {FACTOR}, epoch {done.epoch}")
+
+    def _latency(self, client: Client) -> Latency:
+        self.screen.step("6. Commit latency: 500 Noops, one after the other")
+        latency = noop_commits(client)
+        self.screen.say(f"p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms until folded here")
+        return latency
+
+    def _load(self, context: Context, client: Client) -> None:
+        self.screen.step("7. Flights through Kafka and Spark, and a fourth node in the middle of them")
+        checkpoint = self.options.data / "checkpoint"
+        batch = max(200, self.options.total // BATCHES_PER_LOAD)
+        self._command(
+            context,
+            "spark",
+            [
+                *("cdc", "run", "--writer", "demo", "--checkpoint", str(checkpoint)),
+                *("--trigger-seconds", "1", "--max-offsets-per-trigger", str(batch)),
+            ],
+        )
+        cdc = CdcProgress(checkpoint / "progress.jsonl")
+        self._until("Spark to register as a CDC writer", STEP_S, lambda: "demo" in client.replica.state.writers)
+        self.screen.say("Spark runs and is registered as CDC writer demo")
+        arguments = ["-m", "ringlog.demo.producer", "--bootstrap", context.bootstrap, "--cluster", context.cluster]
+        if self.options.flights is not None:
+            arguments += ["--flights", str(self.options.flights)]
+        load = LoadProgress(self._processes.start("producer", arguments).log)
+        with Acks(context) as acks:
+            Watching(self, client, load, cdc, acks).until_done(lambda: self._node(context, JOINER))
+        self._check_nodes(client)
+
+    def _check_nodes(self, client: Client) -> None:
+        """Every written row must be on exactly as many nodes as its replication factor says."""
+        with httpx.Client(timeout=10) as http:
+
+            def at_end() -> bool:
+                found = [http.get(f"http://{node.address}/v1/status").json() for node in client.state.nodes.values()]
+                self.figures.rows_on_nodes = {status["name"]: status["rows"] for status in found}
+                return all(sum(status["positions"].values()) == self.options.total for status in found)
+
+            self._until("the nodes to read the mutations to their end", STEP_S, at_end)
+        held, wanted = sum(self.figures.rows_on_nodes.values()), FACTOR * self.figures.rows
+        shares = ", ".join(f"{name} {rows:,}" for name, rows in sorted(self.figures.rows_on_nodes.items()))
+        self.screen.say(f"rows on the nodes: {shares}; together {held:,} = {FACTOR} x {self.figures.rows:,}")
+        if held != wanted:
+            raise DemoFailed(f"the nodes hold {held:,} rows, {wanted:,} expected")
+
+    # -------------------------------------------------------------------------------------------- helpers
+
+    def _node(self, context: Context, name: str) -> Running:
+        data = str(self.options.data / "nodes")
+        return self._command(context, f"node-{name}", ["node", "run", name, "--data", data, "--join"])
+
+    def _command(self, context: Context, name: str, arguments: list[str]) -> Running:
+        environment = {
+            "RINGLOG_BOOTSTRAP_SERVERS": context.bootstrap,
+            "RINGLOG_CLUSTER": context.cluster,
+            "RINGLOG_REDIS_URL": context.redis,
+            "RINGLOG_LOG_FORMAT": "console",
+        }
+        return self._processes.start(name, ["-m", "ringlog.cli", *arguments], environment)
+
+    def _until(self, what: str, seconds: float, done: Callable[[], bool]) -> None:
+        """Look again and again until ``done``; a process that died, or the deadline, ends the demo."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            self.check()
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"waited {seconds:.0f} s for {what}; the logs are in {self.options.data / 'logs'}")
+            time.sleep(LOOK_S)
+
+    def check(self) -> None:
+        """Raise DemoFailed if a process has died."""
+        try:
+            self._processes.check()
+        except ProcessFailed as failed:
+            raise DemoFailed(str(failed)) from None
+
+
+class Watching:
+    """The load and the join, looked at ten times a second."""
+
+    def __init__(self, demo: Demo, client: Client, load: LoadProgress, cdc: CdcProgress, acks: Acks) -> None:
+        self._demo, self._client, self._load, self._cdc, self._acks = demo, client, load, cdc, acks
+        self._picture = Picture(total=demo.options.total)
+        self._joined = False
+        self._stages = 0
+        self._first_row: float | None = None
+
+    def until_done(self, join: Callable[[], object]) -> None:
+        """Until every row came out of Spark, the join ended and the nodes are at the end of the topic."""
+        deadline = time.monotonic() + LOAD_S
+        with self._demo.screen.live(self._picture) as refresh:
+            while not self._look(join):
+                refresh()
+                self._demo.check()
+                if time.monotonic() > deadline:
+                    raise DemoFailed(
+                        f"the load took more than {LOAD_S:.0f} s; logs in {self._demo.options.data / 'logs'}"
+                    )
+                time.sleep(LOOK_S)
+        self._note()
+
+    def _look(self, join: Callable[[], object]) -> bool:
+        picture, state = self._picture, self._client.replica.state
+        self._load.refresh()
+        self._cdc.refresh()
+        picture.state, picture.sent, picture.phase = state, self._load.acknowledged, self._load.phase
+        picture.written, picture.rejected = self._cdc.written, self._cdc.rejected
+        picture.batches, picture.held = self._cdc.batches, self._cdc.waiting
+        picture.nodes = self._acks.by_name(state)
+        if self._first_row is None and self._cdc.written:
+            self._first_row = time.monotonic()
+        if not self._joined and self._load.phase not in ("", "sending"):
+            self._joined = True
+            self._demo.screen.say(
+                f"{self._load.acknowledged:,} flights sent: {JOINER} asks to join; the load goes on, slower"
+            )
+            join()
+        self._stage_news(state)
+        through = picture.written + picture.rejected >= picture.total
+        operation = state.operations.get(picture.operation)
+        return through and self._load.phase == "done" and operation is not None and is_ended(operation)
+
+    def _stage_news(self, state: ClusterState) -> None:
+        joiner = state.node_names.get(JOINER)
+        for operation in state.operations.values():
+            if operation.node == joiner:
+                self._picture.operation = operation.id
+                for line in stage_lines(operation, self._stages):
+                    self._demo.screen.say(line)
+                self._stages = len(operation.marks)
+
+    def _note(self) -> None:
+        figures, state = self._demo.figures, self._client.replica.state
+        figures.rows = self._cdc.written
+        figures.rejected = self._cdc.rejected
+        figures.batches = self._cdc.batches
+        figures.rows_per_second = self._cdc.rows_per_second
+        figures.switch_s = self._cdc.switch_s(state)
+        figures.commits = self._client.latencies()
+        operation = state.operations[self._picture.operation]
+        figures.join_s = (operation.marks[-1].at - operation.marks[0].at) / 1e6
+
+
+def _is_normal(state: ClusterState, name: str) -> bool:
+    node = state.node_names.get(name)
+    return node is not None and state.nodes[node].state == "normal"
+
+
+def _agent_line(agent: AgentView) -> str:
+    return f"{agent.role}: term {agent.term}, epoch {agent.epoch}, caught up"
+
+
+def write_figures(figures: Figures, path: Path) -> None:
+    """Keep the figures beside the data."""
+    path.write_text(json.dumps(figures.as_json(), indent=2) + "\n", encoding="utf-8")

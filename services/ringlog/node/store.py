@@ -1,0 +1,125 @@
+"""Rows in memory, by table, partition key and clustering key.
+
+A row is the set of its versions, each (write timestamp, encoded mutation). Adding a version that is already there
+changes nothing, so rows that reach a node twice (streamed from another node, and read from the mutations topic)
+merge without a rule of their own. Reading merges the versions by last write wins. Nothing here knows about epochs
+or ownership: the caller says which token ranges to list or to drop.
+
+Invariant: ``count(ranges)`` and ``checksum(ranges)`` depend only on the set of versions, not on the order of arrival.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ringlog.kernel.ring.ranges import in_range
+from ringlog.kernel.values import Token
+
+Range = tuple[Token, Token]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One write of one row as it came: ``value`` is the encoded mutation."""
+
+    table: str
+    token: Token
+    partition_key: bytes
+    clustering_key: tuple[bytes | None, ...]
+    timestamp: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class _Partition:
+    token: Token
+    rows: dict[tuple[bytes | None, ...], tuple[tuple[int, bytes], ...]]
+
+
+class RowStore:
+    """The rows of one node. Not thread-safe: the node holds its lock around every call."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[bytes, _Partition]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Number of row versions."""
+        return self._count
+
+    def add(self, version: Version) -> bool:
+        """Keep a version; False if it was there already."""
+        partitions = self._tables.setdefault(version.table, {})
+        partition = partitions.get(version.partition_key)
+        if partition is None:
+            partition = partitions[version.partition_key] = _Partition(version.token, {})
+        present = partition.rows.get(version.clustering_key, ())
+        item = (version.timestamp, version.value)
+        if item in present:
+            return False
+        partition.rows[version.clustering_key] = tuple(sorted((*present, item)))
+        self._count += 1
+        return True
+
+    def versions(self, ranges: Sequence[Range], tables: Iterable[str] | None = None) -> list[Version]:
+        """All versions whose token lies in one of ``ranges``, in a fixed order."""
+        wanted = sorted(self._tables) if tables is None else sorted(tables)
+        found = [
+            Version(table, partition.token, key, clustering, timestamp, value)
+            for table in wanted
+            for key, partition in self._tables.get(table, {}).items()
+            if _inside(partition.token, ranges)
+            for clustering, versions in partition.rows.items()
+            for timestamp, value in versions
+        ]
+        found.sort(key=_order)
+        return found
+
+    def partition(self, table: str, partition_key: bytes) -> list[Version]:
+        """The versions of one partition, in a fixed order."""
+        partition = self._tables.get(table, {}).get(partition_key)
+        if partition is None:
+            return []
+        found = [
+            Version(table, partition.token, partition_key, clustering, timestamp, value)
+            for clustering, versions in partition.rows.items()
+            for timestamp, value in versions
+        ]
+        found.sort(key=_order)
+        return found
+
+    def drop_outside(self, table: str, ranges: Sequence[Range]) -> int:
+        """Forget the partitions of ``table`` that lie in none of ``ranges``; the number of versions dropped."""
+        partitions = self._tables.get(table, {})
+        gone = [key for key, partition in partitions.items() if not _inside(partition.token, ranges)]
+        dropped = 0
+        for key in gone:
+            dropped += sum(len(versions) for versions in partitions.pop(key).rows.values())
+        self._count -= dropped
+        return dropped
+
+    def tables(self) -> list[str]:
+        """Names of the tables that hold rows."""
+        return sorted(name for name, partitions in self._tables.items() if partitions)
+
+
+def checksum(versions: Iterable[Version]) -> str:
+    """Hex SHA-256 over versions in the fixed order that ``RowStore.versions`` gives."""
+    total = hashlib.sha256()
+    for version in versions:
+        for part in (version.table.encode(), version.partition_key, version.value):
+            total.update(len(part).to_bytes(4, "big"))
+            total.update(part)
+        total.update(version.timestamp.to_bytes(8, "big", signed=True))
+    return total.hexdigest()
+
+
+def _inside(token: Token, ranges: Sequence[Range]) -> bool:
+    return any(in_range(token, start, end) for start, end in ranges)
+
+
+def _order(version: Version) -> tuple[str, bytes, tuple[bytes, ...], int, bytes]:
+    clustering = tuple(b"" if part is None else b"\x01" + part for part in version.clustering_key)
+    return (version.table, version.partition_key, clustering, version.timestamp, version.value)

@@ -1,0 +1,106 @@
+"""Rows on their way from one node to another: one HTTP answer holding an Avro object container file.
+
+The answer's headers say how many rows it holds and their checksum; the receiver counts and sums for itself and
+keeps nothing unless both agree.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import fastavro
+import httpx
+
+from ringlog.node.holder import Fetch, Snapshot
+from ringlog.node.store import Version, checksum
+
+ROWS_HEADER = "x-ringlog-rows"
+CHECKSUM_HEADER = "x-ringlog-checksum"
+MEDIA_TYPE = "application/vnd.apache.avro+binary"
+
+_SCHEMA = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "StreamedRow",
+        "namespace": "ringlog.node",
+        "fields": [
+            {"name": "table", "type": "string"},
+            {"name": "token", "type": "long"},
+            {"name": "partition_key", "type": "bytes"},
+            {"name": "clustering_key", "type": {"type": "array", "items": ["null", "bytes"]}},
+            {"name": "timestamp", "type": "long"},
+            {"name": "value", "type": "bytes"},
+        ],
+    }
+)
+
+
+class TransferError(Exception):
+    """Rows did not arrive whole; ``detail`` says what was wrong. Nothing of them was kept."""
+
+
+class SourceNotReady(Exception):
+    """The source asks to try again; the text says what it waits for."""
+
+
+def pack(snapshot: Snapshot) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of a stream."""
+    out = io.BytesIO()
+    fastavro.writer(out, _SCHEMA, (_record(version) for version in snapshot.versions), codec="deflate")
+    return out.getvalue(), {ROWS_HEADER: str(len(snapshot.versions)), CHECKSUM_HEADER: snapshot.checksum}
+
+
+def unpack(body: bytes, rows: int, digest: str) -> Snapshot:
+    """The rows of a stream, count and checksum compared; raises TransferError."""
+    try:
+        versions = tuple(_version(record) for record in fastavro.reader(io.BytesIO(body), reader_schema=_SCHEMA))
+    except (ValueError, EOFError, TypeError, KeyError, IndexError) as broken:
+        raise TransferError(f"the stream is not a readable Avro file: {broken}") from broken
+    if len(versions) != rows:
+        raise TransferError(f"{rows} rows announced, {len(versions)} arrived")
+    found = checksum(versions)
+    if found != digest:
+        raise TransferError(f"checksum {digest} announced, {found} found over {rows} rows")
+    return Snapshot(versions, found)
+
+
+def fetch_rows(client: httpx.Client, address: str, fetch: Fetch) -> Snapshot:
+    """Ask the node at ``address`` for the rows of ``fetch``; raises TransferError or SourceNotReady."""
+    body = {
+        "operation": fetch.operation,
+        "replication": fetch.replication,
+        "ranges": [list(span) for span in fetch.ranges],
+        "positions": {str(partition): offset for partition, offset in fetch.positions},
+    }
+    try:
+        answer = client.post(f"http://{address}/v1/stream", json=body)
+    except httpx.HTTPError as error:
+        raise TransferError(f"{address} did not answer: {error}") from error
+    if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        raise SourceNotReady(answer.json()["detail"])
+    if answer.status_code != httpx.codes.OK:
+        raise TransferError(f"{address} answered {answer.status_code}: {answer.text[:200]}")
+    return unpack(answer.content, int(answer.headers[ROWS_HEADER]), answer.headers[CHECKSUM_HEADER])
+
+
+def _record(version: Version) -> dict[str, Any]:
+    return {
+        "table": version.table,
+        "token": version.token,
+        "partition_key": version.partition_key,
+        "clustering_key": list(version.clustering_key),
+        "timestamp": version.timestamp,
+        "value": version.value,
+    }
+
+
+def _version(record: Any) -> Version:
+    return Version(
+        record["table"],
+        record["token"],
+        record["partition_key"],
+        tuple(record["clustering_key"]),
+        record["timestamp"],
+        record["value"],
+    )
