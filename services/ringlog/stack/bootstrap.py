@@ -119,12 +119,12 @@ def ensure_environment(venv: Path) -> str:
 
 
 def lock_blocks(text: str) -> dict[str, str]:
-    """The lock by package: name -> its lines, version and hashes."""
+    """The lock by package: name -> its lines, version and hashes (twice where Pythons need different versions)."""
     blocks: dict[str, str] = {}
     for block in re.split(r"^(?=\S)", text, flags=re.MULTILINE):
         name = re.match(r"([\w.-]+)==", block)
         if name is not None:
-            blocks[name.group(1)] = block
+            blocks[name.group(1)] = blocks.get(name.group(1), "") + block
     return blocks
 
 

@@ -110,6 +110,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_settings(layout: Layout, settings: Settings) -> None:
+    """Writes down what the stack shall be."""
     write_json(layout.settings, dataclasses.asdict(settings))
 
 
@@ -126,6 +127,7 @@ def read_settings(layout: Layout) -> Settings | None:
 
 
 def write_state(layout: Layout, state: State) -> None:
+    """The supervisor's word on how things are."""
     write_json(layout.state, dataclasses.asdict(state))
 
 

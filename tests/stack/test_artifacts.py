@@ -1,0 +1,132 @@
+"""The list of jars: what it may say, where jars go, and that wrong bytes are noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from ringlog.stack import artifacts, maven
+from ringlog.stack.artifacts import Artifact
+from ringlog.stack.errors import StackError
+
+
+def test_the_committed_list_names_the_broker_and_the_connectors() -> None:
+    kafka = {(jar.name, jar.version) for jar in artifacts.artifacts("kafka")}
+    spark = {(jar.name, jar.version) for jar in artifacts.artifacts("spark")}
+    assert {("kafka_2.13", "4.2.1"), ("log4j-core", "2.25.4"), ("log4j-slf4j-impl", "2.25.4")} <= kafka
+    assert {("spark-sql-kafka-0-10_2.13", "4.0.2"), ("spark-avro_2.13", "4.0.2"), ("kafka-clients", "3.9.1")} <= spark
+
+
+def test_no_jar_is_listed_twice_in_a_set() -> None:
+    for set_name in artifacts.SETS:
+        names = [(jar.group, jar.name) for jar in artifacts.artifacts(set_name)]
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0" * 63 + "  kafka  a:b:1",
+        "0" * 64 + " kafka a:b:1",
+        "0" * 64 + "  kafka  a:b",
+        "G" * 64 + "  kafka  a:b:1",
+        "0" * 64 + "  kafka  a:b:1 # why",
+        "0" * 64 + "  kafka  ../a:b:1",
+    ],
+)
+def test_a_bad_line_is_refused_by_its_number(line: str) -> None:
+    with pytest.raises(StackError, match="Line 2 ") as refused:
+        artifacts.parse(f"# a comment\n{line}\n")
+    assert refused.value.code == "bad_artifact_list"
+
+
+def test_the_cache_follows_the_xdg_rule(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    assert artifacts.cache_root() == tmp_path / ".cache" / "ringlog"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    assert artifacts.cache_root() == tmp_path / "elsewhere" / "ringlog"
+
+
+@pytest.fixture
+def one_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Artifact:
+    """A list with a single small jar, and an empty cache."""
+    listing = tmp_path / "list"
+    digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of b"hello"
+    listing.write_text(f"{digest}  kafka  org.example:hello:1.0\n")
+    monkeypatch.setattr(artifacts, "LIST", listing)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return artifacts.artifacts("kafka")[0]
+
+
+def test_absent_and_wrong_jars_are_unsound_and_the_right_one_is_not(one_jar: Artifact) -> None:
+    place = artifacts.jar_folder("kafka") / "hello-1.0.jar"
+    assert artifacts.unsound("kafka") == (one_jar,)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"hellO")
+    assert artifacts.unsound("kafka") == (one_jar,)
+    place.write_bytes(b"hello")
+    assert artifacts.unsound("kafka") == ()
+    assert artifacts.jars("kafka") == (place,)
+
+
+def test_asking_for_jars_that_were_not_fetched_says_what_to_run(one_jar: Artifact) -> None:
+    with pytest.raises(StackError, match=rf"{one_jar.file_name} first\. Run: make setup"):
+        artifacts.jars("kafka")
+
+
+def client_that_brings(content: bytes) -> maven.Client:
+    """A client that delivers these bytes for whatever it is asked."""
+
+    def command(wanted: object, staging: Path) -> list[str]:
+        (staging / "bytes").write_bytes(content)
+        return ["cp", str(staging / "bytes"), str(staging / "hello-1.0.jar")]
+
+    return command
+
+
+def test_wrong_bytes_from_one_client_are_refused_and_the_next_one_is_asked(
+    one_jar: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = (("bad", client_that_brings(b"evil")), ("good", client_that_brings(b"hello")))
+    monkeypatch.setattr(maven, "CLIENTS", clients)
+    maven.fetch("kafka", lambda _text: None)
+    assert artifacts.unsound("kafka") == ()
+    assert [path.name for path in artifacts.jar_folder("kafka").iterdir()] == [one_jar.file_name]
+
+
+def test_wrong_bytes_from_every_client_fail_and_leave_nothing(
+    one_jar: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maven, "CLIENTS", (("bad", client_that_brings(b"evil")),))
+    with pytest.raises(StackError, match=r"hello-1\.0\.jar has SHA-256 .* it must be 2cf24d") as failed:
+        maven.fetch("kafka", lambda _text: None)
+    assert failed.value.code == "fetch_failed"
+    assert artifacts.unsound("kafka") == (one_jar,)
+    assert list(artifacts.jar_folder("kafka").iterdir()) == []
+
+
+def test_what_an_interrupted_run_had_staged_is_used(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maven, "CLIENTS", ())
+    staging = artifacts.cache_root() / "staging" / "kafka"
+    staging.mkdir(parents=True)
+    (staging / one_jar.file_name).write_bytes(b"hello")
+    maven.fetch("kafka", lambda _text: None)
+    assert artifacts.unsound("kafka") == ()
+
+
+def test_both_clients_are_asked_for_each_jar_by_name_and_for_nothing_else() -> None:
+    wanted = artifacts.artifacts("kafka")
+    namespace = "{http://maven.apache.org/POM/4.0.0}"
+    project = ElementTree.fromstring(maven.pom(wanted))
+    dependencies = project.findall(f"{namespace}dependencies/{namespace}dependency")
+    assert [node.findtext(f"{namespace}artifactId") for node in dependencies] == [jar.name for jar in wanted]
+    excluded = f"{namespace}exclusions/{namespace}exclusion/{namespace}artifactId"
+    assert {node.findtext(excluded) for node in dependencies} == {"*"}
+
+    module = ElementTree.fromstring(maven.ivy_file(wanted))
+    asked = module.findall("dependencies/dependency")
+    assert [(node.get("name"), node.get("rev")) for node in asked] == [(jar.name, jar.version) for jar in wanted]
+    assert {node.get("transitive") for node in asked} == {"false"}

@@ -1,0 +1,205 @@
+"""The stack's parts that need no broker: settings, state, ports, locks, processes, and a folder without a stack."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ringlog.stack import Stack, StackError, broker, layout, ports, processes, redis_server
+from ringlog.stack.cli import app
+from ringlog.stack.layout import Child, Layout, Settings, State
+
+SETTINGS = Settings("cluster", 20_001, 20_002, 20_003, profile="default", request=7)
+
+
+def test_settings_and_state_come_back_as_written(tmp_path: Path) -> None:
+    where = Layout(tmp_path)
+    assert layout.read_settings(where) is None
+    assert layout.read_state(where) is None
+    layout.write_settings(where, SETTINGS)
+    state = State(supervisor_pid=1, request=7, problem="", broker=Child(2, 3, None), redis=Child(4, 5, -9))
+    layout.write_state(where, state)
+    assert layout.read_settings(where) == SETTINGS
+    assert layout.read_state(where) == state
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["settings.json", "state.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"profile": "default"}', '{"other": 1}'])
+def test_foreign_settings_are_refused_and_a_foreign_state_means_nothing_is_known(tmp_path: Path, text: str) -> None:
+    where = Layout(tmp_path)
+    where.settings.write_text(text)
+    where.state.write_text(text)
+    with pytest.raises(StackError) as refused:
+        layout.read_settings(where)
+    assert refused.value.code == "bad_settings"
+    assert layout.read_state(where) is None
+
+
+def test_the_default_folder_follows_environment_then_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RINGLOG_STACK_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert layout.default_data_dir() == tmp_path / ".local" / "state" / "ringlog" / "stack"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert layout.default_data_dir() == tmp_path / "state" / "ringlog" / "stack"
+    monkeypatch.setenv("RINGLOG_STACK_DATA", str(tmp_path / "mine"))
+    assert layout.default_data_dir() == tmp_path / "mine"
+
+
+def test_broker_settings(tmp_path: Path) -> None:
+    found = broker.properties(Layout(tmp_path), SETTINGS)
+    wanted = {
+        "auto.create.topics.enable": "false",
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        "unclean.leader.election.enable": "false",
+        "listeners": "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002",
+        "controller.quorum.voters": "1@127.0.0.1:20002",
+        "message.max.bytes": "2097152",
+        "group.min.session.timeout.ms": "1000",
+    }
+    assert wanted.items() <= found.items()
+
+
+def test_cluster_ids_are_what_kafka_takes() -> None:
+    drawn = {broker.new_cluster_id() for _ in range(200)}
+    assert len(drawn) == 200
+    assert all(len(text) == 22 and not text.startswith("-") for text in drawn)
+
+
+def test_chosen_ports_are_free_different_and_out_of_the_way() -> None:
+    chosen = ports.choose(20)
+    assert len(set(chosen)) == 20
+    assert all(ports.FIRST <= port <= ports.LAST and ports.is_free(port) for port in chosen)
+    assert not set(ports.choose(5, avoid=frozenset(chosen))) & set(chosen)
+
+
+def test_a_port_in_use_is_not_free_and_becomes_so() -> None:
+    (port,) = ports.choose(1)
+    with socket.create_server((ports.HOST, port)):
+        assert not ports.is_free(port)
+        assert not redis_server.answers(port, timeout_s=0.05), "somebody who is no Redis"
+    assert ports.becomes_free(port)
+
+
+def test_a_lock_is_seen_while_held_and_only_then(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not processes.is_locked(path)
+    with processes.locked(path, wait=True) as mine:
+        assert mine
+        assert processes.is_locked(path)
+        with processes.locked(path, wait=False) as second:
+            assert not second
+    assert not processes.is_locked(path)
+
+
+def test_a_process_is_named_by_pid_and_start() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    started = processes.start_tick(process.pid)
+    assert started is not None
+    assert processes.is_alive(process.pid, started)
+    assert not processes.is_alive(process.pid, started + 1), "the same pid given to a later process"
+    processes.kill(process.pid, started + 1, signal.SIGKILL)
+    assert process.poll() is None
+    processes.kill(process.pid, started, signal.SIGKILL)
+    assert processes.wait_until(lambda: processes.start_tick(process.pid) is None, 10), "a zombie is gone, too"
+    assert process.wait() == -signal.SIGKILL
+
+
+PARENT = """
+import os, sys, pathlib
+from ringlog.stack.processes import spawn_bound
+log = pathlib.Path(sys.argv[1])
+child = spawn_bound(["sleep", "600"], folder=log.parent, log=log, environment={"PATH": "/usr/bin:/bin"})
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_a_bound_child_dies_with_its_killed_parent(tmp_path: Path) -> None:
+    path = os.pathsep.join(sys.path)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "log")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    with parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        started = processes.start_tick(child)
+        assert started is not None
+        parent.kill()
+    assert processes.wait_until(lambda: not processes.is_alive(child, started), 10)
+
+
+def test_waiting_ends_when_time_is_up() -> None:
+    assert not processes.wait_until(lambda: False, 0.0)
+    assert processes.wait_until(lambda: True, 0.0)
+
+
+def test_a_folder_without_a_stack(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "none")
+    status = stack.status()
+    assert not status.running
+    assert status.broker is None
+    assert not stack.down()
+    assert not stack.reset()
+    with pytest.raises(StackError) as no_log:
+        stack.logs("broker")
+    assert no_log.value.code == "no_log"
+    with pytest.raises(StackError) as unknown:
+        stack.logs("../../etc/passwd")
+    assert unknown.value.code == "unknown_log"
+    with pytest.raises(StackError) as profile:
+        stack.up("fast")
+    assert profile.value.code == "unknown_profile"
+    assert not (tmp_path / "none").exists(), "looking makes nothing"
+
+
+def test_a_start_that_cannot_be_tried_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    stack = Stack(tmp_path / "data")
+    try:
+        with pytest.raises(StackError, match=r"46 kafka jars are not in .* Run: make setup"):
+            stack.up(timeout_s=30)
+    finally:
+        stack.down()
+    assert not stack.status().running
+
+
+def test_the_command_answers_in_json_and_with_exit_statuses(tmp_path: Path) -> None:
+    run = CliRunner()
+    data = ["--data", str(tmp_path / "none"), "--json"]
+    status = run.invoke(app, ["status", *data])
+    assert status.exit_code == 1
+    assert json.loads(status.stdout) == dataclasses.asdict(Stack(tmp_path / "none").status())
+    assert json.loads(run.invoke(app, ["down", *data]).stdout) == {"stopped": False}
+    wrong = run.invoke(app, ["logs", "other", *data])
+    assert wrong.exit_code == 1
+    assert wrong.stdout == ""
+    assert "unknown_log" in wrong.stderr
+
+
+def test_reset_asks_first(tmp_path: Path) -> None:
+    layout.write_settings(Layout(tmp_path), SETTINGS)
+    (tmp_path / "broker").mkdir()
+    refused = CliRunner().invoke(app, ["reset", "--data", str(tmp_path)], input="n\n")
+    assert refused.exit_code == 1
+    assert (tmp_path / "broker").is_dir()
+    done = CliRunner().invoke(app, ["reset", "--data", str(tmp_path)], input="y\n")
+    assert done.exit_code == 0
+    assert not (tmp_path / "broker").exists()
+    kept = layout.read_settings(Layout(tmp_path))
+    assert kept is not None
+    assert kept.broker_port == SETTINGS.broker_port
+    assert kept.kafka_cluster_id != SETTINGS.kafka_cluster_id

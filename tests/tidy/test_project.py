@@ -1,0 +1,84 @@
+"""The files around the code: lock, list of jars, Makefile, the entry of continuous integration, the import contract."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ringlog.stack.bootstrap import lock_blocks
+from tests.tidy.files import ROOT, files, shown, text
+
+ADDRESS = re.compile(r"\bhttps?://|\bgit\+|--(?:extra-)?index-url|--find-links")
+
+
+def test_the_lock_gives_a_version_and_hashes_for_each_package_and_no_address() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    blocks = lock_blocks(lock)
+    assert len(blocks) > 60
+    assert "".join(blocks.values()) == lock, "nothing but packages"
+    form = re.compile(r"(?:[\w.-]+==\S+(?: ; [^\\\n]+)? \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)+")
+    assert [name for name, block in blocks.items() if not form.fullmatch(block)] == []
+
+
+def test_the_lock_has_every_dependency_of_the_project() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        project = tomllib.load(stream)
+    extras = project["project"]["optional-dependencies"].values()
+    asked = [*project["project"]["dependencies"], *(one for extra in extras for one in extra)]
+    asked += project["dependency-groups"]["build"]
+    names = {re.split(r"[\[<>=!~ ]", one)[0].lower() for one in asked}
+    assert names - lock_blocks((ROOT / "requirements.lock").read_text()).keys() == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "services/ringlog/stack/artifacts.sha256", "Makefile", ".ci/run"]
+)
+def test_no_address_of_a_registry(name: str) -> None:
+    assert ADDRESS.findall((ROOT / name).read_text()) == []
+
+
+def test_the_import_contract_is_kept() -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+    sources = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
+    environment = {**os.environ, "PYTHONPATH": sources}
+    checked = subprocess.run(
+        [str(program), "--no-cache"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+    assert " 0 broken" in checked.stdout
+
+
+def test_scripts_are_sound_and_can_be_run() -> None:
+    scripts = [path for path in files() if (text(path) or "").startswith("#!")]
+    assert ".ci/run" in {shown(path) for path in scripts}
+    for path in scripts:
+        assert os.access(path, os.X_OK), shown(path)
+        if "bash" in path.read_text().splitlines()[0]:
+            checked = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+            assert checked.returncode == 0, checked.stderr
+
+
+def test_make_alone_prints_every_target_with_its_purpose() -> None:
+    answer = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets is not None
+    assert [line.split()[1] for line in answer.splitlines()] == targets.group(1).split()
+
+
+def test_small_text_files_end_with_a_newline() -> None:
+    def is_torn(path: Path) -> bool:
+        content = text(path)
+        return bool(content) and not content.endswith("\n")
+
+    assert [shown(path) for path in files() if is_torn(path)] == []

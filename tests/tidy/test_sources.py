@@ -1,0 +1,116 @@
+"""The repository checks itself: small rooms, a theory at every door, nothing left for later, no machine's own paths."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.tidy.files import ROOT, files, python_files, shown, text
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+SOURCES = ("services", "streaming", "schemas", "bench")
+# Spelled in two halves, so that the rule does not find itself.
+LEFTOVERS = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")) + r")\b")
+MACHINE_PATHS = re.compile("|".join(rf"(?<![\w./-])/{name}/\w" for name in ("root", "home", "work", "Users")))
+SLEEP = re.compile(r"\bsleep\(")
+
+
+def offences(paths: tuple[Path, ...], find: Callable[[Path, str], Iterator[str]]) -> list[str]:
+    """Every offence in the files that are text, named by file."""
+    found: list[str] = []
+    for path in paths:
+        content = text(path)
+        if content is not None:
+            found += [f"{shown(path)}: {what}" for what in find(path, content)]
+    return found
+
+
+def lines_with(pattern: re.Pattern[str]) -> Callable[[Path, str], Iterator[str]]:
+    def find(_path: Path, content: str) -> Iterator[str]:
+        for number, line in enumerate(content.splitlines(), start=1):
+            if pattern.search(line):
+                yield f"line {number}: {line.strip()[:80]}"
+
+    return find
+
+
+def test_there_is_something_to_check() -> None:
+    names = {shown(path) for path in python_files()}
+    assert {"services/ringlog/stack/commands.py", "tests/tidy/test_sources.py"} <= names
+
+
+def test_files_are_short() -> None:
+    long = {shown(path): len(path.read_text().splitlines()) for path in python_files()}
+    assert {name: count for name, count in long.items() if count > FILE_LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    def find(_path: Path, content: str) -> Iterator[str]:
+        for node in ast.walk(ast.parse(content)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    yield f"{node.name} has {length} lines"
+
+    assert offences(python_files(), find) == []
+
+
+def test_every_module_opens_with_what_it_is() -> None:
+    def find(path: Path, content: str) -> Iterator[str]:
+        is_empty_package = path.name == "__init__.py" and not content.strip()
+        if not is_empty_package and ast.get_docstring(ast.parse(content)) is None:
+            yield "no docstring"
+
+    assert offences(python_files(), find) == []
+
+
+def test_public_functions_and_classes_of_the_sources_say_what_they_promise() -> None:
+    def find(_path: Path, content: str) -> Iterator[str]:
+        for node in ast.parse(content).body:
+            is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            if is_definition and not node.name.startswith("_") and ast.get_docstring(node) is None:
+                yield f"{node.name} has no docstring"
+
+    assert offences(python_files(*SOURCES), find) == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    assert offences(files(), lines_with(LEFTOVERS)) == []
+
+
+def test_no_path_of_somebodys_machine() -> None:
+    assert offences(files(), lines_with(MACHINE_PATHS)) == []
+
+
+def test_no_test_waits_by_the_clock() -> None:
+    assert offences(python_files("tests"), lines_with(SLEEP)) == []
+
+
+def test_no_test_is_switched_off() -> None:
+    switched_off = re.compile(r"pytest\.mark\.(?:" + "|".join(("sk" + "ip", "xf" + "ail")) + r")\b")
+    assert offences(python_files("tests"), lines_with(switched_off)) == []
+
+
+def test_the_kernel_refuses_only_with_known_codes() -> None:
+    from ringlog.kernel.codes import CODES
+
+    def find(_path: Path, content: str) -> Iterator[str]:
+        for node in ast.walk(ast.parse(content)):
+            is_refusal = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Rejected" and node.args
+            if is_refusal and isinstance(code := node.args[0], ast.Constant) and code.value not in CODES:
+                yield f"line {node.lineno}: {code.value}"
+
+    kernel = tuple(path for path in python_files("services") if "kernel" in path.parts)
+    assert offences(kernel, find) == []
+
+
+def test_every_known_code_is_used_somewhere() -> None:
+    from ringlog.kernel.codes import CODES
+
+    sources = "\n".join(
+        path.read_text() for path in python_files(*SOURCES) if path != ROOT / "services/ringlog/kernel/codes.py"
+    )
+    assert [code for code in CODES if f'"{code}"' not in sources] == []
