@@ -43,7 +43,7 @@ from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, Request, Result
 ROLE = "validator"
 BATCH_ENTRIES_MAX = 500
 BATCH_BYTES_MAX = 1_000_000
-COMMAND_BYTES_MAX = 900_000
+ENTRY_BYTES_MAX = 2_000_000
 PRUNE_EVERY_EPOCHS = 1_000
 
 
@@ -290,12 +290,16 @@ class _Plan:
         if isinstance(command, Undecodable):
             self._reject(item, 0, Rejected("undecodable", command.detail))
             return
-        refused = _too_large(len(request.payload)) or _too_far_ahead(self.state, command, self.now)
+        refused = _too_far_ahead(self.state, command, self.now)
         if refused is not None:
             self._reject(item, len(self.sent), refused)
             return
         state_id = new_state_id(self.state.state_id, self.now, self.draw.take(ENTROPY_BYTES))
         encoded = _entry(self.state, state_id, item, command, self.now)
+        if len(encoded.data) > ENTRY_BYTES_MAX:
+            detail = f"command: its entry of {len(encoded.data)} bytes is above {ENTRY_BYTES_MAX}; send it in parts"
+            self._reject(item, len(self.sent), Rejected("bad_field", detail))
+            return
         folded = fold(self.state, encoded.entry)
         if folded.outcome.kind is OutcomeKind.APPLIED:
             self.state = folded.state
@@ -347,12 +351,6 @@ def _entry(state: ClusterState, state_id: str, item: Waiting, command: Command, 
 
 
 _REUSED = Rejected("request_id_reused", "this request id belongs to another command; use a new id")
-
-
-def _too_large(size: int) -> Rejected | None:
-    if size > COMMAND_BYTES_MAX:
-        return Rejected("bad_field", f"command: {size} bytes are more than {COMMAND_BYTES_MAX}; send it in parts")
-    return None
 
 
 def _too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:

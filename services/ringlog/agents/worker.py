@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from dataclasses import dataclass
@@ -15,15 +16,19 @@ import structlog
 
 from ringlog.agents.app import Acknowledge, AgentApp, Ended, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED
+from ringlog.agents.shells.keeper import KeeperThread
 from ringlog.agents.shells.role import RoleThread
 from ringlog.agents.shells.validator import ValidatorThread
 from ringlog.log.errors import LogUnavailable, TopicMisconfigured, TopicMissing
-from ringlog.log.topics import REQUESTS, admin_client, topic_name, verify_topics
+from ringlog.log.topics import METADATA, REQUESTS, admin_client, topic_name, verify_topics
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import Settings
 
 WAIT_FOR_TOPICS_S = 60.0
 RETRY_S = 1.0
+PARENT_LOOK_S = 0.5
+PARENT_VARIABLE = "RINGLOG_AGENTS_PARENT"
+"""Set by a supervisor for the processes that shall end with it: its process id."""
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +44,7 @@ class Role:
 
 ROLES: dict[str, Role] = {
     "validator": Role(ValidatorThread, REQUESTS.suffix, "earliest"),
+    "keeper": Role(KeeperThread, METADATA.suffix, "latest"),
 }
 """The roles, in the order in which they are started."""
 
@@ -104,8 +110,24 @@ def _await_topics(settings: Settings) -> None:
 
 def run(role: str) -> None:
     """The whole life of the process; never returns."""
+    _end_with_parent()
     code = main(role, Settings())
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of client libraries may still be closing; nothing they could write matters any more.
     os._exit(code)
+
+
+def _end_with_parent() -> None:
+    """A process that a supervisor started stops when the supervisor is gone, however that one ended."""
+    parent = int(os.environ.get(PARENT_VARIABLE, "0"))
+    if not parent:
+        return
+
+    def watch() -> None:
+        tick = threading.Event()
+        while os.getppid() == parent:
+            tick.wait(PARENT_LOOK_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -7,11 +7,13 @@ may hold nothing, or for a moment less than before). It never guesses: what it c
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ringlog.cache.port import CacheStore, CacheUnavailable
+from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.values import Micros
 
 Records = dict[str, Any]
@@ -62,6 +64,11 @@ class CachedReader:
         self._now_us = now_us
         self._cluster_id = ""
         self._seen = 0
+
+    @classmethod
+    def connect(cls, url: str, cluster: str) -> CachedReader:
+        """A reader of the cluster's cache in the Redis at ``url``."""
+        return cls(RedisCache(url, cluster), lambda: time.time_ns() // 1_000)
 
     def read(self) -> CachedView:
         """One epoch, at least as high as any returned before. Raises TryAgain."""

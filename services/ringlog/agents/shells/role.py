@@ -12,6 +12,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
 
 import structlog
 
@@ -22,6 +23,7 @@ from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogDamaged, LogError, ReplicaHalted, TopicMisconfigured, WaitTimedOut
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
 from ringlog.log.replica import Replica
 from ringlog.log.topics import AGENTS, topic_name
@@ -31,6 +33,7 @@ from ringlog.wire.draw import SystemDraw
 from ringlog.wire.records import AgentStatus, encode_agent_status
 
 HEARTBEAT_S = 1.0
+LOOK_S = 0.1
 WAIT_S = 0.5
 TAKE_OVER_TIMEOUT_S = 30.0
 
@@ -129,6 +132,22 @@ class RoleThread(ABC):
         self._raise_if_halted()
         return records
 
+    def rest(self, pause_s: float) -> list[Offered]:
+        """As ``news``, but after a pause that no news shortens: what was tried just now did not work."""
+        self._stopping.wait(pause_s)
+        return self.news(0)
+
+    def read_to_end(self, records: KafkaLog) -> Iterator[LogRecord]:
+        """All records of a log that are there now, from its beginning."""
+        end = records.end_offset()
+        tail = records.tail(records.begin_offset())
+        try:
+            while tail.position < end:
+                self.look()
+                yield from tail.poll(WAIT_S)
+        finally:
+            tail.close()
+
     # ------------------------------------------------------------------------------------------ internals
 
     def _run(self) -> None:
@@ -186,8 +205,14 @@ class RoleThread(ABC):
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
 
     def _beat(self) -> None:
-        while not self._stopping.wait(HEARTBEAT_S):
-            self._tell()
+        """Tell the status each second, and soon after each change of it."""
+        told, silent_s = (-1, ""), 0.0
+        while not self._stopping.wait(LOOK_S):
+            silent_s += LOOK_S
+            now = (self.handled_epoch(), self._status)
+            if now != told or silent_s >= HEARTBEAT_S:
+                told, silent_s = now, 0.0
+                self._tell()
         self._tell()
         self.producer.close()
 

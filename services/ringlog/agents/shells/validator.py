@@ -112,18 +112,11 @@ class ValidatorThread(RoleThread):
         results = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, RESULTS, isolation="read_committed")
         found: list[Result] = []
         try:
-            end = results.end_offset()
-            tail = results.tail(results.begin_offset())
-            try:
-                while tail.position < end:
-                    self.look()
-                    for record in tail.poll(0.5):
-                        try:
-                            found.append(decode_result(record.data))
-                        except WireError as error:
-                            log.warning("unreadable_result", offset=record.offset, why=str(error))
-            finally:
-                tail.close()
+            for record in self.read_to_end(results):
+                try:
+                    found.append(decode_result(record.data))
+                except WireError as error:
+                    log.warning("unreadable_result", offset=record.offset, why=str(error))
         finally:
             results.close()
         return found

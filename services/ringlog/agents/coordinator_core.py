@@ -1,0 +1,168 @@
+"""What the coordinator asks for: the next step of operations and of CDC generations, as soon as its conditions hold.
+
+A pure function of the state, the nodes' acknowledgements, how far the change topics are published, and the clock. Every
+candidate is tried with the rule that the fold will apply (``decide``); only what would be accepted is proposed, so a
+gate that is not met costs nothing, and a mistaken proposal could not advance anything either.
+
+Request ids are a function of subject, step, ``since_epoch`` and command: an instance that takes over asks for the same
+under the same id, and after a rejection the same step is asked for under a newer one.
+
+The clock decides when to look again and where a new generation starts, never whether that is safe: the rule on horizons
+does. Live writers lower their horizons while a generation is prepared, so the coordinator waits a little for that; a
+dead writer's horizon is simply passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ringlog.kernel.commands.model import (
+    AdvanceOperation,
+    CloseCdcGeneration,
+    Command,
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    StreamReport,
+    Witness,
+)
+from ringlog.kernel.decide import decide
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.generations.describe import current, generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.operations.stages import in_flight, next_stage
+from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, Operation, in_order
+from ringlog.kernel.values import Epoch, GenerationId, Micros
+from ringlog.wire.commands import encode_command
+from ringlog.wire.ids import derived_request_id
+from ringlog.wire.records import NodeAck
+
+ROLE = "coordinator"
+PATIENCE_US: Micros = 3_000_000
+"""How long to wait for live writers to lower their horizons before the generation starts above them."""
+
+_ABOVE_ALL = "ffffffff-ffff-7fff-bfff-ffffffffffff"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an instance knows.
+
+    ``acks`` by node id; ``published``: the last epoch whose changes are in the change topics; ``complete_since``: when
+    it first saw the data of ``prepared_in_full`` complete (0: long ago, so there is nothing to be patient for).
+    """
+
+    state: ClusterState
+    acks: Mapping[str, NodeAck]
+    published: Epoch
+    now: Micros
+    complete_since: Micros = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A command to submit until it is answered, under this id."""
+
+    command: Command
+    request_id: str
+    since_epoch: Epoch
+
+
+def propose(known: Known) -> tuple[Proposal, ...]:
+    """All that can go on now, in the order in which to ask."""
+    steps = [*_operation_steps(known), *_generation_steps(known)]
+    return tuple(_proposal(known.state, subject, command) for subject, command in steps)
+
+
+def prepared_in_full(state: ClusterState) -> GenerationId | None:
+    """The prepared generation of which every part is there."""
+    prepared = state.prepared
+    return prepared.id if prepared is not None and 0 < prepared.parts == len(prepared.received) else None
+
+
+def awaits_publication(state: ClusterState) -> bool:
+    """True while the last generation is committed and its publication not yet recorded: look often."""
+    last = current(state)
+    return last is not None and last.published is None
+
+
+Steps = Iterator[tuple[str, Command]]
+"""(subject, command)."""
+
+
+def _operation_steps(known: Known) -> Steps:
+    for operation in in_flight(known.state):
+        stage = next_stage(operation)
+        assert stage is not None, "an operation in flight has a next stage"
+        command = AdvanceOperation(operation.id, stage, _witnesses(known), _reports(known, operation))
+        if _accepted(known.state, command):
+            yield operation.id, command
+
+
+def _witnesses(known: Known) -> tuple[Witness, ...]:
+    """Acknowledgements of registered nodes; none of them counts beyond the state that it is shown to."""
+    state = known.state
+    return tuple(
+        Witness(node, min(ack.applied, state.epoch), min(ack.drained, state.epoch))
+        for node, ack in sorted(known.acks.items())
+        if node in state.nodes and ack.cluster_id == state.cluster_id
+    )
+
+
+def _reports(known: Known, operation: Operation) -> tuple[StreamReport, ...]:
+    ack = known.acks.get(operation.node)
+    reports = ack.reports if ack is not None and ack.cluster_id == known.state.cluster_id else ()
+    mine = [report for report in reports if report.operation == operation.id and report.node == operation.node]
+    return tuple(mine[-1:])
+
+
+def _generation_steps(known: Known) -> Steps:
+    state = known.state
+    yield from _preparation_steps(known)
+    last = current(state)
+    if last is not None and last.published is None and known.published >= last.committed:
+        yield last.id, PublishCdcGeneration(last.id)
+    oldest = next((other for other in state.generations if other.closed is None), None)
+    if oldest is not None and _accepted(state, CloseCdcGeneration(oldest.id)):
+        yield oldest.id, CloseCdcGeneration(oldest.id)
+
+
+def _preparation_steps(known: Known) -> Steps:
+    """The parts that are missing, or differ since the owners changed; when all are there, the commit."""
+    wanted = to_prepare(known.state)
+    if wanted is None:
+        return
+    generation, seed = wanted
+    ranges = generate_for(known.state, seed)
+    parts = parts_of(generation, ranges)
+    prepared = known.state.prepared
+    received = dict(prepared.received) if prepared is not None and prepared.parts == len(parts) else {}
+    missing = [part for part in parts if received.get(part.part) != part.ranges]
+    yield from ((generation, part) for part in missing)
+    if not missing:
+        yield from _commit(known, generation, ranges_digest(ranges))
+
+
+def _commit(known: Known, generation: GenerationId, digest: str) -> Steps:
+    state = known.state
+    last = current(state)
+    soonest = known.now + setting(state, "cdc_generation_lead_us")
+    horizon = max((writer.horizon for _, writer in in_order(state.writers)), default=0)
+    if horizon >= soonest and known.now - known.complete_since < PATIENCE_US:
+        return
+    previous = last.timestamp if last is not None else 0
+    command = CommitCdcGeneration(generation, max(soonest, horizon + 1, previous + 1), digest)
+    if _accepted(state, command):
+        yield generation, command
+
+
+def _accepted(state: ClusterState, command: Command) -> bool:
+    return isinstance(decide(state, command, Context(state.epoch + 1, _ABOVE_ALL, state.time)), Accepted)
+
+
+def _proposal(state: ClusterState, subject: str, command: Command) -> Proposal:
+    kind, version, payload = encode_command(command)
+    step = command.to if isinstance(command, AdvanceOperation) else kind
+    digest = command_digest(kind, version, payload)
+    return Proposal(command, derived_request_id(ROLE, subject, step, state.epoch, digest), state.epoch)

@@ -1,0 +1,101 @@
+"""All agents of a cluster on one machine: one process per role, started again when it ends, until told to stop.
+
+A process that crashed, or was superseded and will now stand by, comes back after a pause that doubles up to
+``PAUSE_MAX_S`` and is short again once a process has lived for a while. One that halted stays down: starting it again
+would not help, an operator must look. SIGTERM and SIGINT stop all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED
+from ringlog.agents.worker import PARENT_VARIABLE, ROLES
+from ringlog.runtime.settings import Settings
+
+PAUSE_MIN_S = 0.5
+PAUSE_MAX_S = 10.0
+STEADY_S = 30.0
+LOOK_S = 0.1
+STOP_S = 15.0
+
+_NAMES = {STOPPED: "stopped", CRASHED: "crashed", SUPERSEDED: "was superseded", HALTED: "halted"}
+
+
+@dataclass(slots=True)
+class _Child:
+    """A role's process, or when to start the next one (seconds, monotonic); ``halted``: never."""
+
+    role: str
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    start_at: float = 0.0
+    pause_s: float = PAUSE_MIN_S
+    halted: bool = False
+
+
+def supervise(settings: Settings, roles: tuple[str, ...] = tuple(ROLES)) -> int:
+    """Run the roles until SIGTERM or SIGINT; returns 0, or 4 if one of them had halted."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    children = [_Child(role) for role in roles]
+    try:
+        while not stopping.wait(LOOK_S) and not all(child.halted for child in children):
+            for child in children:
+                _look(child, settings)
+    finally:
+        _stop(children)
+    return HALTED if any(child.halted for child in children) else STOPPED
+
+
+def _look(child: _Child, settings: Settings) -> None:
+    now = time.monotonic()
+    if child.process is None:
+        if not child.halted and now >= child.start_at:
+            child.process = subprocess.Popen([sys.executable, "-m", "ringlog.agents", child.role], env=_env(settings))
+            child.started = now
+            _say(f"{child.role} started, process {child.process.pid}")
+        return
+    code = child.process.poll()
+    if code is None:
+        return
+    child.process = None
+    what = _NAMES.get(code, f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")
+    if code == HALTED:
+        child.halted = True
+        _say(f"{child.role} {what} and stays down; its last line says why")
+        return
+    child.pause_s = PAUSE_MIN_S if now - child.started >= STEADY_S else min(child.pause_s * 2, PAUSE_MAX_S)
+    child.start_at = now + child.pause_s
+    _say(f"{child.role} {what}; again in {child.pause_s:.1f} s")
+
+
+def _stop(children: list[_Child]) -> None:
+    running = [child.process for child in children if child.process is not None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + STOP_S
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    _say("all stopped")
+
+
+def _env(settings: Settings) -> dict[str, str]:
+    """The settings as the child reads them."""
+    values = {f"RINGLOG_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
+    return os.environ | values | {PARENT_VARIABLE: str(os.getpid())}
+
+
+def _say(text: str) -> None:
+    print(f"agents: {text}", flush=True)
