@@ -31,7 +31,8 @@ def problems(today: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str,
         return (f"no schema: {error}",)
     found = []
     for what, reader, writer in (("cannot read the earlier", new, old), ("cannot be read by the earlier", old, new)):
-        result = ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
+        checker: Any = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
+        result = checker.get_compatibility(reader, writer)
         if result.compatibility is not SchemaCompatibilityType.compatible:
             found.append(f"{what}: {'; '.join(sorted(result.messages))} at {', '.join(sorted(result.locations))}")
     found += _differences(today, earlier, today["name"], _types(today), _types(earlier))

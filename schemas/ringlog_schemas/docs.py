@@ -1,6 +1,7 @@
-"""The reference page of the schemas, made from the schemas: ``python -m ringlog_schemas.docs > docs/reference/schemas.md``.
+"""The reference page of the schemas, made from the schemas by ``python -m ringlog_schemas.docs``.
 
-The text comes from the ``doc`` attributes; a test keeps the committed page equal to what this prints.
+Its output is ``docs/reference/schemas.md``. The text comes from the ``doc`` attributes; a test keeps the committed page
+equal to what this prints.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ _INTRODUCTION = """\
 
 <!-- Made by `python -m ringlog_schemas.docs`; do not edit. -->
 
-Everything that Ringlog writes to Kafka is one of these Avro records. Values travel as **single objects**: the two bytes
-`C3 01`, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), the plain Avro binary body. The one
-exception is a command inside a log entry or a request: a plain body, its schema named by kind and version beside it.
+Everything that Ringlog writes to Kafka is one of these Avro records. Values travel as **single objects**: the two
+bytes `C3 01`, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), the plain Avro binary
+body. The one exception is a command inside a log entry or a request: a plain body, its schema named by kind and
+version beside it.
 
 How a consumer gets the schema of a fingerprint:
 
-* **from Kafka**: the compacted topic `<cluster>.schemas` has one record a schema: key = fingerprint as 16 hex digits in
-  UTF-8 (most significant digit first), value = the schema as JSON. Any Kafka client with any Avro library can read it;
-* **from the wheel**: the package `ringlog_schemas` holds the files; `ringlog_schemas.by_fingerprint()` finds one,
+* from Kafka**: the compacted topic `<cluster>.schemas` has one record a schema: key = fingerprint as 16 hex digits
+  in UTF-8 (most significant digit first), value = the schema as JSON. Any Kafka client with any Avro library can
+  read it;
+* from the wheel**: the package `ringlog_schemas` holds the files; `ringlog_schemas.by_fingerprint()` finds one,
   `ringlog_schemas.published()` lists the pairs of the topic;
-* **from the repository**: `schemas/ringlog_schemas/<family>/<Record>.avsc`. Every file is complete in itself.
+* from the repository**: `schemas/ringlog_schemas/<family>/<Record>.avsc`. Every file is complete in itself.
 
-Versions: `v1/`, `v2/`, ... hold the frozen copies of released schemas; data written with any of them stays readable. A
-schema must be FULL_TRANSITIVE compatible with all frozen versions of it: fields come with a default, symbols of enums are
-only added at the end, types stay. The envelope `ringlog.log.LogEntry` and a released version of a command never change.
+Versions: `v1/`, `v2/`, ... hold the frozen copies of released schemas; data written with any of them stays
+readable. A schema must be FULL_TRANSITIVE compatible with all frozen versions of it: fields come with a default,
+symbols of enums are only added at the end, types stay. The envelope `ringlog.log.LogEntry` and a released version
+of a command never change.
 """
 
 _TITLES = {

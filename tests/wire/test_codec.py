@@ -1,0 +1,148 @@
+"""Single objects: whose schema they name decides how they are read."""
+
+import copy
+import json
+import pickle
+
+import pytest
+
+from ringlog.wire.binary import Layout
+from ringlog.wire.codec import decode, encode, layout, learn
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import (
+    CdcRow,
+    Cell,
+    DeadLetter,
+    Mutation,
+    Result,
+    decode_cdc_row,
+    decode_dead_letter,
+    decode_mutation,
+    decode_request,
+    decode_result,
+    encode_cdc_row,
+    encode_dead_letter,
+    encode_mutation,
+    encode_result,
+)
+from ringlog.wire.single_object import header, split
+from ringlog_schemas import catalog, current, fingerprint_of
+
+UUID = "0190a5dc-ac96-774b-bcce-b302099a8057"
+MUTATION = Mutation(
+    UUID, None, "flights", "by_plane", 17, None, "INSERT", (b"N1",), (b"a", None), (Cell("x", b"1"), Cell("y", None))
+)
+ROW = CdcRow(
+    bytes(16), 5, bytes(range(16)), 0, 2, 60, True, "ks", "t", None, "c.mutations", 3, 99, 17, (b"N1",), (), (), ("z",)
+)
+LETTER = DeadLetter("null_partition_key", "no key", "c.mutations", 3, 99, 17, None, b"\xff", "w1", 12)
+RESULT = Result(UUID, "ab", "rejected", 4, "bad_field", "name: too long", 2, "v1", 3)
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "value"),
+    [
+        (encode_mutation, decode_mutation, MUTATION),
+        (encode_cdc_row, decode_cdc_row, ROW),
+        (encode_dead_letter, decode_dead_letter, LETTER),
+        (encode_result, decode_result, RESULT),
+    ],
+)
+def test_values_come_back(write, read, value):
+    assert read(write(value)) == value
+
+
+def test_the_header_is_marker_and_little_endian_fingerprint():
+    data = encode_mutation(MUTATION)
+    fingerprint = current()["ringlog.mutations.Mutation"].fingerprint
+    assert data[:10] == b"\xc3\x01" + fingerprint.to_bytes(8, "little") == header(fingerprint)
+    assert split(data) == (fingerprint, data[10:])
+
+
+def test_another_record_is_refused_by_name():
+    with pytest.raises(WireError, match=r"wrong_record: ringlog\.mutations\.Mutation"):
+        decode_request(encode_mutation(MUTATION))
+
+
+def test_an_unknown_fingerprint_is_named():
+    with pytest.raises(WireError, match="unknown_fingerprint: 00000000deadbeef"):
+        decode(header(0xDEADBEEF) + b"\x00")
+
+
+def test_an_unknown_record_is_named():
+    with pytest.raises(WireError, match=r"unknown_record: ringlog\.x\.Y"):
+        encode("ringlog.x.Y", {})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Mutation("no uuid", None, "k", "t", 1, None, "INSERT", (), (), ()),
+        Mutation(UUID.upper(), None, "k", "t", 1, None, "INSERT", (), (), ()),
+        Mutation(None, None, "k", "t", 1, None, "UPSERT", (), (), ()),
+        Mutation(None, None, "k", "t", 2**63, None, "INSERT", (), (), ()),
+        Mutation(None, None, "k\ud800", "t", 1, None, "INSERT", (), (), ()),
+        Mutation(None, None, "k", "t", 1, None, "INSERT", ("text",), (), ()),
+        Mutation(None, None, "k", "t", "1", None, "INSERT", (), (), ()),
+        Mutation(None, None, "k", "t", 1, None, "INSERT", None, (), ()),
+    ],
+)
+def test_what_does_not_fit_is_not_written(value):
+    with pytest.raises(WireError):
+        encode_mutation(value)
+
+
+@pytest.mark.parametrize("record", [{}, {"role": "r"}, {"more": 1}])
+def test_missing_and_unknown_fields_are_refused(record):
+    for strict in (True, False):
+        with pytest.raises(WireError, match="not_encodable"):
+            encode("ringlog.agents.AgentStatus", record, strict=strict)
+
+
+def later_mutation():
+    """A made-up later version: a symbol and a field more, a field with a default less."""
+    schema = copy.deepcopy(dict(catalog()["ringlog.mutations.Mutation"]))
+    schema["fields"] = [field for field in schema["fields"] if field["name"] != "ttl"]
+    schema["fields"].append({"name": "verdict", "type": "string", "default": "", "doc": "Accepted by."})
+    next(f for f in schema["fields"] if f["name"] == "operation")["type"]["symbols"].append("RANGE_DELETE")
+    return schema
+
+
+def test_a_later_versions_record_is_read_once_its_schema_is_learned():
+    schema = later_mutation()
+    record = {
+        "mutation_id": None,
+        "cluster_id": None,
+        "keyspace": "k",
+        "table": "t",
+        "timestamp": 1,
+        "operation": "RANGE_DELETE",
+        "partition_key": [b"x"],
+        "clustering_key": [],
+        "cells": [],
+        "verdict": "n1",
+    }
+    data = header(fingerprint_of(schema)) + Layout(schema).encode(record)
+    with pytest.raises(WireError, match="unknown_fingerprint"):
+        decode_mutation(data)
+    assert learn(json.dumps(schema)) == fingerprint_of(schema)
+    assert decode_mutation(data) == Mutation(None, None, "k", "t", 1, None, "UNKNOWN", (b"x",), (), ())
+    with pytest.raises(WireError, match="trailing_bytes"):
+        decode_mutation(data + b"\x00")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", '"string"', "{}", '{"type": "record", "name": "X"}'])
+def test_what_is_no_schema_is_not_learned(text):
+    with pytest.raises(WireError, match="bad_schema"):
+        learn(text)
+
+
+def test_learning_a_known_schema_changes_nothing():
+    known = catalog()["ringlog.requests.Request"]
+    learn(json.dumps(dict(known)))
+    assert layout("ringlog.requests.Request").schema == known
+
+
+def test_the_error_survives_a_process_boundary():
+    error = pickle.loads(pickle.dumps(WireError("code", "field", "rule")))
+    assert (error.code, error.field, error.rule, str(error)) == ("code", "field", "rule", "code: field: rule")

@@ -1,0 +1,114 @@
+"""Entries and commands: what is authored is what is read, and what cannot be read is a value."""
+
+import pytest
+
+from ringlog.kernel.commands.model import COMMANDS, VERSIONS, InitializeCluster, Join, Noop
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
+from ringlog.wire.codec import encode
+from ringlog.wire.commands import decode_command, encode_command
+from ringlog.wire.entries import author_entry, decode_entry, encode_entry
+from ringlog.wire.errors import WireError
+from ringlog_schemas import VERSION, current
+
+CLUSTER, STATE, BEFORE, REQUEST = (f"0190a5dc-ac96-774b-bcce-b302099a805{n}" for n in range(4))
+
+
+def authored(command, previous=BEFORE):
+    return author_entry(CLUSTER, STATE, previous, REQUEST, 7, "me", 1_700_000_000_000_000, command)
+
+
+@pytest.mark.parametrize("previous", [BEFORE, None])
+@pytest.mark.parametrize("command", [Noop(), InitializeCluster("c", (("a", 1),)), Join("n", (-1, 2), b"x" * 16)])
+def test_an_entry_comes_back(command, previous):
+    made = authored(command, previous)
+    assert decode_entry(made.data) == made.entry
+    assert made.entry.digest == command_digest(*encode_command(command))
+
+
+def test_every_command_class_has_a_schema_of_its_version():
+    schemas = {s.name: s.json[VERSION] for s in current().values() if s.family == "commands"}
+    assert schemas == VERSIONS
+    assert sorted(schemas) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("field", range(4))
+def test_an_id_that_is_no_uuid_is_not_written(field):
+    ids = [CLUSTER, STATE, BEFORE, REQUEST]
+    ids[field] = "head"
+    with pytest.raises(WireError, match="bad_uuid: 'head'"):
+        author_entry(*ids, 7, "me", 1, Noop())
+
+
+def test_a_command_with_a_value_of_another_type_is_not_written():
+    with pytest.raises(WireError, match=r"not_encodable: ringlog\.commands\.Join"):
+        authored(Join("n", ("1",), b""))
+
+
+def entry_with(kind, version, payload):
+    made = authored(Noop()).entry
+    changed = Entry(
+        made.cluster_id,
+        made.state_id,
+        made.prev_state_id,
+        made.request_id,
+        made.since_epoch,
+        made.submitter,
+        made.at,
+        kind,
+        version,
+        made.digest,
+        made.command,
+    )
+    return decode_entry(encode_entry(changed, payload))
+
+
+@pytest.mark.parametrize(("kind", "version"), [("MigrateTablets", 1), ("Join", 2), ("Join", 0), ("", 1), ("Join", -1)])
+def test_a_kind_or_version_of_another_release_is_unknown(kind, version):
+    entry = entry_with(kind, version, b"whatever")
+    assert entry.command == UnknownCommand(kind, version)
+    assert entry.digest == command_digest(kind, version, b"whatever")
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x02", b"\x02n\x02\x02", b"\xff" * 40])
+def test_a_payload_that_is_no_command_is_undecodable(payload):
+    entry = entry_with("Join", 1, payload)
+    assert isinstance(entry.command, Undecodable)
+    assert "ringlog.commands.Join" in entry.command.detail
+
+
+def test_a_payload_with_bytes_behind_it_is_undecodable():
+    _, _, payload = encode_command(Join("n", (1,), b""))
+    found = decode_command("Join", 1, payload + b"\x00")
+    assert isinstance(found, Undecodable)
+    assert "trailing_bytes" in found.detail
+
+
+def test_a_payload_in_another_encoding_is_undecodable():
+    """Equal commands have equal digests only if a command has one encoding."""
+    found = decode_command("Join", 1, b"\x02n" + b"\x02\x02\x02\x04\x00" + b"\x00")
+    assert isinstance(found, Undecodable)
+    assert "not_canonical" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"", "not_single_object"),
+        (b"\xc3\x01", "not_single_object"),
+        (b"\x00" * 40, "not_single_object"),
+        (b"\xc3\x01" + b"\x00" * 40, "unknown_fingerprint"),
+        (authored(Noop()).data[:-1], "not_decodable"),
+        (authored(Noop()).data + b"\x00", "trailing_bytes"),
+        (authored(Noop()).data[:10], "not_decodable"),
+    ],
+)
+def test_bytes_that_are_no_entry_are_unreadable(data, word):
+    found = decode_entry(data)
+    assert isinstance(found, Unreadable)
+    assert word in found.detail
+
+
+def test_another_record_on_the_log_is_unreadable():
+    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3}
+    assert isinstance(decode_entry(encode("ringlog.agents.AgentStatus", status)), Unreadable)

@@ -1,0 +1,121 @@
+"""Ids: always above, never twice, and exact in what they hold."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.wire.draw import SeededDraw, SystemDraw, draw_uuid
+from ringlog.wire.errors import WireError
+from ringlog.wire.ids import derived_request_id, new_request_id, new_state_id, time_of, timeuuid
+from ringlog.wire.partitions import cdc_partition, dead_letter_key, mutation_key, mutation_partition
+
+NOW = 1_700_000_000_123_456
+clocks = st.integers(-(2**62), 2**62)
+entropies = st.binary(min_size=8, max_size=16)
+
+
+@given(clocks, entropies)
+def test_a_fresh_id_is_a_version_7_uuid(now, entropy):
+    found = uuid.UUID(new_state_id(None, now, entropy))
+    assert (found.version, found.variant) == (7, uuid.RFC_4122)
+    assert uuid.UUID(new_request_id(now, entropy)) == found
+
+
+def test_a_fresh_id_holds_the_milliseconds_and_their_fraction():
+    number = uuid.UUID(new_state_id(None, NOW, bytes(8))).int
+    assert number >> 80 == NOW // 1000
+    assert (number >> 64) & 0xFFF == 456 * 4096 // 1000
+
+
+@given(st.lists(st.tuples(st.integers(NOW - 3, NOW + 3), entropies), min_size=1, max_size=30))
+def test_state_ids_ascend_whatever_the_clock_does(ticks):
+    previous = None
+    for now, entropy in ticks:
+        following = new_state_id(previous, now, entropy)
+        assert previous is None or following > previous
+        assert uuid.UUID(following).version == 7
+        previous = following
+
+
+@given(st.uuids(), clocks, entropies)
+def test_a_state_id_is_above_any_uuid_that_leaves_room(previous, now, entropy):
+    if previous.int >> 80 == 2**48 - 1:
+        return
+    assert new_state_id(str(previous), now, entropy) > str(previous)
+
+
+def test_the_fraction_overflows_into_the_next_millisecond():
+    full = "018bcfe5-687b-7fff-bfff-ffffffffffff"
+    assert new_state_id(full, 0, bytes(8)) == "018bcfe5-687c-7000-8000-000000000000"
+
+
+def test_an_id_of_a_greater_version_is_passed_by_the_next_millisecond():
+    assert new_state_id("018bcfe5-687b-f123-8000-000000000000", 0, bytes(8)) == "018bcfe5-687c-7000-8000-000000000000"
+
+
+def test_the_greatest_id_has_none_above():
+    with pytest.raises(WireError, match="no_id_above"):
+        new_state_id("ffffffff-ffff-ffff-ffff-ffffffffffff", NOW, bytes(8))
+
+
+def test_too_little_entropy_is_refused():
+    with pytest.raises(WireError, match="too_little_entropy"):
+        new_request_id(NOW, bytes(7))
+
+
+def test_derived_ids_are_a_function_of_their_parts():
+    ids = {
+        derived_request_id("join-7", "prepared", 9),
+        derived_request_id("join-7", "prepared", 10),
+        derived_request_id("join-7", "prepared9"),
+        derived_request_id("join-7prepared", 9),
+        derived_request_id("join-7", "prepared", "9"),
+        derived_request_id("join", "-7prepared", 9),
+    }
+    assert len(ids) == 6
+    assert derived_request_id("join-7", "prepared", 9) in ids
+    assert {uuid.UUID(found).version for found in ids} == {8}
+
+
+@given(st.integers(-(2**53), 2**56), st.binary())
+def test_a_time_uuid_holds_its_timestamp_exactly(timestamp, identity):
+    found = timeuuid(timestamp, identity)
+    parsed = uuid.UUID(bytes=found)
+    assert time_of(found) == timestamp
+    assert (parsed.version, parsed.variant) == (1, uuid.RFC_4122)
+    assert parsed.time == timestamp * 10 + 0x01B21DD213814000
+    assert timeuuid(timestamp, identity) == found
+    assert timeuuid(timestamp, identity + b"x")[8:] != found[8:]
+
+
+def test_the_worked_time_uuid():
+    assert str(uuid.UUID(bytes=timeuuid(NOW, b""))).startswith("04c29680-833b-11ee-")
+
+
+@pytest.mark.parametrize("timestamp", [2**57, -(2**57)])
+def test_a_timestamp_that_a_time_uuid_cannot_hold_is_refused(timestamp):
+    with pytest.raises(WireError, match="bad_timestamp"):
+        timeuuid(timestamp, b"")
+
+
+@pytest.mark.parametrize("data", [b"", bytes(15), bytes(16), bytes(6) + b"\x41" + bytes(9)])
+def test_other_bytes_are_no_time_uuid(data):
+    with pytest.raises(WireError, match="bad_timeuuid"):
+        time_of(data)
+
+
+def test_keys_and_partitions():
+    assert mutation_key("flights", "by_plane", b"N1") == b"flights.by_plane\x00N1"
+    assert dead_letter_key("c.mutations", 3, 99) == b"c.mutations/3/99"
+    assert mutation_partition(b"123456789", 2**32) == cdc_partition(b"123456789", 2**32) == 0xCBF43926
+    assert {cdc_partition(bytes([n]) * 16, 8) for n in range(200)} == set(range(8))
+
+
+def test_a_seeded_draw_repeats_and_a_system_draw_does_not():
+    one, two = SeededDraw(b"s"), SeededDraw(b"s")
+    assert [one.take(n) for n in (1, 100, 0, 8)] == [two.take(n) for n in (1, 100, 0, 8)]
+    assert SeededDraw(b"s").take(16) != SeededDraw(b"t").take(16)
+    assert SystemDraw().take(16) != SystemDraw().take(16)
+    assert uuid.UUID(draw_uuid(one)).version == 4

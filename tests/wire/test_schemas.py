@@ -1,0 +1,241 @@
+"""The catalogue: complete files, one meaning a name, fingerprints as Avro for Java has them, versions that fit."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from avro.schema import make_avsc_object
+from fastavro import parse_schema
+from fastavro.schema import to_parsing_canonical_form
+
+from ringlog_schemas import by_fingerprint, catalog, current, fingerprint_of, frozen, frozen_versions, published
+from ringlog_schemas.catalogue import Schema
+from ringlog_schemas.compatibility import frozen_problems, history_problems, problems
+from ringlog_schemas.docs import page
+from tests.wire.strategies import named_types
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "testdata" / "golden"
+NAMES = sorted(catalog())
+
+
+def every_type(schema):
+    """Each part of a schema, itself included."""
+    yield schema
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from every_type(branch)
+    elif isinstance(schema, dict):
+        for field in schema.get("fields", ()):
+            yield from every_type(field["type"])
+        if "items" in schema:
+            yield from every_type(schema["items"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_complete_in_itself(name):
+    text = json.dumps(catalog()[name])
+    assert make_avsc_object(json.loads(text)).fullname == name
+    assert parse_schema(json.loads(text))["name"] == name
+
+
+def test_a_shared_type_is_the_same_in_all_files():
+    seen = {}
+    for name, schema in catalog().items():
+        for inner, definition in named_types(schema).items():
+            assert seen.setdefault(inner, definition) == definition, f"{inner} in {name} differs"
+    assert "ringlog.Uuid" in seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_is_documented(name):
+    for part in every_type(catalog()[name]):
+        if isinstance(part, dict) and part["type"] != "array":
+            assert part["doc"], part["name"]
+            assert all(field["doc"].endswith(".") for field in part.get("fields", ())), part["name"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_int_stands_only_directly_in_the_record(name):
+    """The range of an ``int`` is checked there; fastavro writes one of any size."""
+    schema = catalog()[name]
+    direct = sum(field["type"] == "int" for field in schema["fields"])
+    assert sum(part == "int" for part in every_type(schema)) == direct
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_items_of_arrays_take_bytes(name):
+    """An item of no bytes would let a few bytes announce an array of any length."""
+    for part in every_type(catalog()[name]):
+        if isinstance(part, dict) and part["type"] == "array":
+            assert part["items"] != "null"
+            assert part["items"] if isinstance(part["items"], str | list) else part["items"].get("fields", True)
+
+
+def test_fingerprints_are_those_of_avro_for_java():
+    """``fingerprints.txt`` was made by ``SchemaNormalization.parsingFingerprint64`` of Avro 1.12.0 for Java."""
+    lines = (GOLDEN / "fingerprints.txt").read_text().splitlines()
+    expected = {name: text for text, name in (line.split() for line in lines if not line.startswith("#"))}
+    assert {name: schema.hex for name, schema in frozen(1).items()} == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_avro_and_fastavro_agree_on_the_fingerprint(name):
+    """Where no fixed type is used twice: there ``avro`` 1.12 writes it out again, against the specification."""
+    schema = dict(catalog()[name])
+    form = make_avsc_object(schema).canonical_form
+    repeated = form.count('"type":"fixed"') > len({n for n, t in named_types(schema).items() if t["type"] == "fixed"})
+    assert (form == to_parsing_canonical_form(schema)) is not repeated
+    if not repeated:
+        own = make_avsc_object(schema).fingerprint("CRC-64-AVRO")
+        assert int.from_bytes(own, "little") == current()[name].fingerprint
+
+
+def test_the_null_schema_has_the_fingerprint_of_the_specification():
+    assert make_avsc_object("null").fingerprint("CRC-64-AVRO").hex() == "8a8f25cce724dd63"
+
+
+def test_published_schemas_resolve_their_keys():
+    pairs = published()
+    assert len(pairs) == len(by_fingerprint())
+    for key, text in pairs:
+        assert f"{fingerprint_of(json.loads(text)):016x}" == key
+
+
+def test_the_reference_page_is_current():
+    """Made by ``python -m ringlog_schemas.docs > docs/reference/schemas.md``."""
+    assert (ROOT / "docs" / "reference" / "schemas.md").read_text(encoding="utf-8") == page()
+
+
+# ---------------------------------------------------------------------------------------------------- versions
+
+
+def test_today_fits_every_frozen_version():
+    assert frozen_versions()[0] == 1
+    assert history_problems() == ()
+
+
+def changed(name, change):
+    """Problems of the frozen schema ``name`` with ``change`` made to a copy of it."""
+    earlier = frozen(1)[name]
+    json_copy = copy.deepcopy(dict(earlier.json))
+    change(json_copy)
+    return frozen_problems(Schema(name, json_copy, fingerprint_of(json_copy)), earlier)
+
+
+def field(schema, name):
+    return next(item for item in schema["fields"] if item["name"] == name)
+
+
+def add_field(**extra):
+    return lambda schema: schema["fields"].append({"name": "more", "doc": "More.", **extra})
+
+
+def drop_field(name):
+    return lambda schema: schema["fields"].remove(field(schema, name))
+
+
+def set_type(name, new):
+    return lambda schema: field(schema, name).update(type=new)
+
+
+def rename_symbol(schema):
+    field(schema, "operation")["type"]["symbols"][0] = "UPSERT"
+
+
+def swap_symbols(schema):
+    field(schema, "operation")["type"]["symbols"][:2] = ["UPDATE", "INSERT"]
+
+
+def add_symbol(schema):
+    field(schema, "operation")["type"]["symbols"].append("RANGE_DELETE")
+
+
+def drop_enum_default(schema):
+    del field(schema, "operation")["type"]["default"]
+
+
+def widen_cells(schema):
+    cell = field(schema, "cells")["type"]["items"]
+    cell["fields"].append({"name": "ttl", "type": ["null", "long"], "default": None, "doc": "Seconds."})
+
+
+def change_in_cells(schema):
+    field(schema, "cells")["type"]["items"]["fields"][0]["type"] = "bytes"
+
+
+MUTATION = "ringlog.mutations.Mutation"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        add_field(type="long", default=0),
+        add_field(type=["null", "string"], default=None),
+        drop_field("ttl"),
+        add_symbol,
+        widen_cells,
+        lambda schema: schema.update(doc="Other words."),
+    ],
+    ids=["field-with-default", "nullable-field", "drop-field-with-default", "symbol", "inner-field", "words"],
+)
+def test_a_compatible_version_passes(change):
+    assert changed(MUTATION, change) == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        add_field(type="long"),
+        drop_field("timestamp"),
+        drop_field("cells"),
+        set_type("timestamp", "string"),
+        set_type("timestamp", "int"),
+        set_type("keyspace", "bytes"),
+        set_type("ttl", ["null", "string"]),
+        lambda schema: (set_type("ttl", "long")(schema), field(schema, "ttl").pop("default")),
+        rename_symbol,
+        swap_symbols,
+        drop_enum_default,
+        change_in_cells,
+        lambda schema: schema.update(name="Change"),
+        lambda schema: field(schema, "mutation_id")["type"][1].update(size=8),
+        add_field(type=["long", "null"], default=0),
+        lambda schema: field(schema, "timestamp").update(name="written_at"),
+    ],
+    ids=[
+        "field-without-default",
+        "drop-field-without-default",
+        "drop-array",
+        "long-to-string",
+        "long-to-int",
+        "string-to-bytes",
+        "branch-changed",
+        "null-removed",
+        "symbol-renamed",
+        "symbols-swapped",
+        "enum-default-removed",
+        "inner-type",
+        "renamed",
+        "fixed-size",
+        "union-without-null-first",
+        "field-renamed",
+    ],
+)
+def test_an_incompatible_version_fails(change):
+    assert changed(MUTATION, change)
+
+
+def test_the_envelope_may_not_even_change_compatibly():
+    assert changed("ringlog.log.LogEntry", add_field(type="long", default=0))
+
+
+def test_a_released_command_changes_only_as_a_new_version():
+    addition = add_field(type="long", default=0)
+    assert changed("ringlog.commands.Join", addition)
+    assert not changed("ringlog.commands.Join", lambda s: (addition(s), s.update({"ringlog.version": 2})))
+
+
+def test_what_is_no_schema_is_a_problem():
+    assert problems({"type": "record", "name": "X", "namespace": "ringlog"}, frozen(1)[MUTATION].json)
