@@ -245,7 +245,7 @@ def test_what_is_written_is_read_back(kind, data):
         command = replace(command, settings=tuple(sorted(dict(command.settings).items())))
     if kind == "CreateKeyspace":
         command = replace(command, replication=replace(command.replication, strategy="simple"))
-    assert read(to_json(STATE, command)) == command
+    assert read(to_json(EMPTY_STATE, command), EMPTY_STATE) == command
 
 
 def test_nodes_are_written_by_name():

@@ -1,0 +1,44 @@
+"""The change topics: records of ``kernel.changes`` to keys and values, and back.
+
+A value is a single object of ``ringlog.changes.<Class>``, the key is text in UTF-8; a record without value (the key is
+gone) has no value on the wire either. Fields are those of the dataclasses, name by name.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, get_args
+
+from ringlog.kernel.changes import Change, ChangeRecord
+from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.errors import WireError
+from ringlog.wire.mapping import Mapper
+
+CHANGES: dict[str, type[Any]] = {f"ringlog.changes.{cls.__name__}": cls for cls in get_args(Change)}
+"""Full name to class."""
+
+
+@cache
+def mapper(full_name: str) -> Mapper[Any]:
+    """The converter between a change's class and its schema."""
+    return Mapper(CHANGES[full_name], layout(full_name))
+
+
+def encode_change(value: Change) -> bytes:
+    """The bytes of a value; ``WireError`` if it does not fit its schema."""
+    full_name = f"ringlog.changes.{type(value).__name__}"
+    return encode(full_name, mapper(full_name).to_record(value), strict=False)
+
+
+def decode_change(data: bytes) -> Change:
+    """The value of the bytes; ``WireError`` if they are no change."""
+    full_name, record = decode(data)
+    if full_name not in CHANGES:
+        raise WireError("wrong_record", full_name, "a record of ringlog.changes")
+    value: Change = mapper(full_name).from_record(record)
+    return value
+
+
+def encode_change_record(record: ChangeRecord) -> tuple[str, bytes, bytes | None]:
+    """(suffix of the topic's name, key, value) as they go to Kafka."""
+    return record.topic, record.key.encode(), None if record.value is None else encode_change(record.value)
