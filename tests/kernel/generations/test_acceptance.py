@@ -1,0 +1,91 @@
+"""The acceptance window: its worked table, its edges, an independent reading of the rule, and the fast twin."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ringlog.kernel.generations.acceptance import VERDICTS, Accepted, Refused, accept, accept_many, append_time_us
+
+TABLE = Path(__file__).parents[2] / "testdata" / "acceptance.txt"
+ROWS = [line.split() for line in TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+LEEWAY = 5_000_000
+
+
+def micros(seconds: str) -> int:
+    return int(Decimal(seconds) * 1_000_000)
+
+
+@pytest.mark.parametrize(("now", "timestamp", "verdict"), ROWS)
+def test_worked_cases(now: str, timestamp: str, verdict: str) -> None:
+    found = accept(micros(timestamp), micros(now), (micros("100"), micros("200")), LEEWAY)
+    assert found == (Accepted("AB".index(verdict)) if verdict in "AB" else Refused(verdict))
+
+
+def test_before_any_generation() -> None:
+    assert accept(5, 5, (), LEEWAY) == Refused("no_generation")
+    codes, generation = accept_many(np.array([5, 5_000_006]), 5, (), LEEWAY)
+    assert [VERDICTS[code] for code in codes] == ["no_generation", "timestamp_in_future"]
+    assert generation.tolist() == [-1, -1]
+
+
+def reading(timestamp: int, now: int, starts: tuple[int, ...], leeway: int) -> str | int:
+    """The rule read off its description, generation by generation with their intervals."""
+    ends = dict(enumerate(starts[1:]))
+    operating = [g for g, start in enumerate(starts) if start <= timestamp and timestamp < ends.get(g, timestamp + 1)]
+    if timestamp > now + leeway:
+        return "timestamp_in_future"
+    if not operating:
+        return "no_generation"
+    (mine,) = operating
+    if timestamp > now - leeway:
+        return mine
+    then = [g for g, start in enumerate(starts) if start <= now - leeway]
+    if not then or timestamp < starts[then[-1]]:
+        return "timestamp_too_old"
+    return mine if ends.get(then[-1], now + 1) > now else "timestamp_too_old"
+
+
+small = st.integers(-3, 40)
+
+
+@given(
+    st.lists(st.tuples(small, small), max_size=30),
+    st.sets(st.integers(0, 35), max_size=5).map(lambda found: tuple(sorted(found))),
+    st.integers(0, 8),
+)
+@example([(2, 10), (3, 10), (12, 10), (13, 10)], (3, 9), 2)
+def test_both_versions_agree_with_the_description(
+    writes: list[tuple[int, int]], starts: tuple[int, ...], leeway: int
+) -> None:
+    expected = [reading(timestamp, now, starts, leeway) for timestamp, now in writes]
+    scalar = [accept(timestamp, now, starts, leeway) for timestamp, now in writes]
+    assert [found.generation if isinstance(found, Accepted) else found.code for found in scalar] == expected
+    timestamps = np.array([timestamp for timestamp, _ in writes], dtype=np.int64)
+    codes, generation = accept_many(timestamps, np.array([now for _, now in writes], dtype=np.int64), starts, leeway)
+    assert (codes.dtype, generation.dtype) == (np.int8, np.int32)
+    found = [int(g) if code == 0 else VERDICTS[code] for code, g in zip(codes, generation, strict=True)]
+    assert found == expected
+    assert all(g == -1 for code, g in zip(codes, generation, strict=True) if code != 0)
+
+
+def test_any_timestamp_of_a_mutation_gets_a_verdict() -> None:
+    extremes = [-(2**63), -1, 0, 2**62, 2**63 - 1]
+    now = 1_700_000_000_000_000
+    codes, _ = accept_many(np.array(extremes, dtype=np.int64), now, (now - 10,), LEEWAY)
+    scalar = [accept(timestamp, now, (now - 10,), LEEWAY) for timestamp in extremes]
+    assert [Refused(VERDICTS[code]) for code in codes] == scalar
+
+
+def test_one_now_for_all_equals_one_for_each() -> None:
+    timestamps = np.arange(0, 50, dtype=np.int64)
+    for_all = accept_many(timestamps, 30, (5, 28), 6)
+    for_each = accept_many(timestamps, np.full(50, 30, dtype=np.int64), (5, 28), 6)
+    assert [part.tolist() for part in for_all] == [part.tolist() for part in for_each]
+
+
+def test_the_brokers_milliseconds() -> None:
+    assert append_time_us(1_700_000_000_123) == 1_700_000_000_123_000

@@ -1,0 +1,134 @@
+"""Descriptions of generations: the worked example, colocation, determinism, digest and parts."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.kernel.commands.model import GenerationRange, Replication
+from ringlog.kernel.generations.describe import generate, parts_of, ranges_digest
+from ringlog.kernel.generations.lookup import stream_of
+from ringlog.kernel.generations.stream_id import StreamIdError, decode
+from ringlog.kernel.ownership.placements import natural, ring_of
+from ringlog.kernel.ring.ranges import in_range
+from ringlog.kernel.ring.shards import shard_of
+from ringlog.kernel.state import Node
+from tests.kernel.generations.clusters import Owners, described, directory, generation, rings, tokens
+
+SEED = bytes(range(16))
+HALF = 1 << 64
+
+
+def test_slots_of_the_documentations_ranges() -> None:
+    """Three shards, 12 ignored bits: the tokens of the first six stream ids in ScyllaDB's documentation."""
+    ends = [0x807AE73E07DBD411 - HALF, 0x80838C6B76E19A1B - HALF, 0x7FFE0C687FCCE86D]
+    found = generate(dict.fromkeys(ends, "a"), directory((3, 12)), SEED)
+    assert [[decode(stream).token for stream in part.streams] for part in found[:2]] == [
+        [-9223372036854775807, -9221870836978985642, 9222822729861621870],
+        [-9187343239835811840, ends[1], -9188777836090239982],
+    ]
+
+
+@given(rings())
+def test_shape(ring: tuple[Owners, dict[str, Node]]) -> None:
+    owners, nodes = ring
+    found = generate(owners, nodes, SEED)
+    assert [part.end for part in found] == sorted(owners)
+    for index, part in enumerate(found):
+        owner = nodes[owners[part.end]]
+        assert (len(part.streams), part.ignore_msb) == (owner.shards, owner.ignore_msb)
+        assert len(set(part.streams)) == owner.shards
+        for slot, stream in enumerate(part.streams):
+            fields = decode(stream)
+            assert (fields.index, fields.version) == (index, 1)
+            assert in_range(fields.token, found[index - 1].end, part.end)
+            assert fields.token == part.end or shard_of(fields.token, owner.shards, owner.ignore_msb) == slot
+
+
+@given(rings(), st.sets(tokens, min_size=1, max_size=6), st.lists(tokens, min_size=1, max_size=20), st.integers(1, 3))
+def test_rows_have_the_replicas_of_their_writes(
+    ring: tuple[Owners, dict[str, Node]], joining: set[int], writes: list[int], factor: int
+) -> None:
+    """Colocation, on the ring before a join and on the one after it, for one generation that is made for both."""
+    before, nodes = ring
+    after = before | dict.fromkeys(joining - set(before), "new")
+    nodes = {**nodes, "new": replace(nodes["a"], id="new", name="new", shards=5)}
+    made = generation(generate(after, nodes, SEED))
+    for owners in (before, after):
+        layout = ring_of(owners, nodes)
+        for token in writes:
+            row = decode(stream_of(made, token)).token
+            assert natural(Replication("simple", factor), layout, end_at(owners, row)) == natural(
+                Replication("simple", factor), layout, end_at(owners, token)
+            )
+
+
+def end_at(owners: Owners, token: int) -> int:
+    return min((end for end in owners if end >= token), default=min(owners))
+
+
+@given(described(), st.lists(tokens, min_size=1, max_size=20))
+def test_rows_have_the_shard_of_their_writes(ranges: tuple[GenerationRange, ...], writes: list[int]) -> None:
+    """A write's stream lies in the write's own shard: that shard owns the write, so it owns something in the range."""
+    for token in writes:
+        end = end_at({part.end: "" for part in ranges}, token)
+        part = next(part for part in ranges if part.end == end)
+        shards = len(part.streams)
+        row = decode(stream_of(generation(ranges), token)).token
+        assert shard_of(row, shards, part.ignore_msb) == shard_of(token, shards, part.ignore_msb)
+
+
+@given(rings(), st.binary(min_size=16, max_size=16))
+def test_the_seed_alone_decides_the_random_bits(ring: tuple[Owners, dict[str, Node]], seed: bytes) -> None:
+    owners, nodes = ring
+    turned_round = dict(reversed(owners.items()))
+    assert generate(owners, nodes, seed) == generate(turned_round, nodes, seed)
+    if seed != SEED:
+        assert generate(owners, nodes, seed) != generate(owners, nodes, SEED)
+
+
+def test_known_bytes() -> None:
+    """Frozen: whoever continues a preparation that another release began must make the same ids."""
+    ranges = generate({-5: "a", 70: "b"}, directory((2, 12), (1, 0)), SEED)
+    assert [[stream.hex() for stream in part.streams] for part in ranges] == [
+        ["0000000000000047196a8b2848000001", "0008000000000000dfe1b175f4000001"],
+        ["fffffffffffffffcbdfd87c0f0000011"],
+    ]
+    assert ranges_digest(ranges) == "3ea6782fb4c6f82f0d9c88c307ffc668ca075db58386388a318fdcf8c33ee7b2"
+
+
+def test_too_many_ranges_do_not_fit_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringlog.kernel.generations.stream_id.RANGES_MAX", 3)
+    nodes = directory((1, 0))
+    assert len(generate(dict.fromkeys(range(3), "a"), nodes, SEED)) == 3
+    with pytest.raises(StreamIdError, match="index 3"):
+        generate(dict.fromkeys(range(4), "a"), nodes, SEED)
+
+
+@given(described(), st.integers(1, 40))
+def test_parts_hold_everything_in_order_within_their_limit(ranges: tuple[GenerationRange, ...], most: int) -> None:
+    parts = parts_of("g", ranges, most)
+    assert [part.part for part in parts] == list(range(len(parts)))
+    assert {(part.generation, part.parts) for part in parts} == {("g", len(parts))}
+    assert tuple(one for part in parts for one in part.ranges) == ranges
+    for part, following in pairwise(parts):
+        streams = sum(len(one.streams) for one in part.ranges)
+        assert len(part.ranges) == 1 or streams <= most
+        assert streams + len(following.ranges[0].streams) > most, "a part is filled before the next begins"
+
+
+@given(described())
+def test_the_digest_covers_every_field_and_the_order_of_slots(ranges: tuple[GenerationRange, ...]) -> None:
+    head, *rest = ranges
+    changed = [
+        replace(head, end=head.end ^ 1),
+        replace(head, ignore_msb=head.ignore_msb + 1),
+        replace(head, streams=head.streams[1:]),
+        replace(head, streams=(b"\0" * 16, *head.streams[1:])),
+    ]
+    if len(head.streams) > 1:
+        changed.append(replace(head, streams=(head.streams[1], head.streams[0], *head.streams[2:])))
+    digests = {ranges_digest((one, *rest)) for one in (head, *changed)}
+    assert len(digests) == 1 + len(changed)
