@@ -11,12 +11,14 @@ from rich.table import Table
 
 from ringlog.agents.status import read_status
 from ringlog.cache.reader import CachedReader, TryAgain
+from ringlog.cache.redis_cache import RedisCache
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve
 from ringlog.cli.submitting import submit_json
 from ringlog.client.founding import found_cluster
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import Context, remember
 
 app = typer.Typer(help="Found a cluster and look at it.", no_args_is_help=True)
@@ -103,7 +105,7 @@ def _cached_status(context: Context) -> None:
     if not context.redis:
         fail("no_cache", "no Redis is known; set RINGLOG_REDIS_URL")
     try:
-        view = CachedReader.connect(context.redis, context.cluster).read()
+        view = CachedReader(RedisCache(context.redis, context.cluster), SystemClock().now_us).read()
     except TryAgain as again:
         fail("try_again", str(again))
     typer.echo(json.dumps({"epoch": view.epoch, "age_s": view.age_s, "nodes": view.nodes}))

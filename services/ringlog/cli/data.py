@@ -6,6 +6,7 @@ The pipeline, the second opinion on it, and the whole system once.
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,18 +16,23 @@ from rich.table import Table
 
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
+from ringlog_cdc.cli import run as run_job
 
 app = typer.Typer(help="Change data capture: generations, writers, the Spark job.", no_args_is_help=True)
 
 
-@app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def run(context: typer.Context, bootstrap: Bootstrap = None, cluster: Cluster = None) -> None:
-    """Run the Structured Streaming job in the foreground: mutations in, CDC rows by stream out."""
-    from ringlog_cdc.cli import main as job  # needs pyspark, an extra
+@app.callback()
+def _defaults() -> None:
+    """Change data capture: generations, writers, the Spark job."""
+    last = recall()
+    if last is not None:
+        os.environ.setdefault("RINGLOG_BOOTSTRAP_SERVERS", last.bootstrap)
+        os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
 
-    found = resolve(bootstrap, cluster)
-    raise typer.Exit(job(["--bootstrap", found.bootstrap, "--cluster", found.cluster, *context.args]))
+
+app.command("run")(run_job)
 
 
 @app.command("status")

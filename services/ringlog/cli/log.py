@@ -13,7 +13,7 @@ import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
@@ -109,14 +109,16 @@ def _as_json(line: Line) -> dict[str, Any]:
             "submitter": item.submitter,
             "request_id": item.request_id,
             "state_id": item.state_id,
-            "entry": to_json(line.before, item.command) if not_broken(item) else {"command": item.kind},
+            "entry": _command(line.before, item),
         }
     return shown
 
 
-def not_broken(item: Entry) -> bool:
-    """True if the entry's command could be read."""
-    return type(item.command).__name__ == item.kind
+def _command(state: ClusterState, item: Entry) -> dict[str, Any]:
+    """The entry's command as JSON; only its kind where it could not be read."""
+    if isinstance(item.command, Undecodable | UnknownCommand):
+        return {"command": item.kind, "version": item.version}
+    return to_json(state, item.command)
 
 
 def _print(line: Line) -> None:
@@ -127,7 +129,7 @@ def _print(line: Line) -> None:
         out.print(f"{head} offset {line.offset}: {item.detail}")
         return
     at = datetime.fromtimestamp(item.at / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
-    command = to_json(line.before, item.command) if not_broken(item) else {"command": item.kind}
+    command = _command(line.before, item)
     fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")
     why = f"  {outcome.code}: {outcome.detail}" if outcome.code else ""
     out.print(f"{head} {at} {item.submitter:<14} [bold]{item.kind}[/bold]", end=" ")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +14,11 @@ from rich.table import Table
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, out, resolve
 from ringlog.cli.submitting import submit_json
+from ringlog.client.acks import AcksReader
+from ringlog.kernel.state import ClusterState
 
 app = typer.Typer(help="Range movements: list, watch, cancel.", no_args_is_help=True)
+WATCH_S = 86_400.0
 OperationId = Annotated[str, typer.Argument(help="Id of the operation, e.g. join-12.")]
 
 
@@ -25,18 +30,23 @@ def list_operations(
     as_json: Json = False,
 ) -> None:
     """Operations in flight, with whom they wait for, and the last ended ones."""
-    with connect(resolve(bootstrap, cluster)) as client:
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         shown = None
         while True:
-            found = views.operations(client.read_barrier())
+            state = client.read_barrier()
+            found = views.operations(state, acks.refresh())
             stages = [(view["id"], view["stage"]) for view in found]
             if stages != shown:
                 _print(found, as_json)
                 shown = stages
             if not watch or all(view["stage"] in ("finished", "cancelled") for view in found):
                 return
-            epoch = client.replica.state.epoch
-            client.replica.wait_for(lambda state, seen=epoch: state.epoch > seen or None, 3_600, "a new epoch")
+            client.replica.wait_for(partial(_newer, state.epoch), WATCH_S, "a new epoch")
+
+
+def _newer(seen: int, state: ClusterState) -> bool | None:
+    return state.epoch > seen or None
 
 
 def _print(found: list[dict[str, Any]], as_json: bool) -> None:

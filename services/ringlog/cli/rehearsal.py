@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ringlog.agents.coordinator_core import Memory, View, propose
+from ringlog.agents.coordinator_core import Known, propose
 from ringlog.cli import views
 from ringlog.kernel.commands.model import Command, InitializeCluster, StreamReport
 from ringlog.kernel.fold import fold
@@ -34,8 +34,6 @@ CLUSTER = "rehearsal"
 STEPS_MAX = 1_000
 NO_ROWS = hashlib.sha256().hexdigest()
 """The checksum of no rows: nothing is streamed in a rehearsal."""
-PATIENT_ROUNDS = 10
-"""Seconds on the manual clock that a rehearsal gives the coordinator to wait for writers."""
 
 
 class Invalid(Exception):
@@ -54,7 +52,6 @@ class Rehearsal:
         self.clock = ManualClock(max(state.time, 1_700_000_000_000_000))
         self._draw = SeededDraw(b"rehearsal")
         self._author = Author("rehearsal", self.clock, self._draw)
-        self._memory = Memory()
 
     def line(self, text: str, number: int) -> Json:
         """The answer to line ``number`` (from 1)."""
@@ -174,15 +171,11 @@ class Rehearsal:
         return is_ended(operation) or (not to_end and len(operation.marks) > marks)
 
     def _coordinate(self) -> bool:
-        """One round of the coordinator; True if anything was applied, if need be after a while of its patience."""
-        for _ in range(PATIENT_ROUNDS):
-            view = View(self.state, acknowledgements(self.state, self.clock.now_us()), self.state.epoch, self.clock.now_us())
-            self._memory, proposals = propose(self._memory, view)
-            applied = [self._apply(proposal.command).kind is OutcomeKind.APPLIED for proposal in proposals]
-            if any(applied):
-                return True
-            self.clock.advance(1)
-        return False
+        """One round of the coordinator, all nodes acknowledging; True if anything was applied."""
+        now = self.clock.now_us()
+        known = Known(self.state, acknowledgements(self.state, now), self.state.epoch, now)
+        applied = [self._apply(proposal.command).kind is OutcomeKind.APPLIED for proposal in propose(known)]
+        return any(applied)
 
     @staticmethod
     def _check_fields(value: Json, known: tuple[str, ...], needed: tuple[str, ...]) -> None:

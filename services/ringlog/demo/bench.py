@@ -6,7 +6,10 @@ import time
 from dataclasses import dataclass
 
 from ringlog.client.client import Client
+from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.state import ClusterState
 
 COMMITS = 500
 
@@ -32,6 +35,29 @@ def noop_commits(client: Client, count: int = COMMITS) -> Latency:
     taken = []
     for _ in range(count):
         begun = time.perf_counter()
-        client.submit_applied(Noop())
+        answer = client.submit(Noop())
+        assert isinstance(answer, AppliedResult), "nothing refuses a Noop"
         taken.append(time.perf_counter() - begun)
     return percentiles(taken)
+
+
+class OtherCommits:
+    """Follows the log: from the moment an entry was written by its author until it is folded here.
+
+    Counts all entries but those of ``except_of``, as they come in; call ``latency`` when the run is over.
+    """
+
+    def __init__(self, except_of: str) -> None:
+        self._except_of = except_of
+        self._taken: list[float] = []
+
+    def __call__(
+        self, _before: ClusterState, _after: ClusterState, item: Entry | Unreadable, outcome: Outcome, _offset: int
+    ) -> None:
+        """One folded record; called in the replica's thread."""
+        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry) and item.submitter != self._except_of:
+            self._taken.append(max(0.0, time.time() - item.at / 1e6))
+
+    def latency(self) -> Latency:
+        """Percentiles of what was seen so far."""
+        return percentiles(self._taken or [0.0])

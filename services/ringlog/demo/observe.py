@@ -1,19 +1,10 @@
-"""Looking at a run from outside: the producer's lines, the CDC job's progress file, the nodes' acknowledgements."""
+"""Looking at a run from outside: the producer's lines and the CDC job's progress file."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-
-from confluent_kafka import Consumer, TopicPartition
-
-from ringlog.kernel.state import ClusterState
-from ringlog.log.topics import topic_name
-from ringlog.runtime.context import Context
-from ringlog.wire.errors import WireError
-from ringlog.wire.records import NodeAck, decode_node_ack
 
 
 class _JsonLines:
@@ -71,6 +62,7 @@ class CdcProgress:
         self.rejected = 0
         self.batches = 0
         self.waiting = ""
+        self.held_s = 0.0
         self._busy_s = 0.0
         self.by_generation: dict[int, int] = {}
         """Generation timestamp to number of batches that wrote rows under it."""
@@ -83,52 +75,16 @@ class CdcProgress:
     def refresh(self) -> None:
         """Read what is new."""
         for line in self._lines.fresh():
-            self.waiting = str(line.get("waiting") or "")
+            if line.get("event") == "held":
+                self.waiting = str(line.get("waits_for", "the horizon"))
             if line.get("event") != "batch":
                 continue
+            self.waiting = ""
             self.batches += 1
             self.written += int(line["written"])
             self.rejected += sum(int(count) for count in line["rejected"].values())
-            self._busy_s += float(line["seconds"])
+            self.held_s += int(line["held_ms"]) / 1000
+            self._busy_s += (int(line["duration_ms"]) - int(line["held_ms"])) / 1000
             for generation in line["generations"]:
                 stamp = int(generation)
                 self.by_generation[stamp] = self.by_generation.get(stamp, 0) + 1
-
-
-class Acks:
-    """The last acknowledgement of every node, from the acks topic."""
-
-    def __init__(self, context: Context) -> None:
-        self._topic = topic_name(context.cluster, "acks")
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": context.bootstrap,
-                "group.id": f"{context.cluster}.demo",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-            }
-        )
-        self.latest: dict[str, NodeAck] = {}
-
-    def __enter__(self) -> Acks:
-        low, _ = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=10)
-        self._consumer.assign([TopicPartition(self._topic, 0, low)])
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._consumer.close()
-
-    def by_name(self, state: ClusterState) -> dict[str, tuple[int, int]]:
-        """Node name to (epoch acknowledged, rows held)."""
-        for message in self._consumer.consume(500, 0):
-            value = message.value()
-            if message.error() is not None or value is None:
-                continue
-            try:
-                ack = decode_node_ack(value)
-            except WireError:
-                continue
-            self.latest[ack.node] = ack
-        return {state.nodes[n].name: (a.applied, a.rows) for n, a in self.latest.items() if n in state.nodes}

@@ -12,29 +12,34 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
 from rich.console import Console
 
 from ringlog.agents.status import AgentView, read_status
+from ringlog.client.acks import AcksReader
 from ringlog.client.client import Client
 from ringlog.client.founding import found_cluster
-from ringlog.demo.bench import Latency, noop_commits
+from ringlog.client.results import AppliedResult, describe
+from ringlog.demo.bench import Latency, OtherCommits, noop_commits
 from ringlog.demo.flights import FLIGHTS_TOTAL, KEYSPACE, TABLE, create_table
-from ringlog.demo.observe import Acks, CdcProgress, LoadProgress
+from ringlog.demo.observe import CdcProgress, LoadProgress
 from ringlog.demo.processes import Processes, ProcessFailed, Running
 from ringlog.demo.screen import Picture, Screen, stage_lines
 from ringlog.demo.summary import Figures
 from ringlog.kernel.commands.model import CreateKeyspace, Replication
-from ringlog.kernel.operations.stages import is_ended
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, is_ended
 from ringlog.kernel.state import ClusterState
+from ringlog.log.replica import Replica
 from ringlog.runtime.context import Context, remember
 from ringlog.stack.commands import Stack
 from ringlog.stack.report import StackInfo
 from ringlog.wire.draw import SystemDraw, draw_uuid
 
 CLUSTER = "demo"
+SUBMITTER = "demo"
 FACTOR = 2
 NODES = ("n1", "n2", "n3")
 JOINER = "n4"
@@ -69,6 +74,7 @@ class Demo:
         self.screen = Screen(console)
         self.figures = Figures(data=str(options.data))
         self._processes = processes
+        self.commits = OtherCommits(SUBMITTER)
         self._begun = time.monotonic()
 
     def run(self) -> Context:
@@ -78,7 +84,8 @@ class Demo:
         self._found(context)
         remember(context)
         self._agents(context)
-        with Client(context.bootstrap, context.cluster, "demo") as client:
+        with Client(context.bootstrap, context.cluster, SUBMITTER) as client:
+            client.replica.subscribe(self.commits)
             self._nodes(context, client)
             self._schema(client)
             self.figures.noops = self._latency(client)
@@ -117,16 +124,18 @@ class Demo:
         self.screen.step("4. Three nodes register and join")
         for name in NODES:
             self._node(context, name)
-            self._until(f"{name} to be normal", STEP_S, lambda name=name: _is_normal(client.replica.state, name))
+            self._until(f"{name} to be normal", STEP_S, partial(_is_normal, client.replica, name))
             state = client.replica.state
             tokens = len(state.nodes[state.node_names[name]].tokens)
             self.screen.say(f"{name} is normal at epoch {state.epoch} with {tokens} tokens")
 
     def _schema(self, client: Client) -> None:
         self.screen.step("5. A keyspace and a table with CDC")
-        client.submit_applied(CreateKeyspace(KEYSPACE, Replication("simple", FACTOR)))
-        done = client.submit_applied(create_table(draw_uuid(SystemDraw())))
-        self.screen.say(f"{KEYSPACE}.{TABLE}, replication factor {FACTOR}, epoch {done.epoch}")
+        for command in (CreateKeyspace(KEYSPACE, Replication("simple", FACTOR)), create_table(draw_uuid(SystemDraw()))):
+            answer = client.submit(command)
+            if not isinstance(answer, AppliedResult):
+                raise DemoFailed(f"{type(command).__name__}: {describe(answer)}")
+        self.screen.say(f"{KEYSPACE}.{TABLE}, replication factor {FACTOR}, epoch {client.state.epoch}")
 
     def _latency(self, client: Client) -> Latency:
         self.screen.step("6. Commit latency: 500 Noops, one after the other")
@@ -153,8 +162,11 @@ class Demo:
         if self.options.flights is not None:
             arguments += ["--flights", str(self.options.flights)]
         load = LoadProgress(self._processes.start("producer", arguments).log)
-        with Acks(context) as acks:
+        acks = AcksReader(context.bootstrap, context.cluster)
+        try:
             Watching(self, client, load, cdc, acks).until_done(lambda: self._node(context, JOINER))
+        finally:
+            acks.close()
         self._check_nodes(client)
 
     def _check_nodes(self, client: Client) -> None:
@@ -208,7 +220,7 @@ class Demo:
 class Watching:
     """The load and the join, looked at ten times a second."""
 
-    def __init__(self, demo: Demo, client: Client, load: LoadProgress, cdc: CdcProgress, acks: Acks) -> None:
+    def __init__(self, demo: Demo, client: Client, load: LoadProgress, cdc: CdcProgress, acks: AcksReader) -> None:
         self._demo, self._client, self._load, self._cdc, self._acks = demo, client, load, cdc, acks
         self._picture = Picture(total=demo.options.total)
         self._joined = False
@@ -236,7 +248,8 @@ class Watching:
         picture.state, picture.sent, picture.phase = state, self._load.acknowledged, self._load.phase
         picture.written, picture.rejected = self._cdc.written, self._cdc.rejected
         picture.batches, picture.held = self._cdc.batches, self._cdc.waiting
-        picture.nodes = self._acks.by_name(state)
+        acks = self._acks.refresh()
+        picture.nodes = {state.nodes[n].name: (ack.applied, ack.rows) for n, ack in acks.items() if n in state.nodes}
         if self._first_row is None and self._cdc.written:
             self._first_row = time.monotonic()
         if not self._joined and self._load.phase not in ("", "sending"):
@@ -265,13 +278,17 @@ class Watching:
         figures.rejected = self._cdc.rejected
         figures.batches = self._cdc.batches
         figures.rows_per_second = self._cdc.rows_per_second
-        figures.switch_s = self._cdc.switch_s(state)
-        figures.commits = self._client.latencies()
+        figures.commits = self._demo.commits.latency()
+        figures.held_s = self._cdc.held_s
+        figures.batches_by_generation = dict(self._cdc.by_generation)
         operation = state.operations[self._picture.operation]
+        begun = next(mark.at for mark in operation.marks if mark.stage == COMMIT_CDC_GENERATION)
+        figures.switch_s = (state.generations[-1].timestamp - begun) / 1e6
         figures.join_s = (operation.marks[-1].at - operation.marks[0].at) / 1e6
 
 
-def _is_normal(state: ClusterState, name: str) -> bool:
+def _is_normal(replica: Replica, name: str) -> bool:
+    state = replica.state
     node = state.node_names.get(name)
     return node is not None and state.nodes[node].state == "normal"
 

@@ -25,6 +25,7 @@ class Figures:
     batches_by_generation: dict[int, int] = field(default_factory=dict)
     rows_on_nodes: dict[str, int] = field(default_factory=dict)
     rows_per_second: float = 0.0
+    held_s: float = 0.0
     switch_s: float = 0.0
     join_s: float = 0.0
     seconds: float = 0.0
@@ -52,7 +53,10 @@ def show_summary(console: Console, figures: Figures, commands: list[tuple[str, s
         if latency is not None:
             table.add_row(name, f"p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms ({latency.count})")
     table.add_row("through Spark", f"{figures.rows_per_second:,.0f} rows/s over {figures.batches} batches")
-    table.add_row("generation switch", f"{figures.switch_s:.1f} s from its data to its first moment")
+    table.add_row(
+        "generation switch",
+        f"{figures.switch_s:.1f} s from its preparation to its first moment; batches waited {figures.held_s:.1f} s",
+    )
     table.add_row("join of the fourth node", f"{figures.join_s:.1f} s")
     table.add_row("whole run", f"{figures.seconds:.0f} s")
     table.add_row("data", figures.data)

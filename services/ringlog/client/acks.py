@@ -1,0 +1,47 @@
+"""What the nodes have acknowledged, as the compacted acks topic says: the newest word of each node."""
+
+from __future__ import annotations
+
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import ACKS
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import NodeAck, decode_node_ack
+
+
+class AcksReader:
+    """Follows the acks topic from its beginning. For one thread; ``close`` it."""
+
+    def __init__(self, bootstrap_servers: str, cluster: str) -> None:
+        self._log = KafkaLog(bootstrap_servers, cluster, ACKS)
+        self._tail = self._log.tail(self._log.begin_offset())
+        self.latest: dict[str, NodeAck] = {}
+        """Node id to its newest acknowledgement read so far."""
+
+    def refresh(self) -> dict[str, NodeAck]:
+        """Read to the end that the topic has now; returns ``latest``. Raises LogUnavailable."""
+        end = self._log.end_offset()
+        while self._tail.position < end:
+            for record in self._tail.poll(1.0):
+                self._take(record.data)
+        return self.latest
+
+    def _take(self, data: bytes) -> None:
+        try:
+            ack = decode_node_ack(data)
+        except WireError:
+            return
+        self.latest[ack.node] = ack
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._tail.close()
+        self._log.close()
+
+
+def read_acks(bootstrap_servers: str, cluster: str) -> dict[str, NodeAck]:
+    """The newest acknowledgement of every node, now. Raises LogUnavailable, TopicMissing."""
+    reader = AcksReader(bootstrap_servers, cluster)
+    try:
+        return dict(reader.refresh())
+    finally:
+        reader.close()
