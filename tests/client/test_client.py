@@ -1,0 +1,266 @@
+"""Submission through the validator: what is believed, what is ignored, what goes out again, how a request is ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from ringlog.client.client import Client, Logs
+from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut
+from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
+from ringlog.kernel.commands.model import (
+    ChangeSettings,
+    DropKeyspace,
+    Noop,
+    TakeOver,
+)
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.history import find_request
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.log.author import Author
+from ringlog.log.errors import ReplicaHalted
+from ringlog.log.faulty import Fault, FaultyLog
+from ringlog.log.memory import MemoryLog
+from ringlog.runtime.clock import SystemClock
+from ringlog.wire.commands import encode_command
+from ringlog.wire.draw import SystemDraw
+from ringlog.wire.records import REJECTED, Request, Result, decode_request, encode_result
+from tests.client.mini_validator import MiniValidator
+
+ID = "01890000-0000-7000-8000-000000000001"
+DROP = DropKeyspace("nowhere")
+OTHER = Author("other", SystemClock(), SystemDraw())
+
+
+def next_request(log: FaultyLog, offset: int = 0) -> Request:
+    """The request at an offset of the requests; waits for it."""
+    tail = log.tail(offset)
+    records = tail.poll(10)
+    assert records, "a request was sent"
+    return decode_request(records[0].data)
+
+
+def rejection(request: Request, code: str, *, term: int, digest: str | None = None) -> bytes:
+    own = command_digest(request.kind, request.version, request.payload)
+    return encode_result(
+        Result(request.request_id, digest or own, REJECTED, 1, code, "a detail", term, "v", request.since_epoch)
+    )
+
+
+def test_answers_of_a_validator(client: Client, logs: Logs) -> None:
+    with MiniValidator(logs, "v1"):
+        applied, rejected = client.submit_many([ChangeSettings((("history_entries", 300),)), DROP])
+        assert applied == AppliedResult(applied.request_id, 3)
+        assert isinstance(rejected, RejectedResult)
+        assert rejected.code == "unknown_keyspace"
+        assert client.strict_barrier().epoch == 4
+    assert client.read_barrier().settings["history_entries"] == 300
+
+
+def test_applied_is_learned_from_the_log_alone(client: Client, logs: Logs) -> None:
+    with MiniValidator(logs, "v1", silent=True):
+        assert isinstance(client.submit(Noop()), AppliedResult)
+
+
+def test_only_the_validator_of_today_is_believed(
+    client: Client, requests_log: FaultyLog, results_log: MemoryLog
+) -> None:
+    client.direct.take_over("validator", "v1")
+    future = client.submit_future(DROP)
+    request = next_request(requests_log)
+    client.direct.take_over("validator", "v2")
+    results_log.append([rejection(request, "from_before", term=1), rejection(request, "of_today", term=2)])
+    answer = future.result(10)
+    assert isinstance(answer, RejectedResult)
+    assert answer.code == "of_today"
+
+
+def test_an_answer_to_another_command_is_ignored(
+    client: Client, requests_log: FaultyLog, results_log: MemoryLog
+) -> None:
+    client.direct.take_over("validator", "v1")
+    future = client.submit_future(DROP)
+    request = next_request(requests_log)
+    other = command_digest(*encode_command(Noop()))
+    results_log.append(
+        [
+            b"not a result",
+            rejection(request, "other_command", term=1, digest=other),
+            rejection(request, "this_command", term=1),
+        ]
+    )
+    answer = future.result(10)
+    assert isinstance(answer, RejectedResult)
+    assert answer.code == "this_command"
+
+
+def test_a_rejection_cannot_hide_that_the_command_was_applied(
+    client: Client, metadata: FaultyLog, requests_log: FaultyLog, results_log: MemoryLog
+) -> None:
+    """A validator that lost its role may say so after its successor applied the request: the log is right."""
+    client.direct.take_over("validator", "v1")
+    future = client.submit_future(Noop())
+    request = next_request(requests_log)
+    entry = OTHER.entry(client.read_barrier(), Noop(), request_id=request.request_id, since_epoch=request.since_epoch)
+    metadata.append([entry.data])
+    results_log.append([rejection(request, "wrong", term=1)])
+    assert future.result(10) == AppliedResult(request.request_id, 3)
+
+
+def test_the_identical_request_goes_out_until_it_is_answered(
+    client: Client, logs: Logs, requests_log: FaultyLog
+) -> None:
+    requests_log.plan(Fault(lost=frozenset({0})), Fault(lost=frozenset({0})), Fault(twice=frozenset({0})))
+    with MiniValidator(logs, "v1"):
+        assert isinstance(client.submit(Noop()), AppliedResult)
+    assert len(requests_log.appends) >= 3
+    assert len(set(requests_log.appends)) == 1
+    assert client.read_barrier().epoch == 3, "take-over and one Noop: no second effect"
+
+
+def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, results_log: MemoryLog) -> None:
+    class Gate(FaultyLog):
+        opened = threading.Event()
+        busy = threading.Event()
+
+        def append(self, records: Sequence[bytes]) -> None:
+            self.busy.set()
+            assert self.opened.wait(10)
+            super().append(records)
+
+    gate = Gate(MemoryLog("tests.requests"))
+    logs = Logs(metadata, gate, results_log)
+    with Client("", "tests", "tester", logs=logs, resend_s=30) as client, MiniValidator(logs, "v1"):
+        futures = [client.submit_future(Noop())]
+        assert gate.busy.wait(10)
+        futures += [client.submit_future(Noop()) for _ in range(20)]
+        gate.opened.set()
+        answers = [future.result(10) for future in futures]
+    assert [len(records) for records in gate.appends] == [1, 20]
+    takeover, *commits = [len(records) for records in metadata.appends]
+    assert takeover == 1
+    assert sum(commits) == 21
+    assert len(commits) <= 2, "the later ones are one group commit, perhaps with the first"
+    assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 21
+
+
+def test_no_answer_leaves_the_fate_open_until_withdrawn(
+    client: Client, metadata: FaultyLog, requests_log: FaultyLog
+) -> None:
+    with pytest.raises(SubmissionTimedOut, match="the validator's answer") as caught:
+        client.submit(ChangeSettings((("history_entries", 300),)), timeout_s=0.1)
+    error = caught.value
+    assert client.withdraw(error.request_id, error.since_epoch) == WithdrawnResult(error.request_id, 2)
+    late = next_request(requests_log)
+    entry = OTHER.entry(client.state, Noop(), request_id=late.request_id, since_epoch=late.since_epoch)
+    metadata.append([entry.data])
+    assert client.read_barrier().epoch == 2
+    assert client.replica.counts[OutcomeKind.DUPLICATE] == 1
+
+
+def test_a_request_whose_time_has_passed_is_unknown_and_final(client: Client) -> None:
+    future = client.submit_future(Noop())
+    for _ in range(110):
+        client.direct.submit(Noop())
+    answer = future.result(10)
+    assert isinstance(answer, ExpiredResult)
+    assert answer.since_epoch == 1
+
+
+def test_a_request_id_belongs_to_one_command(client: Client, logs: Logs) -> None:
+    with MiniValidator(logs, "v1"):
+        first = client.submit(Noop(), request_id=ID, since_epoch=1)
+        again = client.submit(Noop(), request_id=ID, since_epoch=1)
+        other = client.submit(DROP, request_id=ID, since_epoch=1)
+    assert first == again == AppliedResult(ID, 3)
+    assert isinstance(other, RejectedResult)
+    assert other.code == "request_id_reused"
+
+
+def test_what_cannot_be_sent(client: Client) -> None:
+    with pytest.raises(InvalidSubmission, match="belong together"):
+        client.submit(Noop(), request_id=ID)
+    with pytest.raises(InvalidSubmission, match="above the epoch"):
+        client.submit(Noop(), request_id=ID, since_epoch=77)
+    with pytest.raises(InvalidSubmission, match="too many for one record"):
+        client.submit(DropKeyspace("x" * 3_000_000))
+    client.submit_future(Noop(), request_id=ID, since_epoch=1)
+    with pytest.raises(InvalidSubmission, match="in use"):
+        client.submit(DROP, request_id=ID, since_epoch=1)
+
+
+def test_changing_the_way(client: Client) -> None:
+    """Without a validator: applied may be told at once, rejected only after the request was withdrawn."""
+    applied = client.submit(ChangeSettings((("history_entries", 300),)), direct_after_s=0.05)
+    assert applied == AppliedResult(applied.request_id, 2)
+    rejected = client.submit(DROP, direct_after_s=0.05)
+    assert isinstance(rejected, RejectedResult)
+    withdrawn = find_request(client.state, rejected.request_id)
+    assert withdrawn is not None
+    assert withdrawn.digest == command_digest(*encode_command(Noop()))
+
+
+def test_closing_tells_that_fates_are_open(logs: Logs) -> None:
+    with Client("", "tests", "tester", logs=logs) as client:
+        future = client.submit_future(Noop())
+    with pytest.raises(SubmissionTimedOut, match="until the client was closed"):
+        future.result(0)
+
+
+def test_a_halted_replica_ends_what_waits(client: Client) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    future = client.submit_future(DROP)
+    client.replica.subscribe(fail)
+    client.replica.log.append([b"anything"])
+    with pytest.raises(ReplicaHalted, match="broken"):
+        future.result(10)
+
+
+def test_there_must_be_a_cluster() -> None:
+    with pytest.raises(NotFounded):
+        Client("", "tests", logs=Logs(MemoryLog(), MemoryLog(), MemoryLog())).start()
+
+
+def test_validators_that_follow_one_another_answer_each_request_once(client: Client, logs: Logs) -> None:
+    """Eight submitters while three validators come and go, with direct authors in between."""
+    client.direct.submit(ChangeSettings((("history_entries", 100_000),)))
+    answers: list[Submitted] = []
+    stop = threading.Event()
+
+    def submit(number: int) -> None:
+        for _ in range(6):
+            answers.append(client.submit(Noop() if number % 2 else DROP, timeout_s=60))
+
+    def disturb() -> None:
+        while not stop.is_set():
+            client.direct.submit(TakeOver("coordinator", "d", client.state.epoch + 1))
+            stop.wait(0.01)
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
+    disturber = threading.Thread(target=disturb)
+    disturber.start()
+    for thread in threads:
+        thread.start()
+    for number in range(2):
+        with MiniValidator(logs, f"v{number}"):
+            client.replica.wait_for(lambda _, least=10 * (number + 1): len(answers) >= least, 30, "answers")
+    with MiniValidator(logs, "last"):
+        for thread in threads:
+            thread.join(60)
+    stop.set()
+    disturber.join(10)
+    state = client.read_barrier()
+    assert len(answers) == 48
+    for answer in answers:
+        made = find_request(state, answer.request_id)
+        if isinstance(answer, AppliedResult):
+            assert made is not None
+            assert made.epoch == answer.epoch
+        else:
+            assert isinstance(answer, RejectedResult)
+            assert made is None
+    assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 24

@@ -1,0 +1,146 @@
+"""Direct submission: decided by the fold, again after a lost race, and ended by a Noop under the same id."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut, TakeOverRefused
+from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, WithdrawnResult
+from ringlog.kernel.commands.model import ChangeSettings, DropKeyspace, Noop, TakeOver
+from ringlog.kernel.history import find_request
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.log.author import Author
+from ringlog.log.faulty import Fault, FaultyLog
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+from ringlog.runtime.clock import SystemClock
+from ringlog.wire.draw import SystemDraw
+
+OTHER = Author("other", SystemClock(), SystemDraw())
+ID = "01890000-0000-7000-8000-000000000001"
+SETTINGS = ChangeSettings((("history_entries", 200),))
+
+
+@pytest.fixture
+def replica(metadata: FaultyLog) -> Iterator[Replica]:
+    with Replica(metadata) as replica:
+        yield replica
+
+
+@pytest.fixture
+def direct(metadata: FaultyLog, replica: Replica) -> DirectAuthor:
+    return DirectAuthor(metadata, replica, "me")
+
+
+def test_applied_and_rejected(direct: DirectAuthor, replica: Replica, metadata: FaultyLog) -> None:
+    answer = direct.submit(SETTINGS, request_id=ID)
+    assert answer == AppliedResult(ID, 2)
+    assert replica.state.settings["history_entries"] == 200
+    refused = direct.submit(DropKeyspace("nowhere"))
+    assert isinstance(refused, RejectedResult)
+    assert (refused.code, refused.epoch) == ("unknown_keyspace", 2)
+    assert len(metadata.appends) == 1, "rejections are no entries"
+
+
+def test_the_same_request_again_has_no_second_effect(direct: DirectAuthor, metadata: FaultyLog) -> None:
+    first = direct.submit(SETTINGS, request_id=ID, since_epoch=1)
+    assert direct.submit(SETTINGS, request_id=ID, since_epoch=1) == first
+    assert len(metadata.appends) == 1
+    reused = direct.submit(Noop(), request_id=ID, since_epoch=1)
+    assert isinstance(reused, RejectedResult)
+    assert reused.code == "request_id_reused"
+
+
+def test_a_lost_race_is_decided_again(direct: DirectAuthor, replica: Replica, metadata: FaultyLog) -> None:
+    rival = OTHER.entry(replica.read_barrier(), TakeOver("coordinator", "x", 1))
+    metadata.plan(Fault(before={0: rival.data}))
+    answer = direct.submit(TakeOver("coordinator", "me", 1))
+    assert isinstance(answer, RejectedResult)
+    assert answer.code == "stale_term", "decided on the state that the rival made"
+    assert replica.counts[OutcomeKind.STALE] == 1
+
+
+def test_take_over_tries_again_with_a_higher_term(direct: DirectAuthor, replica: Replica, metadata: FaultyLog) -> None:
+    rival = OTHER.entry(replica.read_barrier(), TakeOver("publisher", "x", 7))
+    metadata.plan(Fault(before={0: rival.data}))
+    term = direct.take_over("publisher", "me")
+    assert (term.term, term.instance, term.since) == (8, "me", 3)
+    assert replica.state.terms["publisher"] == term
+    with pytest.raises(TakeOverRefused, match="bad_field"):
+        direct.take_over("no role!", "me")
+
+
+def test_a_lost_answer_and_a_lost_record(direct: DirectAuthor, metadata: FaultyLog) -> None:
+    metadata.plan(Fault(answer_lost=True), Fault(lost=frozenset({0})))
+    assert isinstance(direct.submit(Noop()), AppliedResult)
+    answer = direct.submit(Noop())
+    assert isinstance(answer, AppliedResult)
+    assert answer.epoch == 3
+    assert metadata.appends[1] == metadata.appends[2], "the identical entry"
+
+
+def test_withdrawing_makes_a_late_entry_a_duplicate(
+    direct: DirectAuthor, replica: Replica, metadata: FaultyLog
+) -> None:
+    metadata.plan(Fault(late=frozenset({0})))
+    with pytest.raises(SubmissionTimedOut, match="withdraw") as caught:
+        direct.submit(SETTINGS, timeout_s=0.05)
+    request_id, since = caught.value.request_id, caught.value.since_epoch
+    assert direct.withdraw(request_id, since) == WithdrawnResult(request_id, 2)
+    assert direct.withdraw(request_id, since) == WithdrawnResult(request_id, 2)
+    metadata.release()
+    state = replica.read_barrier()
+    assert (state.epoch, state.settings["history_entries"]) == (2, 100)
+    assert replica.counts[OutcomeKind.DUPLICATE] == 1
+
+
+def test_withdrawing_too_late_tells_that_it_was_applied(direct: DirectAuthor) -> None:
+    direct.submit(SETTINGS, request_id=ID)
+    assert direct.withdraw(ID, 1) == AppliedResult(ID, 2)
+
+
+def test_an_expired_request_is_unknown_and_final(direct: DirectAuthor, replica: Replica) -> None:
+    direct.submit(SETTINGS, request_id=ID, since_epoch=1)
+    for _ in range(250):
+        direct.submit(Noop())
+    assert find_request(replica.state, ID) is None
+    assert direct.submit(SETTINGS, request_id=ID, since_epoch=1) == ExpiredResult(ID, 1)
+    assert direct.withdraw(ID, 1) == ExpiredResult(ID, 1)
+    with pytest.raises(InvalidSubmission, match="above the epoch"):
+        direct.submit(Noop(), request_id=ID, since_epoch=9_999)
+
+
+def test_nothing_but_a_founding_entry_fits_an_empty_log() -> None:
+    log = MemoryLog()
+    with Replica(log) as replica, pytest.raises(NotFounded):
+        DirectAuthor(log, replica, "me").submit(Noop())
+
+
+def test_authors_at_once_are_all_applied_once(metadata: FaultyLog) -> None:
+    answers: list[AppliedResult] = []
+
+    def work(name: str) -> None:
+        with Replica(metadata) as replica:
+            author = DirectAuthor(metadata, replica, name)
+            for _ in range(15):
+                answer = author.submit(Noop())
+                assert isinstance(answer, AppliedResult)
+                answers.append(answer)
+
+    threads = [threading.Thread(target=work, args=(f"author-{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(answer.epoch for answer in answers) == list(range(2, 47))
+    with Replica(metadata) as replica:
+        state = replica.read_barrier()
+        assert state.epoch == 46
+        for answer in answers:
+            made = find_request(state, answer.request_id)
+            assert made is not None
+            assert made.epoch == answer.epoch
