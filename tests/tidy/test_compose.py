@@ -1,0 +1,91 @@
+"""The containers run what we run: the same broker settings, and commands that our own program understands."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from ringlog.agents.worker import ROLES
+from ringlog.cli.main import app
+from ringlog.stack import broker
+from ringlog.stack.layout import Layout, Settings
+from tests.tidy.files import ROOT
+
+COMPOSE = ROOT / "compose" / "compose.yaml"
+ELSEWHERE = {"listeners", "log.dirs"}
+"""What differs by nature: a container listens for its host, and has folders of its own."""
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    found = yaml.safe_load(COMPOSE.read_text())["services"]
+    assert isinstance(found, dict)
+    return found
+
+
+def ours(services: dict[str, Any]) -> dict[str, list[str]]:
+    """Commands of the services that run our image."""
+    return {name: service["command"] for name, service in services.items() if service["image"] == "ringlog:local"}
+
+
+def parse(command: list[str]) -> None:
+    """Parses a command line as the program would, without running anything; raises on what it does not know."""
+    found: Any = typer.main.get_command(app)
+    context, rest = typer.Context(found, info_name="ringlog"), list(command)
+    while isinstance(found, TyperGroup):
+        name, found, rest = found.resolve_command(context, rest)
+        context = typer.Context(found, info_name=name, parent=context)
+    found.make_context(command[-1], rest, parent=context.parent)
+
+
+def test_every_command_is_one_that_the_program_knows(services: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in services["validator"]["environment"].items():
+        monkeypatch.setenv(name, value)
+    commands = ours(services)
+    assert len(commands) >= 9
+    for command in commands.values():
+        parse(command)
+
+
+@pytest.mark.parametrize("command", [["nod", "run", "n1"], ["node", "run"], ["node", "run", "n1", "--colour", "red"]])
+def test_a_command_that_the_program_does_not_know_would_be_noticed(command: list[str]) -> None:
+    with pytest.raises(TyperException):
+        parse(command)
+
+
+def test_every_agent_has_a_container(services: dict[str, Any]) -> None:
+    started = [command[1] for command in ours(services).values() if command[0] == "agent"]
+    assert sorted(started) == sorted(ROLES)
+
+
+def test_the_broker_has_the_settings_that_the_tests_run_on(services: dict[str, Any]) -> None:
+    environment = services["broker"]["environment"]
+    own = broker.properties(Layout(ROOT), Settings("id", 9092, 9093, 6379, "default", 0))
+    for name, value in own.items():
+        if name not in ELSEWHERE:
+            assert environment[f"KAFKA_{name.upper().replace('.', '_')}"] == value, name
+
+
+def test_everything_waited_for_exists(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        for other in service.get("depends_on", {}):
+            assert other in services, name
+        shared = service.get("network_mode", "service:broker")
+        assert shared == "service:broker", name
+
+
+def test_docker_agrees_where_there_is_one() -> None:
+    if shutil.which("docker") is None:
+        return
+    plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
+    if plugin.returncode == 0:
+        command = ["docker", "compose", "-f", str(COMPOSE), "config", "--quiet"]
+        checked = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stderr
