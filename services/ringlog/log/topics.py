@@ -12,6 +12,7 @@ copy. A single broker acknowledges before the record is on the disk: a power cut
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from ringlog.log.errors import LogUnavailable, TopicMisconfigured, TopicMissing
 RECORD_BYTES_MAX = 2 * 1024 * 1024
 REPLICATION_MAX = 3
 REQUEST_TIMEOUT_S = 15.0
+LOOK_AGAIN_S = 0.02
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -111,6 +113,7 @@ def create_topics(
 ) -> tuple[str, ...]:
     """Make the topics that do not exist yet; existing ones stay as they are. Returns the names of those made.
 
+    When it returns, every partition has a leader: a controller answers before the brokers have heard of the topic.
     Raises LogUnavailable if the broker gives no answer; calling it again goes on where it stopped.
     """
     copies = profile if profile is not None else profile_of(admin)
@@ -132,7 +135,22 @@ def create_topics(
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise LogUnavailable(f"topic {name} could not be made: {error.args[0].str()}") from error
+    _await_leaders(admin, [topic_name(cluster, spec.suffix) for spec in specs])
     return tuple(made)
+
+
+def _await_leaders(admin: AdminClient, names: Sequence[str]) -> None:
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        try:
+            waiting = [topic.name for topic in describe(admin, names).values() if not topic.has_leaders]
+        except TopicMissing as error:
+            waiting = [error.topic]
+        if not waiting:
+            return
+        if time.monotonic() >= deadline:
+            raise LogUnavailable(f"topics were made, but are not served yet: {', '.join(waiting)}", "try again")
+        time.sleep(LOOK_AGAIN_S)
 
 
 def verify_topics(
@@ -158,12 +176,16 @@ def verify_topics(
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A topic as it is: its id (32 hex digits), number of partitions and the smallest number of copies."""
+    """A topic as it is.
+
+    Its id (32 hex digits), number of partitions, the smallest number of copies, whether it is served.
+    """
 
     name: str
     topic_id: str
     partitions: int
     replication: int
+    has_leaders: bool
 
 
 def describe(
@@ -177,7 +199,8 @@ def describe(
     for name, future in futures.items():
         topic = _result(future, name, timeout_s)
         copies = min(len(partition.replicas) for partition in topic.partitions)
-        found[name] = FoundTopic(name, _hex(topic.topic_id), len(topic.partitions), copies)
+        led = all(partition.leader is not None and partition.leader.id >= 0 for partition in topic.partitions)
+        found[name] = FoundTopic(name, _hex(topic.topic_id), len(topic.partitions), copies, led)
     return found
 
 
