@@ -14,38 +14,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import faust
 from faust.types import TP, EventT
 
+from ringlog.agents.contract import MakeWorker, RoleWorker
 from ringlog.agents.exits import CRASHED, STOPPED, End
 from ringlog.runtime.settings import Settings
 
 PENDING_MAX = 5_000
-
-
-class RoleWorker(Protocol):
-    """What a role does with its records, in threads of its own."""
-
-    def start(self) -> None:
-        """Take the role over, then work."""
-        ...
-
-    def offer(self, offset: int, value: bytes | None) -> None:
-        """One record of the role's topic, in offset order."""
-        ...
-
-    def stop(self) -> None:
-        """Stop, and return when no thread works any more."""
-        ...
-
-
-Acknowledge = Callable[[int], None]
-Ended = Callable[[End], None]
-MakeWorker = Callable[[Acknowledge, Ended], RoleWorker]
-"""Makes a worker; it calls the first when all up to an offset is answered, the second when it ends by itself."""
 
 
 class AgentApp:
@@ -70,6 +48,20 @@ class AgentApp:
         signals.on_partitions_assigned.connect(self._on_assigned, weak=False)
         signals.on_partitions_revoked.connect(self._on_revoked, weak=False)
         signals.on_before_shutdown.connect(self._on_shutdown, weak=False)
+
+    def execute(self) -> End:
+        """Run the faust worker until it is told to stop or the role ends; closes the event loop."""
+        worker = faust.Worker(self.app, loglevel="ERROR", quiet=True, redirect_stdouts=False)
+        worker.spinner = None
+        try:
+            worker.execute_from_commandline()
+        except SystemExit as error:
+            failed = error.code not in (None, 0)
+            why = f"the worker ended with status {error.code}"
+        except Exception as error:
+            failed, why = True, f"{type(error).__name__}: {error}"
+        # The role's own end is what counts: faust reports an orderly one as a crash as well.
+        return End(CRASHED, why) if failed and self.end.code == STOPPED else self.end
 
     async def _consume(self, stream: Any) -> None:
         async for event in stream.noack().events():

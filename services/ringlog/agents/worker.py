@@ -5,24 +5,25 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import faust
 import structlog
 
-from ringlog.agents.app import Acknowledge, AgentApp, Ended, RoleWorker
-from ringlog.agents.exits import CRASHED, HALTED, STOPPED
-from ringlog.agents.shells.keeper import KeeperThread
-from ringlog.agents.shells.role import RoleThread
-from ringlog.agents.shells.validator import ValidatorThread
+from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
+from ringlog.agents.exits import CRASHED, HALTED
 from ringlog.log.errors import LogUnavailable, TopicMisconfigured, TopicMissing
-from ringlog.log.topics import METADATA, REQUESTS, admin_client, topic_name, verify_topics
+from ringlog.log.topics import ACKS, METADATA, REQUESTS, admin_client, topic_name, verify_topics
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from ringlog.agents.app import AgentApp
 
 WAIT_FOR_TOPICS_S = 60.0
 RETRY_S = 1.0
@@ -35,26 +36,35 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A role's worker, the topic whose partition it gets, and where a new consumer group begins to read it."""
+    """Where a role's worker is defined, the topic whose partition it gets, where a new group begins to read."""
 
-    thread: type[RoleThread]
+    module: str
+    thread: str
     source: str
     reset: str
 
 
+_SHELLS = "ringlog.agents.shells"
+
 ROLES: dict[str, Role] = {
-    "validator": Role(ValidatorThread, REQUESTS.suffix, "earliest"),
-    "keeper": Role(KeeperThread, METADATA.suffix, "latest"),
+    "validator": Role(f"{_SHELLS}.validator", "ValidatorThread", REQUESTS.suffix, "earliest"),
+    "coordinator": Role(f"{_SHELLS}.coordinator", "CoordinatorThread", ACKS.suffix, "earliest"),
+    "publisher": Role(f"{_SHELLS}.publisher", "PublisherThread", METADATA.suffix, "latest"),
+    "keeper": Role(f"{_SHELLS}.keeper", "KeeperThread", METADATA.suffix, "latest"),
 }
-"""The roles, in the order in which they are started."""
+"""The roles, in the order in which they are started. A process loads the one that it is, and nothing of the others."""
 
 
 def make_agent(role: str, settings: Settings) -> AgentApp:
     """The faust app of a role, which makes a worker for every assignment."""
+    from ringlog.agents.app import AgentApp
+
     spec = ROLES[role]
+    thread = getattr(importlib.import_module(spec.module), spec.thread)
 
     def make(acknowledge: Acknowledge, ended: Ended) -> RoleWorker:
-        return spec.thread(settings, acknowledge, ended)
+        worker: RoleWorker = thread(settings, acknowledge, ended)
+        return worker
 
     return AgentApp(role, settings, topic_name(settings.cluster, spec.source), spec.reset, make)
 
@@ -71,23 +81,9 @@ def main(role: str, settings: Settings) -> int:
         log.error("not_started", role=role, why=str(error))
         return HALTED
     (settings.data_dir / "agents").mkdir(parents=True, exist_ok=True)
-    agent = make_agent(role, settings)
-    worker = faust.Worker(agent.app, loglevel="ERROR", quiet=True, redirect_stdouts=False)
-    worker.spinner = None
-    code = _execute(worker)
-    # The role's own end is what counts; faust reports an orderly end as a crash as well.
-    code = agent.end.code if agent.end.code != STOPPED else code
-    log.info("stopped", role=role, code=code, why=agent.end.detail)
-    return code
-
-
-def _execute(worker: faust.Worker) -> int:
-    try:
-        worker.execute_from_commandline()
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else STOPPED
-    except Exception:
-        return CRASHED
+    end = make_agent(role, settings).execute()
+    log.info("stopped", role=role, code=end.code, why=end.detail)
+    return end.code
 
 
 def _await_topics(settings: Settings) -> None:

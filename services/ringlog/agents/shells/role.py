@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from ringlog.agents.app import Acknowledge, Ended
+from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable

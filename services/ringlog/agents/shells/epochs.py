@@ -1,0 +1,44 @@
+"""How far the change topics are published: the newest committed record of ``epochs``."""
+
+from __future__ import annotations
+
+from ringlog.kernel.changes import EPOCHS, EpochChange
+from ringlog.kernel.values import Epoch
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import TOPICS
+from ringlog.runtime.settings import Settings
+from ringlog.wire.changes import decode_change
+
+EPOCHS_TOPIC = next(spec for spec in TOPICS if spec.suffix == EPOCHS)
+
+
+class EpochsReader:
+    """Reads ``epochs`` from its beginning, committed records only. For use by one thread; ``close`` it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, EPOCHS_TOPIC, isolation="read_committed")
+        self._tail = self._log.tail(self._log.begin_offset())
+        self._last: EpochChange | None = None
+
+    def newest(self) -> Epoch:
+        """The last epoch that is published as far as is known here; 0 if none. Does not wait."""
+        self._take(0.0)
+        return 0 if self._last is None else self._last.epoch
+
+    def at_end(self) -> EpochChange | None:
+        """The last published record of all that are committed when this is called."""
+        end = self._log.end_offset()
+        while self._tail.position < end:
+            self._take(0.2)
+        return self._last
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._tail.close()
+        self._log.close()
+
+    def _take(self, timeout_s: float) -> None:
+        for record in self._tail.poll(timeout_s):
+            change = decode_change(record.data)
+            assert isinstance(change, EpochChange), "epochs holds epochs"
+            self._last = change

@@ -1,0 +1,106 @@
+"""The publisher at work: folds the log by itself, and writes each epoch's difference in one transaction over all change
+topics.
+
+After its take-over it initialises the role's transactional id, reads from ``epochs`` how far the topics go, and folds
+the log up to there without writing. If the log does not contain what was published it halts: nothing it could write
+would mend that.
+
+The schemas of all records go to ``<cluster>.schemas`` at each start, by fingerprint, so that a consumer needs no other
+source.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from ringlog.agents.exits import Diverged
+from ringlog.agents.fenced import FencedProducer, Written
+from ringlog.agents.publisher_core import ROLE, ahead, starts_from
+from ringlog.agents.shells.epochs import EpochsReader
+from ringlog.agents.shells.role import RoleThread
+from ringlog.kernel.changes import EpochChange, diff
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.topics import SCHEMAS, topic_name
+from ringlog.wire.changes import encode_change_record
+from ringlog.wire.entries import decode_entry
+from ringlog_schemas import published
+
+POLL_S = 0.2
+
+log = structlog.get_logger(__name__)
+
+
+class PublisherThread(RoleThread):
+    """One instance of the publisher."""
+
+    role = ROLE
+    _published: Epoch = 0
+
+    def work(self) -> None:
+        """Publish every epoch once, for ever."""
+        fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
+        fenced.initialise()
+        last = self._last_published()
+        why = ahead(last, self.replica.read_barrier())
+        if why is not None:
+            raise Diverged(why)
+        self._publish_schemas()
+        self._follow(fenced, last)
+
+    def handled_epoch(self) -> Epoch:
+        """The last epoch that is in the change topics."""
+        return self._published
+
+    def _follow(self, fenced: FencedProducer, last: EpochChange | None) -> None:
+        state, resumed = EMPTY_STATE, last is None
+        tail = self.log.tail(self.log.begin_offset())
+        try:
+            if resumed:
+                self.accepting()
+            while True:
+                for offset, _ in self.news(0)[-1:]:
+                    self.acknowledge(offset)
+                for record in tail.poll(POLL_S):
+                    self.look()
+                    folded = fold(state, decode_entry(record.data))
+                    if folded.outcome.kind is OutcomeKind.HALT:
+                        raise Diverged(f"offset {record.offset}: {folded.outcome.code}: {folded.outcome.detail}")
+                    before, state = state, folded.state
+                    if resumed and state is not before:
+                        self._publish(fenced, before, state)
+                    elif not resumed and self._is_start(last, state):
+                        resumed, self._published = True, state.epoch
+                        self.accepting()
+        finally:
+            tail.close()
+
+    def _publish(self, fenced: FencedProducer, before: ClusterState, after: ClusterState) -> None:
+        records = (encode_change_record(record) for record in diff(before, after))
+        cluster = self.settings.cluster
+        fenced.commit([Written(topic_name(cluster, suffix), key, value) for suffix, key, value in records])
+        self._published = after.epoch
+
+    def _is_start(self, last: EpochChange | None, state: ClusterState) -> bool:
+        try:
+            return starts_from(last, state)
+        except ValueError as error:
+            raise Diverged(str(error)) from error
+
+    def _last_published(self) -> EpochChange | None:
+        epochs = EpochsReader(self.settings)
+        try:
+            return epochs.at_end()
+        finally:
+            epochs.close()
+
+    def _publish_schemas(self) -> None:
+        topic = topic_name(self.settings.cluster, SCHEMAS.suffix)
+        sent = [
+            self.producer.send(topic, text.encode(), key=fingerprint.encode(), partition=0)
+            for fingerprint, text in published()
+        ]
+        for future in sent:
+            future.result()
