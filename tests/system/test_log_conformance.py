@@ -1,0 +1,161 @@
+"""What every log must do: the memory adapter and the Kafka adapter against the same tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ringlog.log.errors import LogTruncated
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.memory import MemoryLog
+from ringlog.log.port import LogRecord, MetadataLog, Tail
+from ringlog.log.topics import METADATA, admin_client, create_topics
+from ringlog.stack import StackInfo
+
+DEADLINE_S = 20.0
+MakeLog = Callable[[], MetadataLog]
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.system)])
+def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
+    """Opens the same log, again and again: another connection each time, but in memory the same object."""
+    opened: list[MetadataLog] = []
+    if request.param == "memory":
+        memory = MemoryLog()
+        yield lambda: memory
+        return
+    info: StackInfo = request.getfixturevalue("stack")
+    name = f"t{uuid.uuid4().hex[:10]}"
+    create_topics(admin_client(info.bootstrap_servers), name, specs=[METADATA])
+
+    def make() -> MetadataLog:
+        opened.append(KafkaLog(info.bootstrap_servers, name))
+        return opened[-1]
+
+    yield make
+    for log in opened:
+        log.close()
+
+
+def read(tail: Tail, end: int) -> list[LogRecord]:
+    """Everything up to the position ``end``."""
+    records: list[LogRecord] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while tail.position < end:
+        assert time.monotonic() < deadline, f"position {tail.position} of {end}"
+        records.extend(tail.poll(0.5))
+    return records
+
+
+def test_records_come_back_in_order_with_their_offsets(make_log: MakeLog) -> None:
+    log = make_log()
+    assert (log.begin_offset(), log.end_offset()) == (0, 0)
+    log.append([b"a", b"", b"c"])
+    log.append([b"d"])
+    assert log.end_offset() == 4
+    tail = log.tail(0)
+    assert read(tail, 4) == [LogRecord(0, b"a"), LogRecord(1, b""), LogRecord(2, b"c"), LogRecord(3, b"d")]
+    tail.close()
+
+
+def test_an_append_of_nothing_is_nothing(make_log: MakeLog) -> None:
+    log = make_log()
+    log.append([])
+    assert log.end_offset() == 0
+
+
+def test_a_tail_begins_where_it_is_told(make_log: MakeLog) -> None:
+    log = make_log()
+    log.append([bytes([number]) for number in range(10)])
+    tail = log.tail(7)
+    assert tail.position == 7
+    assert [record.offset for record in read(tail, 10)] == [7, 8, 9]
+    assert list(tail.poll(0)) == []
+    log.append([b"new"])
+    assert read(tail, 11) == [LogRecord(10, b"new")]
+    tail.close()
+
+
+def test_a_poll_gives_no_more_than_asked_for(make_log: MakeLog) -> None:
+    log = make_log()
+    log.append([b"%d" % number for number in range(50)])
+    tail = log.tail(0)
+    seen: list[LogRecord] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(seen) < 50:
+        assert time.monotonic() < deadline
+        found = tail.poll(0.5, records_max=7)
+        assert len(found) <= 7
+        seen.extend(found)
+    assert [record.data for record in seen] == [b"%d" % number for number in range(50)]
+    tail.close()
+
+
+def test_all_readers_see_the_same_order_of_all_writers(make_log: MakeLog) -> None:
+    logs = [make_log() for _ in range(3)]
+
+    def write(number: int) -> None:
+        for place in range(20):
+            logs[number].append([b"%d:%d:%d" % (number, place, part) for part in range(3)])
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    end = logs[0].end_offset()
+    tails = [log.tail(0) for log in logs]
+    first, second, third = (read(tail, end) for tail in tails)
+    assert first == second == third
+    assert len(first) == 180
+    for number in range(3):
+        own = [record.data for record in first if record.data.startswith(b"%d:" % number)]
+        assert own == [b"%d:%d:%d" % (number, place, part) for place in range(20) for part in range(3)]
+    for tail in tails:
+        tail.close()
+
+
+def test_a_waiting_reader_hears_of_an_append(make_log: MakeLog) -> None:
+    log = make_log()
+    tail = log.tail(0)
+    got: list[LogRecord] = []
+    reader = threading.Thread(target=lambda: got.extend(read(tail, 1)))
+    reader.start()
+    log.append([b"x"])
+    reader.join(DEADLINE_S)
+    assert got == [LogRecord(0, b"x")]
+    tail.close()
+
+
+def test_a_position_beyond_the_end_is_an_error(make_log: MakeLog) -> None:
+    log = make_log()
+    log.append([b"a"])
+    tail = log.tail(5)
+
+    def poll_to_the_end() -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            tail.poll(0.2)
+
+    with pytest.raises(LogTruncated, match="position 5"):
+        poll_to_the_end()
+    tail.close()
+
+
+def test_the_identity_is_the_topics_own(make_log: MakeLog) -> None:
+    assert make_log().identity() == make_log().identity()
+    make_log().verify()
+
+
+def test_a_record_of_two_mebibytes_fits_with_its_envelope(make_log: MakeLog) -> None:
+    log = make_log()
+    large = bytes(2 * 1024 * 1024 - 1024)
+    log.append([large])
+    tail = log.tail(0)
+    (record,) = read(tail, 1)
+    assert record.data == large
+    tail.close()

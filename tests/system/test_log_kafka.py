@@ -1,0 +1,177 @@
+"""The log on a real broker: gaps, transactions, a topic that is replaced or cut, a broker that stops answering."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from ringlog.client.founding import found
+from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import ClusterState
+from ringlog.log.author import Author
+from ringlog.log.commit import FateOpen, commit, settle
+from ringlog.log.errors import LogReplaced, LogTruncated, LogUnavailable, ReplicaHalted
+from ringlog.log.fates import Chain, Fate, fates
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import LogRecord
+from ringlog.log.replica import Replica
+from ringlog.log.topics import METADATA, RESULTS, admin_client, create_topics, topic_name
+from ringlog.runtime.clock import SystemClock
+from ringlog.stack import Stack, StackInfo
+from ringlog.wire.draw import SystemDraw
+from ringlog.wire.entries import EncodedEntry
+
+pytestmark = pytest.mark.system
+DEADLINE_S = 20.0
+AUTHOR = Author("me", SystemClock(), SystemDraw())
+
+
+@pytest.fixture
+def log(stack: StackInfo, cluster_name: str) -> Iterator[KafkaLog]:
+    create_topics(admin_client(stack.bootstrap_servers), cluster_name, specs=[METADATA, RESULTS])
+    log = KafkaLog(stack.bootstrap_servers, cluster_name)
+    yield log
+    log.close()
+
+
+def test_positions_pass_control_records_and_aborted_transactions(
+    stack: StackInfo, cluster_name: str, log: KafkaLog
+) -> None:
+    results = KafkaLog(stack.bootstrap_servers, cluster_name, RESULTS, isolation="read_committed")
+    producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "transactional.id": cluster_name})
+    producer.init_transactions(DEADLINE_S)
+    for data, kept in ((b"kept", True), (b"dropped", False), (b"last", True)):
+        producer.begin_transaction()
+        producer.produce(results.name, data, partition=0)
+        producer.flush(DEADLINE_S)
+        (producer.commit_transaction if kept else producer.abort_transaction)(DEADLINE_S)
+    tail = results.tail(0)
+    seen: list[LogRecord] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while tail.position < 6:
+        assert time.monotonic() < deadline, f"position {tail.position}"
+        seen.extend(tail.poll(0.5))
+    assert [record.data for record in seen] == [b"kept", b"last"]
+    assert results.end_offset() == 6
+    tail.close()
+    results.close()
+
+
+def test_a_replica_reads_past_a_gap_at_the_end(stack: StackInfo, log: KafkaLog) -> None:
+    """A stray transaction on the metadata topic leaves control records: barriers pass them, and so does a commit."""
+    with Replica(log) as replica:
+        found(log, replica, "c")
+        producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "transactional.id": log.name})
+        producer.init_transactions(DEADLINE_S)
+        producer.begin_transaction()
+        producer.produce(log.name, b"stray", partition=0)
+        producer.flush(DEADLINE_S)
+        producer.abort_transaction(DEADLINE_S)
+        state = replica.read_barrier()
+        assert state.epoch == 1
+        assert commit(log, replica, Chain(1, (AUTHOR.entry(state, Noop()),))).fates == (Fate.APPLIED,)
+        assert replica.counts[OutcomeKind.UNREADABLE] == 1
+        with Replica(log) as second:
+            assert digest(second.read_barrier()) == digest(replica.read_barrier())
+
+
+def test_a_rival_in_the_middle_of_a_batch(log: KafkaLog) -> None:
+    with Replica(log) as replica:
+        found(log, replica, "c")
+        state = replica.state
+        one, two, three = _three(replica)
+        rival = AUTHOR.entry(_after(replica, one), Noop())
+        log.append([one.data, rival.data])
+        assert commit(log, replica, Chain(state.epoch, (one, two, three))).fates == (Fate.APPLIED, Fate.LOST, Fate.LOST)
+        assert replica.state.state_id == rival.entry.state_id
+
+
+def test_another_topic_under_the_name_halts(stack: StackInfo, log: KafkaLog, tmp_path: Path) -> None:
+    admin = admin_client(stack.bootstrap_servers)
+    record = tmp_path / "metadata.json"
+    with Replica(log, watch_s=0.2, record=record) as replica:
+        found(log, replica, "c")
+        first = replica.identity
+        for future in admin.delete_topics([log.name]).values():
+            future.result(DEADLINE_S)
+        with pytest.raises(ReplicaHalted):
+            replica.wait_for(lambda _: None, DEADLINE_S, "the halt")
+        assert replica.state.epoch == 1
+    create_topics(admin, log.name.removesuffix(".metadata"), specs=[METADATA])
+    assert log.identity() != first
+    with pytest.raises(LogReplaced):
+        Replica(log, record=record).start()
+
+
+def test_a_log_that_lost_its_beginning_is_refused(stack: StackInfo, log: KafkaLog) -> None:
+    log.append([b"1", b"2", b"3"])
+    admin = admin_client(stack.bootstrap_servers)
+    for future in admin.delete_records([TopicPartition(topic_name(log.name.split(".")[0], "metadata"), 0, 2)]).values():
+        future.result(DEADLINE_S)
+    with pytest.raises(LogTruncated, match="begins at offset 2"):
+        Replica(log).start()
+    tail = log.tail(0)
+
+    def poll() -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            tail.poll(0.2)
+
+    with pytest.raises(LogTruncated, match="position 0"):
+        poll()
+    tail.close()
+
+
+def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_path: Path, cluster_name: str) -> None:
+    """The broker is stopped in the middle: the answer is lost, the entry may be in the log. It is applied once."""
+    own = Stack(tmp_path / "stack")
+    try:
+        info = own.up("quick")
+        create_topics(admin_client(info.bootstrap_servers), cluster_name, specs=[METADATA])
+        log = KafkaLog(info.bootstrap_servers, cluster_name, delivery_timeout_s=1.0)
+        with Replica(log) as replica:
+            found(log, replica, "c")
+            state = replica.state
+            chain = Chain(state.epoch, _three(replica))
+            os.kill(info.broker_pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(LogUnavailable):
+                    log.append([encoded.data for encoded in chain.entries])
+                with pytest.raises(FateOpen):
+                    commit(log, replica, chain, timeout_s=0.5)
+                assert fates(replica.state, chain) == (Fate.OPEN,) * 3
+            finally:
+                os.kill(info.broker_pid, signal.SIGCONT)
+            assert commit(log, replica, chain, timeout_s=DEADLINE_S).fates == (Fate.APPLIED,) * 3
+            assert replica.read_barrier().epoch == state.epoch + 3
+            assert replica.halted is None
+            given_up = Chain(replica.state.epoch, _three(replica))
+            assert settle(log, replica, AUTHOR, given_up).fates == (Fate.LOST,) * 3
+            log.append([encoded.data for encoded in given_up.entries])
+            assert replica.read_barrier().epoch == state.epoch + 4, "too late to have an effect"
+        log.close()
+    finally:
+        own.down()
+
+
+def _three(replica: Replica) -> tuple[EncodedEntry, ...]:
+    state = replica.state
+    since = state.epoch
+    entries = []
+    for _ in range(3):
+        entries.append(AUTHOR.entry(state, Noop(), since_epoch=since))
+        state = fold(state, entries[-1].entry).state
+    return tuple(entries)
+
+
+def _after(replica: Replica, encoded: EncodedEntry) -> ClusterState:
+    return fold(replica.state, encoded.entry).state
