@@ -10,8 +10,6 @@ import typer
 from rich.table import Table
 
 from ringlog.agents.status import read_status
-from ringlog.cache.reader import CachedReader, TryAgain
-from ringlog.cache.redis_cache import RedisCache
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve
 from ringlog.cli.submitting import submit_json
@@ -102,6 +100,9 @@ def status(
 
 
 def _cached_status(context: Context) -> None:
+    from ringlog.cache.reader import CachedReader, TryAgain  # Redis is slow to load and nothing else here needs it
+    from ringlog.cache.redis_cache import RedisCache
+
     if not context.redis:
         fail("no_cache", "no Redis is known; set RINGLOG_REDIS_URL")
     try:

@@ -1,45 +1,73 @@
 """The ``ringlog`` command: sub-commands by room, each with ``--json`` where it prints facts.
 
-Exit status: 0 done; 1 refused or failed (the error's stable code comes first on standard error); 2 wrong usage or
-an invalid input line; 3 something must be installed first; 130 interrupted.
+A sub-command's module is imported only when it is asked for, so that small commands answer at once.
+
+Exit status: 0 done; 1 refused or failed (the error's stable code comes first on standard error); 2 wrong usage or an
+invalid input line; 3 something must be installed first; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from ringlog import __version__
-from ringlog.cli import agents, cluster, data, log, node, operations, rehearse, schema, scripts
-from ringlog.cli.connection import errors
-from ringlog.log.errors import LogError
-from ringlog.stack.cli import app as stack_app
 
-app = typer.Typer(
-    help="Cluster metadata as one totally ordered log.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-app.add_typer(stack_app, name="stack")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(node.app, name="node")
-app.add_typer(operations.app, name="operation")
-app.add_typer(schema.keyspace_app, name="keyspace")
-app.add_typer(schema.table_app, name="table")
-app.add_typer(data.app, name="cdc")
-app.add_typer(agents.app, name="agents")
-app.command("agent")(agents.one)
-app.command("status")(cluster.status)
-app.command("submit")(cluster.submit)
-app.command("log")(log.show)
-app.command("audit")(data.audit_command)
-app.command("demo")(data.demo)
-app.command("rehearse")(rehearse.rehearse)
-app.command("token")(scripts.token)
-app.command("stream-id")(scripts.stream_id)
-app.command("shard")(scripts.shard)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("ringlog.cli.data", "demo"),
+    "stack": ("ringlog.stack.cli", "app"),
+    "cluster": ("ringlog.cli.cluster", "app"),
+    "status": ("ringlog.cli.cluster", "status"),
+    "agents": ("ringlog.cli.agents", "app"),
+    "agent": ("ringlog.cli.agents", "one"),
+    "node": ("ringlog.cli.node", "app"),
+    "operation": ("ringlog.cli.operations", "app"),
+    "keyspace": ("ringlog.cli.schema", "keyspace_app"),
+    "table": ("ringlog.cli.schema", "table_app"),
+    "cdc": ("ringlog.cli.data", "app"),
+    "audit": ("ringlog.cli.data", "audit_command"),
+    "submit": ("ringlog.cli.cluster", "submit"),
+    "log": ("ringlog.cli.log", "show"),
+    "rehearse": ("ringlog.cli.rehearse", "rehearse"),
+    "token": ("ringlog.cli.scripts", "token"),
+    "stream-id": ("ringlog.cli.scripts", "stream_id"),
+    "shard": ("ringlog.cli.scripts", "shard"),
+}
+"""Name to (module, typer app or function), in the order of the help."""
+
+
+class RoomGroup(TyperGroup):
+    """Loads a sub-command when it is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The sub-command of that name, None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        found = getattr(import_module(module), attribute)
+        command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
+        command.name = cmd_name
+        return command
+
+
+def _single(function: Callable[..., Any]) -> typer.Typer:
+    """An app that is one command."""
+    one = typer.Typer(add_completion=False)
+    one.command()(function)
+    return one
+
+
+app = typer.Typer(cls=RoomGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _version(wanted: bool) -> None:
@@ -50,7 +78,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    _shown: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Cluster metadata as one totally ordered log."""
 
@@ -59,12 +87,14 @@ def main() -> None:
     """Entry point: errors that are expected come out as one line with their code, never as a trace."""
     try:
         app()
-    except LogError as error:
-        errors.print(f"[red]{error.code}[/red]:", end=" ")
-        errors.print(str(error), markup=False)
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        code = getattr(error, "code", None)
+        if not isinstance(code, str):
+            raise
+        typer.echo(f"{code}: {error}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from rich.table import Table
 from ringlog import __version__
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import default_data_dir
@@ -38,6 +37,8 @@ def run(
     tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = TOKENS,
 ) -> None:
     """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs."""
+    from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
+
     context = resolve(bootstrap, cluster)
     setup_logs()
     folder = (data or default_data_dir() / "nodes") / context.cluster / name

@@ -2,8 +2,12 @@
 random bits.
 
 The very fold, authoring and coordinator decisions of the live system run here; only broker, clock and nodes are
-replaced. The same lines give the same answers, byte for byte. A plan that does not begin with InitializeCluster is
-rehearsed on a cluster founded for it (that takes epoch 1).
+replaced: every node acknowledges at once, change topics are published at once, and nothing is streamed. The same lines
+give the same answers, byte for byte. A plan that does not begin with InitializeCluster is rehearsed on a cluster
+founded for it (that takes epoch 1).
+
+Two kinds of answers say no. ``invalid``: the line is no command, show or do of this release, or has a field that none
+of them has. ``rejected``: it was understood, and the state does not allow it.
 """
 
 from __future__ import annotations
@@ -53,17 +57,12 @@ class Rehearsal:
         self._draw = SeededDraw(b"rehearsal")
         self._author = Author("rehearsal", self.clock, self._draw)
 
-    def line(self, text: str, number: int) -> Json:
+    def line(self, text: str | bytes, number: int) -> Json:
         """The answer to line ``number`` (from 1)."""
         try:
-            value = json.loads(text)
-            if not isinstance(value, dict):
-                raise Invalid("bad_json", "expected a JSON object")
-            return self._answer(value)
+            return self._answer(_parsed(text))
         except Invalid as invalid:
             return {"outcome": "invalid", "line": number, "code": invalid.code, "detail": str(invalid)}
-        except ValueError as error:
-            return {"outcome": "invalid", "line": number, "code": "bad_json", "detail": str(error)}
 
     def _answer(self, value: Json) -> Json:
         if "show" in value:
@@ -82,9 +81,12 @@ class Rehearsal:
             raise Invalid(command.code, command.detail)
         outcome = self._apply(command)
         if outcome.kind is not OutcomeKind.APPLIED:
-            return {"outcome": "rejected", "epoch": outcome.epoch, "code": outcome.code, "detail": outcome.detail}
+            return self._rejected(outcome.code, outcome.detail)
         begun = [op.id for op in in_flight(self.state) if op.marks[0].epoch == outcome.epoch]
         return {"outcome": "applied", "epoch": outcome.epoch} | ({"operation": begun[0]} if begun else {})
+
+    def _rejected(self, code: str, detail: str) -> Json:
+        return {"outcome": "rejected", "epoch": self.state.epoch, "code": code, "detail": detail}
 
     def _apply(self, command: Command) -> Outcome:
         try:
@@ -109,18 +111,16 @@ class Rehearsal:
             "stream": (("token", "at"), self._stream),
         }
         wanted = value["show"]
-        if wanted not in shows:
+        if not isinstance(wanted, str) or wanted not in shows:
             raise Invalid("unknown_command", f"show {wanted!r}: this release shows {', '.join(sorted(shows))}")
         names, answer = shows[wanted]
         self._check_fields(value, ("show", *names), names)
         return answer(value)
 
     def _placements(self, value: Json) -> Json:
-        found = views.placements(self.state, str(value["keyspace"]))
-        if found is None:
-            detail = f"there is no keyspace {value['keyspace']}"
-            return {"outcome": "rejected", "epoch": self.state.epoch, "code": "unknown_keyspace", "detail": detail}
-        return found
+        keyspace = _text(value, "keyspace")
+        found = views.placements(self.state, keyspace)
+        return found if found is not None else self._rejected("unknown_keyspace", f"there is no keyspace {keyspace}")
 
     def _stream(self, value: Json) -> Json:
         token, at = _whole(value, "token"), _whole(value, "at")
@@ -143,8 +143,7 @@ class Rehearsal:
         match value["do"]:
             case "step" | "finish" as verb:
                 self._check_fields(value, ("do", "operation"), ())
-                stages = self._drive(value.get("operation"), to_end=verb == "finish")
-                return {"done": verb, "epoch": self.state.epoch, "stages": stages}
+                return self._drive(value, to_end=verb == "finish")
             case "advance_clock":
                 self._check_fields(value, ("do", "seconds"), ("seconds",))
                 seconds = value["seconds"]
@@ -155,16 +154,23 @@ class Rehearsal:
             case other:
                 raise Invalid("unknown_command", f"do {other!r}: this release does step, finish and advance_clock")
 
-    def _drive(self, wanted: object, *, to_end: bool) -> list[str]:
-        """Move the operations on, every node acknowledging at once; the stages they entered, in order."""
+    def _drive(self, value: Json, *, to_end: bool) -> Json:
+        """Move operations on, every node acknowledging at once; the answer has the stages they entered, in order.
+
+        To finish everything includes what the coordinator does besides: a generation that was only requested.
+        """
+        wanted = _text(value, "operation") if "operation" in value else None
         if wanted is not None and wanted not in self.state.operations:
-            raise Invalid("unknown_operation", f"there is no operation {wanted}")
+            return self._rejected("unknown_operation", f"there is no operation {wanted}")
         goals = [op.id for op in in_flight(self.state) if wanted in (None, op.id)]
         begun = {name: len(self.state.operations[name].marks) for name in goals}
+        until_quiet = to_end and wanted is None
         for _ in range(STEPS_MAX):
-            if all(self._arrived(name, begun[name], to_end) for name in goals) or not self._coordinate():
+            arrived = all(self._arrived(name, begun[name], to_end) for name in goals)
+            if (arrived and not until_quiet) or not self._coordinate():
                 break
-        return [mark.stage for name in goals for mark in self.state.operations[name].marks[begun[name] :]]
+        stages = [mark.stage for name in goals for mark in self.state.operations[name].marks[begun[name] :]]
+        return {"done": value["do"], "epoch": self.state.epoch, "stages": stages}
 
     def _arrived(self, name: str, marks: int, to_end: bool) -> bool:
         operation = self.state.operations[name]
@@ -185,6 +191,28 @@ class Rehearsal:
         for name in needed:
             if name not in value:
                 raise Invalid("missing_field", f"{name} is missing")
+
+
+def _parsed(text: str | bytes) -> Json:
+    """The JSON object of a line; Python's own NaN and Infinity are none."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise Invalid("bad_json", str(error)) from None
+    if not isinstance(value, dict):
+        raise Invalid("bad_json", "expected a JSON object")
+    return value
+
+
+def _text(value: Json, name: str) -> str:
+    found = value[name]
+    if not isinstance(found, str):
+        raise Invalid("bad_field", f"{name}: expected text")
+    return found
 
 
 def _whole(value: Json, name: str) -> int:

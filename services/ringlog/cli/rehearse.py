@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ import typer
 from ringlog.cli.connection import fail, resolve
 from ringlog.cli.log import fold_lines, read_dump, read_log
 from ringlog.cli.rehearsal import Rehearsal
+from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 
 LIVE = "live"
@@ -30,23 +30,24 @@ def rehearse(
     """Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid."""
     rehearsal = Rehearsal(_state(source))
     status = 0
-    for number, text in enumerate(_lines(plan), start=1):
-        if not text.strip():
+    for number, line in enumerate(_lines(plan), start=1):
+        if not line.strip():
             continue
-        answer = rehearsal.line(text, number)
+        answer = rehearsal.line(line, number)
         typer.echo(json.dumps(answer))
         if answer.get("outcome") == "invalid":
             status = 2
     raise typer.Exit(status)
 
 
-def _lines(plan: Path | None) -> Iterable[str]:
+def _lines(plan: Path | None) -> Iterable[bytes]:
+    """Lines end with a line feed alone: other separators of Unicode may stand inside JSON text."""
     if plan is None or str(plan) == "-":
-        return sys.stdin
+        return typer.get_binary_stream("stdin")
     try:
-        return plan.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        fail("bad_file", f"{plan}: {error}", 2)
+        return plan.read_bytes().split(b"\n")
+    except OSError as error:
+        fail("bad_file", f"{plan}: {error.strerror}", 2)
 
 
 def _state(source: str | None) -> ClusterState:
@@ -56,6 +57,10 @@ def _state(source: str | None) -> ClusterState:
     live, _, cluster = source.partition(":")
     records = read_log(resolve(None, cluster or None)) if live == LIVE else read_dump(Path(source))
     state = EMPTY_STATE
-    for line in fold_lines(iter(records)):
+    for line in fold_lines(records):
+        if line.outcome.kind is OutcomeKind.HALT:
+            fail("replica_halted", f"offset {line.offset}: {line.outcome.code}: {line.outcome.detail}")
         state = line.after
+    if state.epoch == 0:
+        fail("not_founded", f"no cluster was founded in {source}", 2)
     return state
