@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -32,7 +31,6 @@ from ringlog.demo.summary import Figures
 from ringlog.kernel.commands.model import CreateKeyspace, Replication
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, is_ended
 from ringlog.kernel.state import ClusterState
-from ringlog.log.replica import Replica
 from ringlog.runtime.context import Context, remember
 from ringlog.stack.commands import Stack
 from ringlog.stack.report import StackInfo
@@ -121,13 +119,20 @@ class Demo:
         self._until("the agents to catch up", STEP_S, caught_up)
 
     def _nodes(self, context: Context, client: Client) -> None:
-        self.screen.step("4. Three nodes register and join")
+        self.screen.step("4. Three nodes register and join, one after the other")
         for name in NODES:
             self._node(context, name)
-            self._until(f"{name} to be normal", STEP_S, partial(_is_normal, client.replica, name))
+        normal: list[str] = []
+
+        def all_normal() -> bool:
             state = client.replica.state
-            tokens = len(state.nodes[state.node_names[name]].tokens)
-            self.screen.say(f"{name} is normal at epoch {state.epoch} with {tokens} tokens")
+            for node in sorted(state.nodes.values(), key=lambda n: n.name):
+                if node.state == "normal" and node.name not in normal:
+                    normal.append(node.name)
+                    self.screen.say(f"{node.name} is normal at epoch {state.epoch} with {len(node.tokens)} tokens")
+            return len(normal) == len(NODES)
+
+        self._until("three nodes to be normal", STEP_S, all_normal)
 
     def _schema(self, client: Client) -> None:
         self.screen.step("5. A keyspace and a table with CDC")
@@ -285,12 +290,6 @@ class Watching:
         begun = next(mark.at for mark in operation.marks if mark.stage == COMMIT_CDC_GENERATION)
         figures.switch_s = (state.generations[-1].timestamp - begun) / 1e6
         figures.join_s = (operation.marks[-1].at - operation.marks[0].at) / 1e6
-
-
-def _is_normal(replica: Replica, name: str) -> bool:
-    state = replica.state
-    node = state.node_names.get(name)
-    return node is not None and state.nodes[node].state == "normal"
 
 
 def _agent_line(agent: AgentView) -> str:
