@@ -13,7 +13,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -45,11 +44,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 class RoomGroup(TyperGroup):
     """Loads a sub-command when it is named."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names, in the order of the help."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """The sub-command of that name, None if there is none."""
         if cmd_name not in COMMANDS:
             return None

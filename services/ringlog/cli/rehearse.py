@@ -33,7 +33,7 @@ def rehearse(
     for number, line in enumerate(_lines(plan), start=1):
         if not line.strip():
             continue
-        answer = rehearsal.line(line, number)
+        answer = rehearsal.line(line.rstrip(b"\r\n"), number)
         typer.echo(json.dumps(answer))
         if answer.get("outcome") == "invalid":
             status = 2

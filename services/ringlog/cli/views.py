@@ -179,7 +179,7 @@ def cdc(state: ClusterState) -> Json:
             "incarnation": writer.incarnation,
             "horizon": writer.horizon,
             "low_watermark": writer.low_watermark,
-            "positions": [[p.partition, p.offset] for p in writer.positions],
+            "positions": [{"partition": p.partition, "offset": p.offset} for p in writer.positions],
         }
         for _, writer in in_order(state.writers)
     ]
