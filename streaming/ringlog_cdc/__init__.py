@@ -1,0 +1,1 @@
+"""The Spark pipeline of Ringlog: mutations in, CDC rows keyed by stream id out."""

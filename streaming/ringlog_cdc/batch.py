@@ -1,0 +1,297 @@
+"""One micro-batch: plans made or looked up, held writes waited for, rows written; nothing is passed over.
+
+A batch is decoded once and kept by Spark until it is done. Its stored plan parts are carried out first; then, until
+all its rows are planned, the next part is made: read barrier, the writer's horizon in that very state, one pass for
+the facts, the entry of the chain, and only then the rows. Where not a single row may be routed yet, the batch waits,
+visibly.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark import Broadcast, StorageLevel
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, Generation, in_order
+from ringlog.log.errors import WaitTimedOut
+from ringlog.log.replica import Replica
+from ringlog_cdc.errors import ChainBroken, StopRequested
+from ringlog_cdc.plan import PlanEntry, next_ranges, route_entry, used_by
+from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.progress import BatchFigures, Progress
+from ringlog_cdc.routing import TableFacts, routing_table
+from ringlog_cdc.rows import decode, facts, records, routed, routing_function, within
+from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
+from ringlog_cdc.writer import Writer
+
+BARRIER_S = 30.0
+HELD_LOOK_S = 0.5
+HELD_REPORT_S = 5.0
+TABLES_KEPT = 4
+PRODUCER_OPTIONS = {
+    "kafka.acks": "all",
+    "kafka.enable.idempotence": "true",
+    "kafka.linger.ms": "5",
+    "kafka.batch.size": "131072",
+    "kafka.max.request.size": str(4 * 1024 * 1024),
+}
+
+Router = tuple[Broadcast[Any], Callable[..., Column]]
+
+
+class BatchRunner:
+    """What ``foreachBatch`` calls. ``idle``: no batch is being worked on; ``stopping``, once set, lets none begin."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        settings: JobSettings,
+        replica: Replica,
+        writer: Writer,
+        store: PlanStore,
+        progress: Progress,
+        partitions: int,
+    ) -> None:
+        self.idle = threading.Event()
+        self.idle.set()
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+        self.last_batch = -1
+        self._session = session
+        self._settings = settings
+        self._replica = replica
+        self._writer = writer
+        self._store = store
+        self._progress = progress
+        self._partitions = partitions
+        self._routers: dict[tuple[str, tuple[str, ...]], Router] = {}
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Carry out a batch. Any exception ends the query; ``failure`` keeps it."""
+        self.idle.clear()
+        try:
+            if self.stopping.is_set():
+                raise StopRequested
+            self._run(frame, batch)
+            self.last_batch = batch
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self.idle.set()
+
+    def _run(self, frame: DataFrame, batch: int) -> None:
+        started = time.monotonic()
+        figures = BatchFigures(batch)
+        ends = batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
+        parts = self._store.parts(batch)
+        decoded = decode(frame).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            for entry in parts:
+                self._carry_out(decoded, entry, ends, figures)
+            while not parts or not parts[-1].last:
+                entry = self._plan(decoded, batch, len(parts), ends, figures)
+                self._carry_out(decoded, entry, ends, figures)
+                parts = (*parts, entry)
+        finally:
+            decoded.unpersist()
+            self._writer.note_need(held=False)
+        figures.duration_ms = round((time.monotonic() - started) * 1000)
+        self._progress.finished(figures)
+
+    # ---------------------------------------------------------------------------------------------- plans
+
+    def _plan(
+        self, decoded: DataFrame, batch: int, part: int, ends: dict[int, int], figures: BatchFigures
+    ) -> PlanEntry:
+        """Make and store the next part of a batch; waits while no row may be routed."""
+        since: float | None = None
+        while True:
+            state = self._replica.read_barrier(BARRIER_S)
+            horizon = self._writer.horizon(state)
+            self._writer.note_need(held=since is not None)
+            positions = dict(self._store.head.positions)
+            found = facts(decoded, positions, horizon, setting(state, "cdc_leeway_us"))
+            ranges, complete = next_ranges(found, positions, ends)
+            used = used_by(found, horizon)
+            if ranges or complete:
+                context = self._store.put_context(self._context(state))
+                with self._writer.lock:
+                    # A lowering may have begun meanwhile; what it binds must stay above all that a plan uses.
+                    if not ranges or self._writer.horizon(self._replica.state) > used:
+                        entry = route_entry(
+                            self._store.head,
+                            batch=batch,
+                            part=part,
+                            last=complete,
+                            ranges=ranges,
+                            epoch=state.epoch,
+                            context=context,
+                            horizon=horizon,
+                            used=used if ranges else 0,
+                            incarnation=self._writer.incarnation,
+                            empty=ends,
+                        )
+                        self._store.append(entry)
+                        figures.held_ms += 0 if since is None else round((time.monotonic() - since) * 1000)
+                        return entry
+            since = self._hold(batch, part, state, horizon, since)
+
+    def _hold(self, batch: int, part: int, state: ClusterState, horizon: int, since: float | None) -> float:
+        """Wait until the horizon is another one; say for what, since when, and how it ends."""
+        now = time.monotonic()
+        began = now if since is None else since
+        self._writer.note_need(held=True)
+        reported = since is None
+        while True:
+            if reported or time.monotonic() - now >= HELD_REPORT_S:
+                now, reported = time.monotonic(), False
+                waiting = f"generation {state.prepared.id} to be committed" if state.prepared else "its extension"
+                self._progress.emit(
+                    "held",
+                    batch=batch,
+                    part=part,
+                    horizon=horizon,
+                    waiting=waiting,
+                    seconds=round(now - began, 1),
+                    ends="when the horizon is raised past the first write that waits; SIGTERM gives up without loss",
+                )
+            self._writer.check()
+            if self.stopping.is_set():
+                raise StopRequested
+            try:
+                self._replica.wait_for(
+                    lambda state: self._writer.horizon(state) != horizon or None, HELD_LOOK_S, "the horizon to change"
+                )
+                return began
+            except WaitTimedOut:
+                state = self._replica.state
+
+    def _context(self, state: ClusterState) -> dict[str, Any]:
+        """What a part is decided with, beside its rows: all that a replay needs to decide the same."""
+        return {
+            "cluster_id": state.cluster_id,
+            "generations": [[generation.id, generation.timestamp] for generation in state.generations],
+            "tables": {
+                name: [len(table.partition_key), len(table.clustering_key), table.cdc.enabled]
+                for name, table in in_order(state.tables)
+            },
+            "leeway_us": setting(state, "cdc_leeway_us"),
+            "row_bytes_max": self._settings.row_bytes_max,
+            "partitions": self._partitions,
+            "source_topic": self._settings.source_topic,
+        }
+
+    # ------------------------------------------------------------------------------------------ execution
+
+    def _carry_out(self, decoded: DataFrame, entry: PlanEntry, ends: dict[int, int], figures: BatchFigures) -> None:
+        """Write the rows of a part, or count them if they are durable already."""
+        figures.parts += 1
+        figures.epoch = entry.epoch
+        planned = sum(item.end - item.start for item in entry.ranges)
+        if any(item.end > ends.get(item.partition, item.end) for item in entry.ranges):
+            raise ChainBroken(f"plan {entry.sequence} goes beyond the end of batch {entry.batch}")
+        if self._store.is_done(entry):
+            figures.rows += planned
+            figures.repeated += planned
+            return
+        if entry.ranges:
+            self._write(decoded.where(within(entry.ranges)), entry, figures)
+        with self._writer.lock:
+            self._store.mark_done(entry)
+
+    def _write(self, rows: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
+        context = self._store.context(entry.context)
+        function = self._router(entry, context)
+        cluster_id = bytes.fromhex(context["cluster_id"].replace("-", ""))
+        outgoing = records(
+            routed(rows, function, cluster_id),
+            cluster=self._settings.cluster,
+            source_topic=context["source_topic"],
+            incarnation=entry.incarnation,
+            epoch=entry.epoch,
+            row_bytes_max=context["row_bytes_max"],
+        )
+        timestamps = [timestamp for _, timestamp in context["generations"]]
+        counts = Observation()
+        options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
+        (
+            outgoing.observe(counts, *_counters(timestamps))
+            .where(F.col("topic").isNotNull())
+            .repartition(self._settings.write_tasks, "partition")
+            .sortWithinPartitions("source_partition", "source_offset")
+            .select("topic", "partition", "key", "value")
+            .write.format("kafka")
+            .options(**options)
+            .mode("append")
+            .save()
+        )
+        _add(figures, counts.get, timestamps)
+
+    def _router(self, entry: PlanEntry, context: dict[str, Any]) -> Callable[..., Column]:
+        """The Arrow function of a context; its table is broadcast once and kept for the batches that share it."""
+        key = (entry.context, entry.closed)
+        if key not in self._routers:
+            known = {generation.id: generation for generation in self._replica.state.generations}
+            table = routing_table(
+                context["source_topic"],
+                [_generation(known, name, timestamp) for name, timestamp in context["generations"]],
+                {name: TableFacts(*fields) for name, fields in context["tables"].items()},
+                entry.closed,
+                context["leeway_us"],
+                context["partitions"],
+            )
+            broadcast = self._session.sparkContext.broadcast(table)
+            self._routers[key] = (broadcast, routing_function(broadcast))
+            while len(self._routers) > TABLES_KEPT:
+                old, _ = self._routers.pop(next(iter(self._routers)))
+                old.unpersist()
+        return self._routers[key][1]
+
+
+def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
+    """Source partition to the end of a batch, from Spark's own offset log, which is written before the batch begins."""
+    lines = (checkpoint / "spark" / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+    if lines[0] != "v1":
+        raise ChainBroken(f"Spark's offset log has format {lines[0]!r}, not 'v1'")
+    offsets = json.loads(lines[2])[topic]
+    return {int(partition): int(offset) for partition, offset in offsets.items()}
+
+
+def _generation(known: dict[str, Generation], name: str, timestamp: int) -> Generation:
+    found = known.get(name)
+    if found is None or found.timestamp != timestamp:
+        raise ChainBroken(f"generation {name} of {timestamp} is not in the metadata log")
+    return found
+
+
+def _counters(timestamps: list[int]) -> list[Column]:
+    columns = [F.count(F.lit(1)).alias("rows")]
+    for number in (SKIPPED, ROUTED, *CODES):
+        columns.append(F.sum(F.when(F.col("reason") == number, 1).otherwise(0)).alias(f"reason_{number + 1}"))
+    for timestamp in timestamps:
+        lies_in = (F.col("reason") == ROUTED) & (F.col("generation") == F.lit(timestamp))
+        columns.append(F.sum(F.when(lies_in, 1).otherwise(0)).alias(f"generation_{timestamp}"))
+    return columns
+
+
+def _add(figures: BatchFigures, counts: dict[str, Any], timestamps: list[int]) -> None:
+    figures.rows += counts["rows"] or 0
+    figures.skipped += counts[f"reason_{SKIPPED + 1}"] or 0
+    figures.written += counts[f"reason_{ROUTED + 1}"] or 0
+    for number, code in CODES.items():
+        if counts[f"reason_{number + 1}"]:
+            figures.rejected[code] = figures.rejected.get(code, 0) + counts[f"reason_{number + 1}"]
+    for timestamp in timestamps:
+        if counts[f"generation_{timestamp}"]:
+            name = str(timestamp)
+            figures.generations[name] = figures.generations.get(name, 0) + counts[f"generation_{timestamp}"]

@@ -1,0 +1,68 @@
+"""``ringlog cdc``: run the Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.log.errors import LogError
+from ringlog_cdc.errors import CdcError
+from ringlog_cdc.settings import JobSettings
+
+app = typer.Typer(no_args_is_help=True, help="The CDC pipeline on Spark.")
+
+
+@app.callback()
+def _commands() -> None:
+    """The CDC pipeline on Spark."""
+
+
+@app.command()
+def run(
+    bootstrap: Annotated[str, typer.Option(envvar="RINGLOG_BOOTSTRAP_SERVERS", help="The brokers, host:port,...")],
+    cluster: Annotated[str, typer.Option(envvar="RINGLOG_CLUSTER", help="Name of the cluster.")],
+    checkpoint: Annotated[Path, typer.Option(help="Local folder of plans, offsets and progress.")],
+    writer: Annotated[str, typer.Option(help="Name of the CDC writer in the metadata log.")] = "spark",
+    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Mutations in a batch, at most.")] = 50_000,
+    trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Least time between two batches.")] = 1.0,
+    row_bytes_max: Annotated[int, typer.Option(min=1, help="Larger CDC rows become dead letters.")] = 1_048_576,
+    write_tasks: Annotated[int, typer.Option(min=1, help="Spark tasks that write a batch.")] = 4,
+    master: Annotated[str, typer.Option(help="Spark master; empty: that of spark-submit.")] = "local[2]",
+    jars: Annotated[
+        str, typer.Option(envvar="RINGLOG_SPARK_JARS", help="Connector jars, by comma; none: Spark has them.")
+    ] = "",
+    stop_when_idle: Annotated[bool, typer.Option("--stop-when-idle", help="End when all is durable.")] = False,
+    direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
+) -> None:
+    """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
+    from ringlog_cdc import job
+
+    settings = JobSettings(
+        bootstrap_servers=bootstrap,
+        cluster=cluster,
+        checkpoint=checkpoint.absolute(),
+        writer=writer,
+        max_offsets_per_trigger=max_offsets_per_trigger,
+        trigger_seconds=trigger_seconds,
+        row_bytes_max=row_bytes_max,
+        write_tasks=write_tasks,
+        stop_when_idle=stop_when_idle,
+        direct=direct,
+    )
+    try:
+        job.run(settings, tuple(Path(name) for name in jars.split(",") if name), master or None)
+    except (CdcError, LogError) as error:
+        typer.echo(f"ringlog cdc: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``ringlog cdc run`` with these arguments; returns the exit status."""
+    try:
+        app(["run", *arguments], prog_name="ringlog cdc")
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0

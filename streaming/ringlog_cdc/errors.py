@@ -1,0 +1,57 @@
+"""Errors of the CDC job: each has a stable code, a sentence and a hint of what to do next.
+
+Nothing that a producer can write to the mutations topic raises one of these: bad input ends in the dead letters. They
+mean that the job must not go on: its checkpoint or its right to write is in doubt, or it was asked to stop.
+"""
+
+from __future__ import annotations
+
+
+class CdcError(Exception):
+    """The job stopped. ``code`` is stable, ``hint`` says what to do next."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(f"{code}: {message}" + (f" ({hint})" if hint else ""))
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+
+class StopRequested(CdcError):
+    """The job was asked to stop and does not begin, or does not wait for, any more work."""
+
+    def __init__(self) -> None:
+        super().__init__("stop_requested", "the job was asked to stop")
+
+
+class WriterReplaced(CdcError):
+    """A newer incarnation of this writer has registered: this one has lost the right to route."""
+
+    def __init__(self, writer: str, mine: str, current: str) -> None:
+        super().__init__(
+            "writer_replaced",
+            f"incarnation {mine} of CDC writer {writer!r} was replaced by {current or 'none'}",
+            "another driver runs under this writer name; this one has stopped and changed nothing since",
+        )
+
+
+class ChainMoved(CdcError):
+    """Somebody else appended to the plan chain of this checkpoint."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(
+            "plan_chain_moved",
+            f"plan {sequence} of the checkpoint exists already, and this driver did not write it",
+            "only one driver may work on a checkpoint",
+        )
+
+
+class ChainBroken(CdcError):
+    """The stored plans contradict each other or the source."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            "plan_chain_broken",
+            message,
+            "the checkpoint was changed by hand or lost in part; nothing was written on the strength of it",
+        )

@@ -1,0 +1,179 @@
+"""The CDC job: wiring of metadata, writer, plans and the streaming query; start, clean stop, and the reason it ended.
+
+Order of a start: the checkpoint is locked and claimed, the writer registers a new incarnation and folds at least to
+it, and only then does the query begin. A clean stop finishes the batch that is being written; one that waits for a
+horizon is given up without loss, since its plans are stored.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ringlog.client.client import Client
+from ringlog_cdc.batch import BatchRunner
+from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.plan_store import PlanStore, claim_checkpoint
+from ringlog_cdc.progress import Progress
+from ringlog_cdc.session import CheckpointLock, open_session, prepare_session
+from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.source import Offsets
+from ringlog_cdc.writer import Writer
+
+LOOK_S = 0.2
+COMMIT_WAIT_S = 15.0
+
+
+class CdcJob:
+    """One run of the job on a session that the caller owns. ``start``, ``wait``, ``stop``; once each."""
+
+    def __init__(self, settings: JobSettings, session: SparkSession) -> None:
+        self.settings = settings
+        self.stopping = threading.Event()
+        self._session = session
+        self._opened: list[Any] = []
+        self._query: StreamingQuery | None = None
+
+    def start(self) -> CdcJob:
+        """Lock, register, begin. Raises CdcError, LogError."""
+        settings = self.settings
+        settings.checkpoint.mkdir(parents=True, exist_ok=True)
+        prepare_session(self._session)
+        try:
+            self._open(CheckpointLock(self._session, settings.checkpoint, self.stopping).release)
+            client = Client(settings.bootstrap_servers, settings.cluster, f"cdc-{settings.writer}")
+            client.start()
+            self._open(client.close)
+            offsets = Offsets(settings.bootstrap_servers)
+            self._open(offsets.close)
+            state = client.read_barrier()
+            claim_checkpoint(
+                settings.checkpoint, state.cluster_id, settings.writer, registered=settings.writer in state.writers
+            )
+            store = PlanStore(settings.checkpoint)
+            self.progress = Progress(settings.checkpoint / "progress.jsonl")
+            self._open(self.progress.close)
+            partitions = offsets.partitions(settings.sink_topic)
+            submit = client.direct.submit if settings.direct else client.submit
+            self.writer = Writer(
+                client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
+            )
+            epoch = self.writer.register()
+            self._open(self.writer.stop)
+            self.writer.start()
+            self.runner = BatchRunner(
+                self._session, settings, client.replica, self.writer, store, self.progress, partitions
+            )
+            self._store, self._ends = store, Offsets(settings.bootstrap_servers)
+            self._open(self._ends.close)
+            self._session.streams.addListener(self.progress)
+            self._open(lambda: self._session.streams.removeListener(self.progress))
+            self._query = self._begin()
+            self.progress.emit(
+                "started",
+                cluster=settings.cluster,
+                writer=settings.writer,
+                incarnation=self.writer.incarnation,
+                epoch=epoch,
+            )
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def _open(self, close: Any) -> None:
+        self._opened.append(close)
+
+    def _begin(self) -> StreamingQuery:
+        settings = self.settings
+        source = (
+            self._session.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+            .option("subscribe", settings.source_topic)
+            .option("startingOffsets", "earliest")
+            .option("failOnDataLoss", "true")
+            .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
+            .load()
+        )
+        return (
+            source.writeStream.foreachBatch(self.runner)
+            .queryName(f"ringlog-cdc-{settings.cluster}-{settings.writer}")
+            .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
+            .option("checkpointLocation", str(settings.checkpoint / "spark"))
+            .start()
+        )
+
+    def wait(self) -> None:
+        """Until ``stopping`` is set, the job is idle (if it shall end then), or it failed; raises why it failed."""
+        assert self._query is not None, "start it first"
+        while not self.stopping.wait(LOOK_S):
+            self.writer.check()
+            if not self._query.isActive:
+                self._raise_failure()
+                return
+            if self.settings.stop_when_idle and self.is_idle():
+                return
+
+    def is_idle(self) -> bool:
+        """True if every mutation is durable as a row or a dead letter, and the last batch is committed."""
+        with self.writer.lock:
+            durable = self._store.durable_positions()
+        ends = self._ends.ends(self.settings.source_topic)
+        return all(durable.get(partition, 0) >= end for partition, end in ends.items()) and self._is_committed()
+
+    def _is_committed(self) -> bool:
+        batch = self.runner.last_batch
+        return batch < 0 or (self.settings.checkpoint / "spark" / "commits" / str(batch)).exists()
+
+    def stop(self) -> None:
+        """Finish the batch in hand, end the query, give everything back. Raises why the job had failed, if it had."""
+        self.stopping.set()
+        try:
+            if self._query is not None:
+                self.runner.stopping.set()
+                self.runner.idle.wait()
+                deadline = time.monotonic() + COMMIT_WAIT_S
+                while self._query.isActive and not self._is_committed() and time.monotonic() < deadline:
+                    threading.Event().wait(LOOK_S / 4)
+                self._query.stop()
+                self._raise_failure()
+        finally:
+            self._close()
+
+    def _raise_failure(self) -> None:
+        """Raise what ended the query, unless that was the wish to stop."""
+        self.writer.check()
+        failure = self.runner.failure
+        if failure is not None and not isinstance(failure, StopRequested):
+            raise failure
+        assert self._query is not None
+        error = self._query.exception()
+        if error is not None and failure is None and isinstance(error, StreamingQueryException):
+            raise CdcError("query_failed", str(error).splitlines()[0], "the checkpoint is whole: start the job again")
+
+    def _close(self) -> None:
+        while self._opened:
+            self._opened.pop()()
+
+
+def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None) -> None:
+    """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed."""
+    session = open_session(f"ringlog-cdc-{settings.cluster}", jars, master)
+    job = CdcJob(settings, session)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: job.stopping.set())
+    try:
+        job.start()
+        try:
+            job.wait()
+        finally:
+            job.stop()
+    finally:
+        session.stop()

@@ -1,0 +1,236 @@
+"""Batch plans: what a driver decided, as a chain of values that a replay obeys.
+
+A plan part says which input offsets go out under which context (generations, tables, limits) and at which epoch that
+was known. It is stored before the first of its rows goes out. A replayed batch carries out its stored parts and
+decides nothing anew, so the rows are the same bytes, whatever the log has learned since. Closing a generation is an
+entry of the same chain.
+
+Invariants, checked when a chain is loaded and when an entry is added:
+
+- sequence numbers have no gap, and each entry carries the digest of the one before it;
+- ``positions``, ``closed``, ``used`` and ``low_watermark`` are cumulative and never go back;
+- the ranges of an entry begin where the positions before it end: no offset is passed over, none is planned twice.
+
+The rule of held writes: a write may be routed when its append time, and its timestamp unless that lies beyond the
+acceptance window anyway, are below the writer's horizon. A part ends, for each source partition, before the first
+write that may not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ringlog_cdc.errors import ChainBroken
+
+Positions = tuple[tuple[int, int], ...]
+"""(source partition, first offset that is not planned), by ascending partition."""
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets ``start <= offset < end`` of one source partition."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    """One link of the chain. ``kind``: ``route`` (a plan part) or ``close`` (everything below ``low_watermark`` is
+    durable).
+
+    ``part`` counts the parts of a batch from 0; ``last`` marks the one that completes it. ``epoch``: the metadata
+    epoch whose knowledge the context holds. ``horizon``: the folded horizon it was made under. ``used``: the greatest
+    timestamp or append time (microseconds) that this entry or one before it routes. ``closed``: ids of generations
+    that take no more rows.
+    """
+
+    sequence: int
+    kind: str
+    batch: int
+    part: int
+    last: bool
+    ranges: tuple[OffsetRange, ...]
+    epoch: int
+    context: str
+    horizon: int
+    used: int
+    closed: tuple[str, ...]
+    low_watermark: int
+    positions: Positions
+    incarnation: str
+    previous: str
+
+
+GENESIS = PlanEntry(-1, "close", -1, 0, True, (), 0, "", 0, 0, (), 0, (), "", "")
+"""What precedes the first entry; it is never stored."""
+
+
+def encode(entry: PlanEntry) -> bytes:
+    """Canonical JSON of an entry: the bytes that are stored and digested."""
+    fields = {name: getattr(entry, name) for name in PlanEntry.__dataclass_fields__}
+    fields["ranges"] = [[item.partition, item.start, item.end] for item in entry.ranges]
+    fields["format"] = FORMAT
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(data: bytes) -> PlanEntry:
+    """The entry that ``encode`` gave; raises ChainBroken for anything else."""
+    try:
+        fields = json.loads(data)
+        if fields.pop("format") != FORMAT:
+            raise ChainBroken("a stored plan has a format that this release does not know")
+        fields["ranges"] = tuple(OffsetRange(*item) for item in fields["ranges"])
+        fields["closed"] = tuple(fields["closed"])
+        fields["positions"] = tuple((int(partition), int(offset)) for partition, offset in fields["positions"])
+        return PlanEntry(**fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ChainBroken(f"a stored plan is unreadable: {error}") from error
+
+
+def digest(entry: PlanEntry) -> str:
+    """Hex SHA-256 of the stored bytes; the empty text for GENESIS."""
+    return "" if entry.sequence < 0 else hashlib.sha256(encode(entry)).hexdigest()
+
+
+def check_link(before: PlanEntry, entry: PlanEntry) -> None:
+    """Raise ChainBroken unless ``entry`` may follow ``before``."""
+    faults = []
+    if entry.sequence != before.sequence + 1:
+        faults.append(f"sequence {entry.sequence} follows {before.sequence}")
+    if entry.previous != digest(before):
+        faults.append("the digest of the entry before it differs")
+    if entry.used < before.used or entry.low_watermark < before.low_watermark:
+        faults.append("a cumulative value went back")
+    if not set(before.closed) <= set(entry.closed):
+        faults.append("a closed generation is open again")
+    positions = dict(before.positions)
+    for item in entry.ranges:
+        if item.end <= item.start or positions.get(item.partition, item.start) != item.start:
+            faults.append(f"range {item.start}..{item.end} of partition {item.partition} leaves a gap or overlaps")
+        positions[item.partition] = item.end
+    if dict(entry.positions) != dict(entry.positions) | positions:
+        faults.append("its positions are not those before it and its ranges")
+    if faults:
+        raise ChainBroken(f"plan {entry.sequence}: " + "; ".join(faults))
+
+
+def route_entry(
+    before: PlanEntry,
+    *,
+    batch: int,
+    part: int,
+    last: bool,
+    ranges: Sequence[OffsetRange],
+    epoch: int,
+    context: str,
+    horizon: int,
+    used: int,
+    incarnation: str,
+    empty: Mapping[int, int] | None = None,
+) -> PlanEntry:
+    """The chain's next plan part.
+
+    ``used`` is the greatest of its own rows (0 if it has none); ``empty`` gives a position to partitions that never
+    had a row.
+    """
+    ordered = tuple(sorted(ranges, key=lambda item: item.partition))
+    positions = dict(empty or {}) | dict(before.positions) | {item.partition: item.end for item in ordered}
+    entry = PlanEntry(
+        sequence=before.sequence + 1,
+        kind="route",
+        batch=batch,
+        part=part,
+        last=last,
+        ranges=ordered,
+        epoch=epoch,
+        context=context,
+        horizon=horizon,
+        used=max(before.used, used),
+        closed=before.closed,
+        low_watermark=before.low_watermark,
+        positions=tuple(sorted(positions.items())),
+        incarnation=incarnation,
+        previous=digest(before),
+    )
+    check_link(before, entry)
+    return entry
+
+
+def close_entry(
+    before: PlanEntry, *, generations: Sequence[str], low_watermark: int, epoch: int, incarnation: str
+) -> PlanEntry:
+    """The chain's next closing: ``generations`` take no more rows, everything below ``low_watermark`` is durable."""
+    entry = replace(
+        before,
+        sequence=before.sequence + 1,
+        kind="close",
+        last=True,
+        ranges=(),
+        epoch=epoch,
+        closed=tuple(sorted(set(before.closed) | set(generations))),
+        low_watermark=low_watermark,
+        incarnation=incarnation,
+        previous=digest(before),
+    )
+    check_link(before, entry)
+    return entry
+
+
+# ------------------------------------------------------------------------------------------------ held writes
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What a pass over the rows of one source partition found, of those from ``start`` on.
+
+    ``first`` is the offset of the first row, ``held`` that of the first one that may not be routed yet, or None;
+    ``used`` is the greatest timestamp or append time of the rows that may be routed.
+    """
+
+    partition: int
+    first: int
+    held: int | None
+    used: int
+
+
+def is_held(timestamp: int, appended: int, horizon: int, leeway: int) -> bool:
+    """True if a write must wait for a higher horizon (all in microseconds).
+
+    A timestamp beyond ``appended + leeway`` is refused under every set of generations, so it does not wait.
+    """
+    return appended >= horizon or (horizon <= timestamp <= appended + leeway)
+
+
+def next_ranges(
+    facts: Sequence[PartitionFacts], positions: Mapping[int, int], ends: Mapping[int, int]
+) -> tuple[tuple[OffsetRange, ...], bool]:
+    """(ranges of the next part, whether they complete the batch).
+
+    ``positions``: where the plans before it end; ``ends``: where the batch ends. A partition without rows goes to its
+    end: what lies between are control records.
+    """
+    found = {item.partition: item for item in facts}
+    ranges = []
+    complete = True
+    for partition, end in sorted(ends.items()):
+        fact = found.get(partition)
+        start = positions.get(partition, fact.first if fact else end)
+        stop = end if fact is None or fact.held is None else fact.held
+        if stop > start:
+            ranges.append(OffsetRange(partition, start, stop))
+        complete = complete and stop >= end
+    return tuple(ranges), complete
+
+
+def used_by(facts: Sequence[PartitionFacts], horizon: int) -> int:
+    """An upper bound of what a part uses: exact when nothing is held, else the most that the horizon allows."""
+    if any(item.held is not None for item in facts):
+        return horizon - 1
+    return max((item.used for item in facts), default=0)

@@ -1,0 +1,170 @@
+"""The plan chain on disk: ``<checkpoint>/plans/``, one file an entry, created if absent and never changed.
+
+``<sequence>.json`` is an entry, ``<sequence>.done`` says that all its rows are durable in their topics, and
+``contexts/<digest>.json`` is what parts were decided with. A file appears whole or not at all: it is written under
+another name, synchronised, linked to its own name (which fails if that exists), and the folder is synchronised too.
+
+An append that raises anything but ChainMoved may have happened: the caller must not go on with another plan; after a
+restart the chain says which it was. The last ``kept`` entries stay on disk; the cumulative fields of an entry need no
+older ones. The store serves one driver; the lock of the checkpoint (``ringlog_cdc.session``) keeps a second one away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
+from ringlog_cdc.plan import GENESIS, PlanEntry, check_link, decode, encode
+
+KEPT_ENTRIES = 2_000
+
+
+def create_if_absent(path: Path, data: bytes) -> bool:
+    """Make ``path`` with ``data``, durably and in one step; False if it exists already (then nothing changes)."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    _sync_folder(path.parent)
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class PlanStore:
+    """The chain of one checkpoint. Not thread-safe: callers hold the writer's lock while they append."""
+
+    def __init__(self, checkpoint: Path, kept: int = KEPT_ENTRIES) -> None:
+        self._plans = checkpoint / "plans"
+        self._contexts = self._plans / "contexts"
+        self._contexts.mkdir(parents=True, exist_ok=True)
+        self._kept = kept
+        self._entries = self._load()
+        self._done = {int(path.stem) for path in self._plans.glob("*.done")}
+
+    def _load(self) -> dict[int, PlanEntry]:
+        entries: dict[int, PlanEntry] = {}
+        before: PlanEntry | None = None
+        for path in sorted(self._plans.glob("*.json")):
+            entry = decode(path.read_bytes())
+            if path.stem != _name(entry.sequence):
+                raise ChainBroken(f"{path.name} holds plan {entry.sequence}")
+            if before is not None:
+                check_link(before, entry)
+            elif entry.sequence == 0:
+                check_link(GENESIS, entry)
+            entries[entry.sequence] = before = entry
+        return entries
+
+    @property
+    def head(self) -> PlanEntry:
+        """The newest entry, GENESIS if there is none."""
+        return self._entries[max(self._entries)] if self._entries else GENESIS
+
+    def parts(self, batch: int) -> tuple[PlanEntry, ...]:
+        """The stored plan parts of a batch, in order."""
+        found = [entry for entry in self._entries.values() if entry.kind == "route" and entry.batch == batch]
+        return tuple(sorted(found, key=lambda entry: entry.sequence))
+
+    def append(self, entry: PlanEntry) -> None:
+        """Store the next entry. Raises ChainMoved if that place is taken, ChainBroken if it does not fit."""
+        check_link(self.head, entry)
+        if not create_if_absent(self._plans / f"{_name(entry.sequence)}.json", encode(entry)):
+            raise ChainMoved(entry.sequence)
+        self._entries[entry.sequence] = entry
+        self._prune(entry.sequence - self._kept)
+
+    def _prune(self, sequence: int) -> None:
+        if sequence in self._done:
+            (self._plans / f"{_name(sequence)}.json").unlink(missing_ok=True)
+            (self._plans / f"{_name(sequence)}.done").unlink(missing_ok=True)
+            self._done.discard(sequence)
+            self._entries.pop(sequence, None)
+
+    def mark_done(self, entry: PlanEntry) -> None:
+        """All rows of the entry are durable in their topics."""
+        create_if_absent(self._plans / f"{_name(entry.sequence)}.done", b"")
+        self._done.add(entry.sequence)
+
+    def is_done(self, entry: PlanEntry) -> bool:
+        """True if ``mark_done`` was called for it, by this driver or one before it."""
+        return entry.sequence in self._done
+
+    def durable_positions(self) -> dict[int, int]:
+        """Source partition to the first offset whose row may not be durable yet."""
+        positions: dict[int, int] = {}
+        for sequence in sorted(self._entries):
+            entry = self._entries[sequence]
+            if entry.kind == "route" and sequence not in self._done:
+                break
+            positions = dict(entry.positions)
+        return positions
+
+    # ------------------------------------------------------------------------------------------- contexts
+
+    def put_context(self, context: dict[str, Any]) -> str:
+        """Store what parts are decided with, under the digest of its canonical JSON, which is returned."""
+        data = json.dumps(context, sort_keys=True, separators=(",", ":")).encode()
+        name = hashlib.sha256(data).hexdigest()
+        create_if_absent(self._contexts / f"{name}.json", data)
+        return name
+
+    def context(self, name: str) -> dict[str, Any]:
+        """The context stored under ``name``; raises ChainBroken if it is missing or differs from its digest."""
+        try:
+            data = (self._contexts / f"{name}.json").read_bytes()
+        except FileNotFoundError as error:
+            raise ChainBroken(f"context {name} is missing") from error
+        if hashlib.sha256(data).hexdigest() != name:
+            raise ChainBroken(f"context {name} was changed")
+        loaded: dict[str, Any] = json.loads(data)
+        return loaded
+
+
+def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, registered: bool) -> None:
+    """Tie a checkpoint to one cluster and writer for ever.
+
+    ``registered``: the metadata log knows this writer already. Then a checkpoint without a claim is a lost one: its
+    plans would be decided anew and rows written twice under other generations. Raises CdcError ``checkpoint_lost`` or
+    ``checkpoint_of_another``.
+    """
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    path = checkpoint / "claim.json"
+    claim = json.dumps({"cluster_id": cluster_id, "writer": writer}, sort_keys=True).encode() + b"\n"
+    if not path.exists():
+        if registered:
+            raise CdcError(
+                "checkpoint_lost",
+                f"CDC writer {writer!r} has worked before, and this checkpoint is empty",
+                "start with the checkpoint it used; without it every row would be written again",
+            )
+        create_if_absent(path, claim)
+    if path.read_bytes() != claim:
+        raise CdcError(
+            "checkpoint_of_another",
+            f"the checkpoint belongs to {path.read_text(encoding='utf-8').strip()}",
+            "use another checkpoint folder, or the cluster and writer it belongs to",
+        )
+
+
+def _name(sequence: int) -> str:
+    return f"{sequence:012d}"

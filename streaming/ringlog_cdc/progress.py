@@ -1,0 +1,108 @@
+"""What the job reports: one JSON line for everything that happens, to standard output and to
+``<checkpoint>/progress.jsonl``.
+
+Every line has ``event`` and ``at`` (microseconds). A ``batch`` line has the counts that the job itself observed,
+joined with what Spark's query listener says of the same batch; ``held`` says for what a batch waits, since when and
+how it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+
+@dataclass(slots=True)
+class BatchFigures:
+    """Counts of one batch (CDC rows by generation timestamp, dead letters by reason) and its times.
+
+    ``repeated`` rows had been written before a restart and were not written again.
+    """
+
+    batch: int
+    rows: int = 0
+    written: int = 0
+    skipped: int = 0
+    repeated: int = 0
+    parts: int = 0
+    held_ms: int = 0
+    duration_ms: int = 0
+    epoch: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    generations: dict[str, int] = field(default_factory=dict)
+
+    def line(self) -> dict[str, Any]:
+        """The fields of its line; ``seconds`` is the time it worked, without that in which it was held."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields["seconds"] = max(self.duration_ms - self.held_ms, 1) / 1000
+        fields["rows_per_second"] = round(self.rows / fields["seconds"])
+        return fields
+
+
+class Progress(StreamingQueryListener):
+    """Writes the lines. Thread-safe; lines of one batch are written once."""
+
+    def __init__(self, path: Path, output: TextIO | None = None) -> None:
+        super().__init__()
+        self._output = output if output is not None else sys.stdout
+        self._file = path.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+        self._waiting: dict[int, BatchFigures] = {}
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Write one line now."""
+        line = json.dumps({"event": event, "at": time.time_ns() // 1000, **fields}, default=str)
+        with self._lock:
+            for target in (self._file, self._output):
+                print(line, file=target, flush=True)
+
+    def finished(self, figures: BatchFigures) -> None:
+        """A batch is done; its line waits for Spark's own figures."""
+        with self._lock:
+            self._waiting[figures.batch] = figures
+
+    def close(self) -> None:
+        """Write what still waits, without Spark's figures, and close the file."""
+        for batch in sorted(self._waiting):
+            self.emit("batch", **self._waiting.pop(batch).line())
+        self._file.close()
+
+    # ------------------------------------------------------------------------------------------ listener
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing: the job announces itself."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing: an idle job is silent."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Nothing: the job announces its end."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Join Spark's figures to those of the batch and write its line."""
+        progress = event.progress
+        with self._lock:
+            figures = self._waiting.pop(progress.batchId, None)
+        if figures is None:
+            return
+        source = progress.sources[0].metrics if progress.sources else {}
+        behind = source.get("maxOffsetsBehindLatest")
+        self.emit(
+            "batch",
+            **figures.line(),
+            behind=int(behind) if behind is not None else None,
+            spark_ms=dict(progress.durationMs),
+        )

@@ -1,0 +1,225 @@
+"""Routing of many mutations at once: verdict, stream, generation and ``cdc$time`` of each, on numpy arrays.
+
+This runs in Spark's Python workers. Only what decides comes here (key bytes, timestamps, a few numbers a row); values
+stay in the JVM. There is no Python loop over rows, and nothing is imported but numpy, Arrow, pandas and the kernel.
+
+A verdict is a pure function of the row and of the ``RoutingTable``, which is made from a stored context: that is what
+makes a replay write the same bytes. *Now* in the acceptance rule is the broker's append time of the mutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ringlog.kernel.generations.acceptance import VERDICTS, accept_many
+from ringlog.kernel.generations.vectors import StreamTable
+from ringlog.kernel.ring.vectors import tokens_of
+from ringlog.kernel.state import Generation
+from ringlog_cdc.cdc_time import high_halves, low_halves, topic_number
+from ringlog_cdc.verdicts import NO_OPERATION, NUMBERS, PARTITION_DELETE, ROUTED, SKIPPED
+
+I64 = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What routing must know of a table: numbers of key components, and whether it keeps a CDC log."""
+
+    partition_key: int
+    clustering_key: int
+    cdc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingTable:
+    """Everything that verdicts depend on beside the row; made once a context, broadcast to the workers.
+
+    ``timestamps`` of the generations ascend; ``closed`` are indexes of generations. ``halves``, (total, 2) ``int64``,
+    and ``partitions``, ``int32``, say of each stream of the table its id and its partition of the CDC topic.
+    """
+
+    topic: int
+    timestamps: tuple[int, ...]
+    streams: StreamTable
+    halves: I64
+    partitions: NDArray[np.int32]
+    tables: Mapping[str, TableFacts]
+    closed: tuple[int, ...]
+    leeway: int
+
+
+def routing_table(
+    topic: str,
+    generations: Sequence[Generation],
+    tables: Mapping[str, TableFacts],
+    closed: Collection[str],
+    leeway: int,
+    partitions: int,
+) -> RoutingTable:
+    """The table for mutations of ``topic`` under ``generations``, by ascending timestamp; ``closed`` are ids."""
+    timestamps = tuple(generation.timestamp for generation in generations)
+    assert list(timestamps) == sorted(set(timestamps)), "generations come in the order of their timestamps"
+    streams = StreamTable([generation.ranges for generation in generations])
+    return RoutingTable(
+        topic=topic_number(topic),
+        timestamps=timestamps,
+        streams=streams,
+        halves=streams.streams.view(">i8").astype(np.int64),
+        partitions=(crc32_rows(streams.streams) % np.uint32(partitions)).astype(np.int32),
+        tables=dict(tables),
+        closed=tuple(index for index, generation in enumerate(generations) if generation.id in closed),
+        leeway=leeway,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The columns of n mutations. Of an unreadable one all but the position and the append time are zero or empty.
+
+    ``keys``: composed partition keys; ``missing_key``: a component of it is null; ``bad_component``: a
+    clustering component is null or one of the partition key too long; ``identities``: mutation ids or empty;
+    ``operations``: codes of the CDC row; times in microseconds.
+    """
+
+    readable: Flags
+    foreign: Flags
+    names: pa.Array
+    operations: NDArray[np.int32]
+    timestamps: I64
+    appended: I64
+    keys: pa.Array
+    key_sizes: NDArray[np.int32]
+    missing_key: Flags
+    clustering_sizes: NDArray[np.int32]
+    bad_component: Flags
+    identities: pa.Array
+    partitions: NDArray[np.int32]
+    offsets: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The answer for n mutations; only ``verdict`` counts where that is not ``ROUTED``. Ids are two signed halves."""
+
+    verdict: NDArray[np.int32]
+    generation: I64
+    partition: NDArray[np.int32]
+    stream_high: I64
+    stream_low: I64
+    time_high: I64
+    time_low: I64
+
+
+def route(table: RoutingTable, rows: Rows) -> Routed:
+    """Verdict and place of each mutation."""
+    refusals, generation = accept_many(rows.timestamps, rows.appended, table.timestamps, table.leeway)
+    verdict = _verdicts(table, rows, refusals, generation)
+    count = len(verdict)
+    routed = np.flatnonzero(verdict == ROUTED)
+    data, starts = buffers(rows.keys)
+    tokens = tokens_of(data, starts)
+    located = table.streams.locate(tokens[routed], generation[routed])
+    starts_at = np.zeros(count, dtype=np.int64)
+    partition = np.zeros(count, dtype=np.int32)
+    halves = np.zeros((count, 2), dtype=np.int64)
+    starts_at[routed] = np.asarray(table.timestamps, dtype=np.int64)[generation[routed]]
+    partition[routed] = table.partitions[located]
+    halves[routed] = table.halves[located]
+    ids, has_id = mutation_ids(rows.identities)
+    return Routed(
+        verdict=verdict,
+        generation=starts_at,
+        partition=partition,
+        stream_high=halves[:, 0],
+        stream_low=halves[:, 1],
+        time_high=high_halves(rows.timestamps),
+        time_low=low_halves(table.topic, rows.partitions, rows.offsets, ids, has_id),
+    )
+
+
+_REFUSALS = np.array([NUMBERS.get(code, ROUTED) for code in VERDICTS], dtype=np.int32)
+"""Number of the acceptance rule to number of the reason."""
+
+
+def _verdicts(
+    table: RoutingTable, rows: Rows, refusals: NDArray[np.int8], generation: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """One verdict a row; conditions are laid on from the last to the first in precedence, so the first one counts."""
+    known, cdc, key_parts, clustering_parts = _facts(table, rows.names)
+    verdict = _REFUSALS[refusals]
+    if table.closed:
+        verdict[np.isin(generation, table.closed)] = NUMBERS["generation_closed"]
+    whole_partition = rows.operations == PARTITION_DELETE
+    wanted = np.where(whole_partition, 0, clustering_parts)
+    bad = (rows.key_sizes != key_parts) | (rows.clustering_sizes != wanted) | rows.bad_component
+    for condition, code in (
+        (bad, "bad_key"),
+        (rows.missing_key | (rows.key_sizes == 0), "null_partition_key"),
+        (rows.operations == NO_OPERATION, "unknown_operation"),
+    ):
+        verdict[condition] = NUMBERS[code]
+    verdict[known & ~cdc] = SKIPPED
+    verdict[~known] = NUMBERS["unknown_table"]
+    verdict[rows.foreign] = NUMBERS["foreign_cluster"]
+    verdict[~rows.readable] = NUMBERS["unreadable"]
+    return verdict
+
+
+def _facts(table: RoutingTable, names: pa.Array) -> tuple[Flags, Flags, NDArray[np.int64], NDArray[np.int64]]:
+    """(known, keeps a CDC log, partition key components, clustering key components) a row, by its full table name."""
+    coded = names.dictionary_encode()
+    found = [table.tables.get(name) for name in coded.dictionary.to_pylist()]
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    absent = TableFacts(0, 0, False)
+    columns = [(fact is not None, (fact or absent)) for fact in found]
+    known = np.array([is_known for is_known, _ in columns], dtype=bool)[codes]
+    cdc = np.array([fact.cdc for _, fact in columns], dtype=bool)[codes]
+    key_parts = np.array([fact.partition_key for _, fact in columns], dtype=np.int64)[codes]
+    clustering_parts = np.array([fact.clustering_key for _, fact in columns], dtype=np.int64)[codes]
+    return known, cdc, key_parts, clustering_parts
+
+
+def buffers(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """(bytes, n + 1 offsets) of a binary array without nulls, without a copy where Arrow allows it."""
+    assert values.null_count == 0, "nulls are replaced before they come here"
+    large = values.cast(pa.large_binary())
+    _, offsets, data = large.buffers()
+    starts = np.frombuffer(offsets, dtype=np.int64, count=large.offset + len(large) + 1)[large.offset :]
+    content = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
+    return content, starts
+
+
+def mutation_ids(identities: pa.Array) -> tuple[NDArray[np.uint64], Flags]:
+    """((n, 2) big-endian halves of the ids, which rows have one); an identity is 16 bytes or empty."""
+    data, starts = buffers(identities)
+    lengths = starts[1:] - starts[:-1]
+    has_id = lengths == 16
+    assert bool(np.all(has_id | (lengths == 0))), "a mutation id has 16 bytes"
+    halves = np.zeros((len(lengths), 2), dtype=np.uint64)
+    dense = np.frombuffer(data[int(starts[0]) : int(starts[-1])].tobytes(), dtype=">u8").reshape(-1, 2)
+    halves[has_id] = dense
+    return halves, has_id
+
+
+def _crc32_table() -> NDArray[np.uint32]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0xEDB88320), table >> np.uint32(1))
+    return table.astype(np.uint32)
+
+
+_CRC32 = _crc32_table()
+
+
+def crc32_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """CRC-32 (that of ``zlib``) of each row of an (n, width) array."""
+    crc = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
+    for column in range(rows.shape[1]):
+        crc = _CRC32[(crc ^ rows[:, column]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    return crc ^ np.uint32(0xFFFFFFFF)

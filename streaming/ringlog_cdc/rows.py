@@ -1,0 +1,299 @@
+"""Spark columns: records of the mutations topic decoded, routed, and encoded as CDC rows or dead letters.
+
+The shape of a row's way: ``decode`` (Avro, in the JVM), ``facts`` (what a plan must know), ``routed`` (the verdicts,
+by an Arrow function over the deciding columns only), ``records`` (topic, partition, key and value as they go out).
+Cell values are opaque bytes throughout. The session runs with ``spark.sql.ansi.enabled=false``: a bigint is cast to
+its 8 big-endian bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.pandas.functions import pandas_udf
+
+from ringlog.wire.single_object import HEADER_BYTES, header
+from ringlog_cdc.plan import OffsetRange, PartitionFacts
+from ringlog_cdc.routing import RoutingTable, Rows, route
+from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, REASONS, ROUTED
+from ringlog_schemas import by_fingerprint, current
+
+MUTATION = "ringlog.mutations.Mutation"
+CDC_ROW = "ringlog.cdc.CdcRow"
+DEAD_LETTER = "ringlog.cdc.DeadLetter"
+COMPONENT_BYTES_MAX = 65_535
+"""A component of a composed key carries its length in two bytes."""
+
+VERDICT_TYPE = (
+    "verdict int, generation bigint, cdc_partition int, "
+    "stream_high bigint, stream_low bigint, time_high bigint, time_low bigint"
+)
+
+
+def decode(records: DataFrame) -> DataFrame:
+    """Records of the Kafka source with their mutation: partition, offset, appended (microseconds), key, value, ``m``.
+
+    ``m`` is read by the schema whose fingerprint the value carries, as today's schema has it; fields are null where
+    the value is no mutation of a known schema.
+    """
+    today = json.dumps(dict(current()[MUTATION].json))
+    written = F.substring("value", 1, HEADER_BYTES)
+    body = F.expr(f"substring(value, {HEADER_BYTES + 1})")
+    mutation = F.lit(None)
+    for fingerprint, schema in sorted(by_fingerprint().items()):
+        if schema.full_name == MUTATION:
+            options = {"mode": "PERMISSIVE", "avroSchema": today}
+            read = from_avro(body, json.dumps(dict(schema.json)), options)
+            mutation = F.when(written == F.lit(header(fingerprint)), read).otherwise(mutation)
+    return records.select(
+        "partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value", mutation.alias("m")
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ facts
+
+
+def facts(decoded: DataFrame, positions: dict[int, int], horizon: int, leeway: int) -> list[PartitionFacts]:
+    """What a plan must know of the rows from ``positions`` on, by source partition: one pass."""
+    timestamp = F.coalesce("m.timestamp", F.lit(0))
+    in_window = timestamp <= F.col("appended") + F.lit(leeway)
+    held = (F.col("appended") >= F.lit(horizon)) | (in_window & (timestamp >= F.lit(horizon)))
+    uses = F.greatest("appended", F.when(in_window, timestamp).otherwise(F.lit(0)))
+    found = (
+        decoded.where(_from(positions))
+        .select("partition", "offset", held.alias("held"), uses.alias("uses"))
+        .groupBy("partition")
+        .agg(
+            F.min("offset").alias("first"),
+            F.min(F.when(F.col("held"), F.col("offset"))).alias("held"),
+            F.coalesce(F.max(F.when(~F.col("held"), F.col("uses"))), F.lit(0)).alias("used"),
+        )
+        .collect()
+    )
+    return [PartitionFacts(row["partition"], row["first"], row["held"], row["used"]) for row in found]
+
+
+def _from(positions: dict[int, int]) -> Column:
+    condition = F.lit(True)
+    for partition, offset in sorted(positions.items()):
+        condition = condition & ((F.col("partition") != F.lit(partition)) | (F.col("offset") >= F.lit(offset)))
+    return condition
+
+
+def within(ranges: Sequence[OffsetRange]) -> Column:
+    """True for the rows of these ranges."""
+    condition = F.lit(False)
+    for item in ranges:
+        offset = F.col("offset")
+        inside = (offset >= F.lit(item.start)) & (offset < F.lit(item.end))
+        condition = condition | ((F.col("partition") == F.lit(item.partition)) & inside)
+    return condition
+
+
+# ---------------------------------------------------------------------------------------------------- routing
+
+
+def routing_function(table: Any) -> Callable[..., Column]:
+    """The Arrow function of a broadcast ``RoutingTable``; make one a context and use it for all its batches."""
+
+    def verdicts(
+        readable: pd.Series,
+        foreign: pd.Series,
+        names: pd.Series,
+        operations: pd.Series,
+        timestamps: pd.Series,
+        appended: pd.Series,
+        keys: pd.Series,
+        key_sizes: pd.Series,
+        missing_key: pd.Series,
+        clustering_sizes: pd.Series,
+        bad_component: pd.Series,
+        identities: pd.Series,
+        partitions: pd.Series,
+        offsets: pd.Series,
+    ) -> pd.DataFrame:
+        known: RoutingTable = table.value
+        rows = Rows(
+            readable=readable.to_numpy(),
+            foreign=foreign.to_numpy(),
+            names=pa.array(names, type=pa.string()),
+            operations=operations.to_numpy(),
+            timestamps=timestamps.to_numpy(),
+            appended=appended.to_numpy(),
+            keys=pa.array(keys, type=pa.large_binary()),
+            key_sizes=key_sizes.to_numpy(),
+            missing_key=missing_key.to_numpy(),
+            clustering_sizes=clustering_sizes.to_numpy(),
+            bad_component=bad_component.to_numpy(),
+            identities=pa.array(identities, type=pa.large_binary()),
+            partitions=partitions.to_numpy(),
+            offsets=offsets.to_numpy(),
+        )
+        found = route(known, rows)
+        return pd.DataFrame(
+            {
+                "verdict": found.verdict,
+                "generation": found.generation,
+                "cdc_partition": found.partition,
+                "stream_high": found.stream_high,
+                "stream_low": found.stream_low,
+                "time_high": found.time_high,
+                "time_low": found.time_low,
+            }
+        )
+
+    wrapped: Callable[..., Column] = pandas_udf(verdicts, VERDICT_TYPE)  # type: ignore[call-overload]
+    return wrapped
+
+
+def routed(decoded: DataFrame, function: Callable[..., Column], cluster_id: bytes) -> DataFrame:
+    """The decoded rows with ``r``, the answer of ``ringlog_cdc.routing.route``."""
+    operation = F.lit(NO_OPERATION)
+    for name, code in sorted(OPERATION_CODES.items()):
+        operation = F.when(F.col("m.operation") == name, F.lit(code)).otherwise(operation)
+    one = F.element_at("m.partition_key", 1)
+    # Several components: each with its length (2 bytes) before it and a zero byte after it.
+    several = F.expr(
+        "aggregate(m.partition_key, X'', (key, part) -> "
+        "concat(key, substring(cast(length(part) as binary), 3, 2), part, X'00'))"
+    )
+    key = F.when(F.size("m.partition_key") == 1, one).when(F.size("m.partition_key") > 1, several)
+    return decoded.select(
+        "*",
+        function(
+            F.col("m.keyspace").isNotNull(),
+            F.coalesce(F.col("m.cluster_id") != F.lit(cluster_id), F.lit(False)),
+            F.coalesce(F.concat(F.col("m.keyspace"), F.lit("."), F.col("m.table")), F.lit("")),
+            operation,
+            F.coalesce("m.timestamp", F.lit(0)),
+            F.col("appended"),
+            F.coalesce(key, F.lit(b"")),
+            _size("m.partition_key"),
+            _has_null("m.partition_key"),
+            _size("m.clustering_key"),
+            _has_null("m.clustering_key") | _has_long("m.partition_key"),
+            F.coalesce("m.mutation_id", F.lit(b"")),
+            F.col("partition"),
+            F.col("offset"),
+        ).alias("r"),
+    )
+
+
+def _size(array: str) -> Column:
+    return F.when(F.col(array).isNull(), F.lit(0)).otherwise(F.size(array))
+
+
+def _has_long(array: str) -> Column:
+    return F.coalesce(F.exists(array, lambda part: F.length(part) > COMPONENT_BYTES_MAX), F.lit(False))
+
+
+def _has_null(array: str) -> Column:
+    return F.coalesce(F.exists(array, lambda part: part.isNull()), F.lit(False))
+
+
+# ---------------------------------------------------------------------------------------------------- records
+
+
+def records(
+    rows: DataFrame, *, cluster: str, source_topic: str, incarnation: str, epoch: int, row_bytes_max: int
+) -> DataFrame:
+    """What goes out: topic, partition, key, value, the source position, and ``reason`` (number of the verdict).
+
+    Rows whose table keeps no CDC log have no topic. ``incarnation`` and ``epoch`` are those of the plan part.
+    """
+    stream = F.concat(F.col("r.stream_high").cast("binary"), F.col("r.stream_low").cast("binary"))
+    encoded = rows.select(
+        "*",
+        stream.alias("stream"),
+        F.when(F.col("r.verdict") == ROUTED, _cdc_row(stream, source_topic)).alias("row"),
+    )
+    oversized = (F.col("r.verdict") == ROUTED) & (F.length("row") > F.lit(row_bytes_max))
+    judged = encoded.withColumn("reason", F.when(oversized, F.lit(NUMBERS["oversized"])).otherwise(F.col("r.verdict")))
+    is_row, is_letter = F.col("reason") == ROUTED, F.col("reason") > ROUTED
+    position = F.concat_ws("/", F.lit(source_topic), "partition", "offset")
+    return judged.select(
+        F.when(is_row, F.lit(f"{cluster}.cdc")).when(is_letter, F.lit(f"{cluster}.dead-letters")).alias("topic"),
+        F.when(is_row, F.col("r.cdc_partition")).otherwise(F.lit(0)).alias("partition"),
+        F.when(is_row, F.col("stream")).otherwise(F.encode(position, "UTF-8")).alias("key"),
+        F.when(is_row, F.col("row"))
+        .when(is_letter, _dead_letter(source_topic, incarnation, epoch, row_bytes_max))
+        .alias("value"),
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        "reason",
+        F.col("r.generation").alias("generation"),
+    )
+
+
+def _single_object(fields: Column, full_name: str) -> Column:
+    schema = current()[full_name]
+    return F.concat(F.lit(header(schema.fingerprint)), to_avro(fields, json.dumps(dict(schema.json))))
+
+
+def _cdc_row(stream: Column, source_topic: str) -> Column:
+    operation = F.lit(NO_OPERATION)
+    for name, code in sorted(OPERATION_CODES.items()):
+        operation = F.when(F.col("m.operation") == name, F.lit(code)).otherwise(operation)
+    cells = F.col("m.cells")
+    gone = F.filter(cells, lambda cell: cell["value"].isNull())
+    fields = F.struct(
+        stream.alias("stream_id"),
+        F.col("r.generation").alias("generation"),
+        F.concat(F.col("r.time_high").cast("binary"), F.col("r.time_low").cast("binary")).alias("time"),
+        F.lit(0).alias("batch_seq_no"),
+        operation.alias("operation"),
+        F.col("m.ttl").alias("ttl"),
+        F.lit(True).alias("end_of_batch"),
+        F.col("m.keyspace").alias("keyspace"),
+        F.col("m.table").alias("table"),
+        F.col("m.mutation_id").alias("mutation_id"),
+        F.lit(source_topic).alias("source_topic"),
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        F.col("m.timestamp").alias("timestamp"),
+        F.col("m.partition_key").alias("partition_key"),
+        F.col("m.clustering_key").alias("clustering_key"),
+        F.filter(cells, lambda cell: cell["value"].isNotNull()).alias("cells"),
+        F.transform(gone, lambda cell: cell["column"]).alias("deleted"),
+    )
+    return _single_object(fields, CDC_ROW)
+
+
+def _dead_letter(source_topic: str, incarnation: str, epoch: int, row_bytes_max: int) -> Column:
+    code, rule = F.lit(""), F.lit("")
+    for number, (_, sentence) in enumerate(REASONS, start=1):
+        matches = F.col("reason") == number
+        code = F.when(matches, F.lit(CODES[number])).otherwise(code)
+        rule = F.when(matches, F.lit(sentence)).otherwise(rule)
+    found = F.when(
+        F.col("reason") == NUMBERS["unreadable"], F.format_string("%d bytes", F.coalesce(F.length("value"), F.lit(0)))
+    ).otherwise(
+        F.format_string(
+            f"%s.%s, %s, timestamp %d, appended at %d; epoch {epoch}; rows have at most {row_bytes_max} bytes",
+            "m.keyspace",
+            "m.table",
+            "m.operation",
+            "m.timestamp",
+            "appended",
+        )
+    )
+    fields = F.struct(
+        code.alias("reason"),
+        F.concat(rule, F.lit(" ("), found, F.lit(")")).alias("detail"),
+        F.lit(source_topic).alias("topic"),
+        F.col("partition").alias("partition"),
+        F.col("offset").alias("offset"),
+        F.col("appended").alias("append_time"),
+        F.col("key").alias("key"),
+        F.col("value").alias("value"),
+        F.lit(incarnation).alias("writer"),
+        F.lit(epoch).cast("bigint").alias("epoch"),
+    )
+    return _single_object(fields, DEAD_LETTER)

@@ -1,0 +1,37 @@
+"""What one run of the CDC job needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """``checkpoint`` is a local folder. A row larger than ``row_bytes_max`` becomes a dead letter.
+
+    ``write_tasks``: Spark tasks that write; a partition of the CDC topic is written by one of them.
+    ``stop_when_idle``: end once everything that is in the mutations topic is durable in the CDC topic.
+    ``direct``: append promises to the log without a validator (recovery, tests).
+    """
+
+    bootstrap_servers: str
+    cluster: str
+    checkpoint: Path
+    writer: str = "spark"
+    max_offsets_per_trigger: int = 50_000
+    trigger_seconds: float = 1.0
+    row_bytes_max: int = 1_048_576
+    write_tasks: int = 4
+    stop_when_idle: bool = False
+    direct: bool = False
+
+    @property
+    def source_topic(self) -> str:
+        """The mutations topic."""
+        return f"{self.cluster}.mutations"
+
+    @property
+    def sink_topic(self) -> str:
+        """The CDC topic."""
+        return f"{self.cluster}.cdc"

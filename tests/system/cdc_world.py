@@ -1,0 +1,239 @@
+"""A founded cluster for tests of the CDC job: real topics, metadata by a direct author, mutations by a producer.
+
+Nodes join at once (every acknowledgement is claimed), and a generation is committed when the test says so and from
+the time that it names, so that tests need no waiting for clocks.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.founding import found_cluster
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import (
+    AdvanceOperation,
+    CdcOptions,
+    Column,
+    Command,
+    CommitCdcGeneration,
+    CreateKeyspace,
+    CreateTable,
+    Join,
+    PublishCdcGeneration,
+    RegisterNode,
+    Replication,
+    StreamReport,
+    Witness,
+)
+from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, WRITE_BOTH_READ_OLD, is_ended, next_stage
+from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.state import ClusterState, Generation
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.replica import Replica
+from ringlog.log.topics import topic_name
+from ringlog.wire.partitions import mutation_key, mutation_partition
+from ringlog.wire.records import (
+    Cell,
+    CdcRow,
+    DeadLetter,
+    Mutation,
+    decode_cdc_row,
+    decode_dead_letter,
+    encode_mutation,
+)
+
+T = TypeVar("T")
+PARTITIONS = 4
+SEED = bytes(range(16))
+
+
+def now_us() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1000
+
+
+def write(key: str | None, number: int, timestamp: int | None = None, **changes: object) -> Mutation:
+    """A write to ``shop.orders`` (partition key ``customer`` text, clustering key ``number`` bigint)."""
+    made = Mutation(
+        mutation_id=str(uuid.uuid4()),
+        cluster_id=None,
+        keyspace="shop",
+        table="orders",
+        timestamp=now_us() if timestamp is None else timestamp,
+        ttl=None,
+        operation="INSERT",
+        partition_key=(None if key is None else key.encode(),),
+        clustering_key=(number.to_bytes(8, "big", signed=True),),
+        cells=(Cell("amount", b"\0\0\0\7"), Cell("note", None)),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record as it lies in a topic."""
+
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+
+
+class World:
+    """One cluster. Metadata commands are applied directly; what the validator would answer is not of interest here."""
+
+    def __init__(self, bootstrap: str, cluster: str, replica: Replica, author: DirectAuthor) -> None:
+        self.bootstrap = bootstrap
+        self.cluster = cluster
+        self.replica = replica
+        self.author = author
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+
+    @property
+    def state(self) -> ClusterState:
+        """The state with everything that is in the log."""
+        return self.replica.read_barrier()
+
+    # ------------------------------------------------------------------------------------------ metadata
+
+    def apply(self, command: Command) -> int:
+        """Apply a command; returns its epoch."""
+        answer = self.author.submit(command)
+        assert isinstance(answer, AppliedResult), answer
+        return answer.epoch
+
+    def schema(self) -> None:
+        """Keyspace ``shop`` with the tables ``orders`` (CDC) and ``quiet`` (no CDC)."""
+        self.apply(CreateKeyspace("shop", Replication("simple", 1)))
+        columns = tuple(
+            Column(name, kind)
+            for name, kind in (("customer", "text"), ("number", "bigint"), ("amount", "int"), ("note", "text"))
+        )
+        for name, enabled in (("orders", True), ("quiet", False)):
+            options = CdcOptions(enabled=enabled)
+            table = CreateTable("shop", name, str(uuid.uuid4()), columns, ("customer",), ("number",), options)
+            self.apply(table)
+
+    def join(self, name: str, tokens: Iterable[int], start: int) -> Generation:
+        """A node joins to the end; its generation operates from ``start``."""
+        operation = self.begin_join(name, tokens)
+        self.prepare_generation()
+        generation = self.commit_generation(start)
+        self.finish(operation)
+        return generation
+
+    def begin_join(self, name: str, tokens: Iterable[int]) -> str:
+        """A node joins up to the stage that waits for its generation; returns the operation's id."""
+        node = str(uuid.uuid4())
+        port = 20_000 + len(self.state.nodes)
+        self.apply(RegisterNode(name, node, f"127.0.0.1:{port}", "dc1", "r1", 3, 12, "1", (), 1))
+        epoch = self.apply(Join(node, tuple(tokens), SEED))
+        operation = f"join-{epoch}"
+        while self.state.operations[operation].stage != COMMIT_CDC_GENERATION:
+            self._advance(operation)
+        return operation
+
+    def prepare_generation(self) -> str:
+        """Put the data of the generation that is wanted, not its commit; returns its id."""
+        wanted = to_prepare(self.state)
+        assert wanted is not None
+        name, seed = wanted
+        for part in parts_of(name, generate_for(self.state, seed)):
+            self.apply(part)
+        return name
+
+    def commit_generation(self, start: int) -> Generation:
+        """Commit and publish the prepared generation, to operate from ``start``."""
+        wanted = to_prepare(self.state)
+        assert wanted is not None
+        name, seed = wanted
+        self.apply(CommitCdcGeneration(name, start, ranges_digest(generate_for(self.state, seed))))
+        self.apply(PublishCdcGeneration(name))
+        return self.state.generations[-1]
+
+    def finish(self, operation: str) -> None:
+        """Drive an operation to its end."""
+        while not is_ended(self.state.operations[operation]):
+            self._advance(operation)
+
+    def _advance(self, operation: str) -> None:
+        state = self.state
+        found = state.operations[operation]
+        to = next_stage(found)
+        assert to is not None
+        witnesses = tuple(Witness(node, state.epoch, state.epoch) for node in sorted(state.nodes))
+        reports = (StreamReport(found.node, operation, 0, "00"),) if found.stage == WRITE_BOTH_READ_OLD else ()
+        self.apply(AdvanceOperation(operation, to, witnesses, reports))
+
+    # --------------------------------------------------------------------------------------------- input
+
+    def send(self, mutations: Iterable[Mutation]) -> int:
+        """Produce mutations in order, keyed as producers do; returns how many. They are acknowledged on return."""
+        count = 0
+        for mutation in mutations:
+            key = mutation_key(mutation.keyspace, mutation.table, compose([k or b"" for k in mutation.partition_key]))
+            self._producer.produce(
+                topic_name(self.cluster, "mutations"),
+                encode_mutation(mutation),
+                key,
+                mutation_partition(key, PARTITIONS),
+            )
+            self._producer.poll(0)
+            count += 1
+        assert self._producer.flush(30) == 0
+        return count
+
+    def send_raw(self, value: bytes | None, partition: int = 0) -> None:
+        """Produce any bytes."""
+        self._producer.produce(topic_name(self.cluster, "mutations"), value, b"raw", partition)
+        assert self._producer.flush(30) == 0
+
+    # -------------------------------------------------------------------------------------------- output
+
+    def read(self, suffix: str) -> list[Found]:
+        """All records of a topic, by partition and offset."""
+        topic = topic_name(self.cluster, suffix)
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "test", "enable.auto.commit": False})
+        try:
+            partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+            found = []
+            deadline = time.monotonic() + 60
+            while len(found) < sum(ends.values()):
+                assert time.monotonic() < deadline, f"{topic}: {len(found)} of {sum(ends.values())} records"
+                for message in consumer.consume(10_000, 0.2):
+                    assert message.error() is None
+                    found.append(Found(message.partition(), message.offset(), message.key(), message.value()))
+        finally:
+            consumer.close()
+        return sorted(found, key=lambda item: (item.partition, item.offset))
+
+    def rows(self) -> list[CdcRow]:
+        """The CDC topic, decoded."""
+        return [decode_cdc_row(item.value) for item in self.read("cdc")]
+
+    def letters(self) -> list[DeadLetter]:
+        """The dead-letter topic, decoded."""
+        return [decode_dead_letter(item.value) for item in self.read("dead-letters")]
+
+
+@contextmanager
+def founded(bootstrap: str, cluster: str, settings: dict[str, int] | None = None) -> Iterator[World]:
+    """A founded cluster, without nodes or schema."""
+    found_cluster(bootstrap, cluster, settings)
+    metadata = KafkaLog(bootstrap, cluster)
+    try:
+        with Replica(metadata) as replica:
+            yield World(bootstrap, cluster, replica, DirectAuthor(metadata, replica, "test"))
+    finally:
+        metadata.close()
