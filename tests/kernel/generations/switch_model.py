@@ -1,0 +1,298 @@
+"""The switch from one generation to the next as a model small enough to explore to its end.
+
+The log is the kernel's: every entry is decided by the real rules, and the states it went through are kept. Around it:
+processes of CDC writers, each with the part of the log that it has folded so far and at most one submission on its way;
+a coordinator that prepares a generation and submits its commit. Submissions are decided whenever the explorer likes, or
+never. A process may be slow for ever, its next incarnation may run beside it.
+
+One write is routed in each history, by any process at any moment, under the generation that this process sees operating
+at the write's timestamp. It is wrong if the log ever says that another one operates there. One write is enough: a
+history in which several are routed and one is wrong is also one in which only that one is looked at.
+
+Rules of the kernel and habits of writers can be left out, to see that each is needed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from immutables import Map
+
+from ringlog.kernel.commands.cdc import (
+    decide_advance_cdc_writer,
+    decide_commit_cdc_generation,
+    decide_put_cdc_generation_data,
+    decide_register_cdc_writer,
+    decide_request_cdc_generation,
+)
+from ringlog.kernel.commands.model import (
+    AdvanceCdcWriter,
+    Command,
+    CommitCdcGeneration,
+    RegisterCdcWriter,
+    RequestCdcGeneration,
+)
+from ringlog.kernel.generations.describe import generate, parts_of, ranges_digest
+from ringlog.kernel.generations.lookup import generation_at
+from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.state import CdcWriter, ClusterState, Generation
+from tests.kernel.generations.clusters import directory
+
+SEED = bytes(16)
+FIRST = 1
+"""Where the first generation starts; all times are small whole numbers from here on."""
+LAST = 4
+"""The greatest timestamp and horizon."""
+
+RULES = frozenset({"above every horizon", "frozen while prepared", "floor", "current incarnation only"})
+HABITS = frozenset({"folded horizon", "lowering binds at once", "registration folded first"})
+ALL = RULES | HABITS
+
+WRONG = "a write is routed under a generation that does not operate at its timestamp"
+CHASED = "a commit above every horizon is refused because a horizon rose"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One incarnation of a writer. ``folded``: entries it has seen; ``sent``, ``entry``: its submission, and as which."""
+
+    writer: str
+    incarnation: str
+    folded: int
+    sent: Command | None = None
+    entry: int | None = None
+    left: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A situation: the states of the log, the processes, the coordinator's commit on its way, the one routed write."""
+
+    log: tuple[int, ...]
+    processes: tuple[Process, ...]
+    commit: tuple[int, bool] | None = None
+    commits_left: int = 1
+    write: tuple[int, str, int] | None = None
+
+
+class Explorer:
+    """Breadth first over all histories; ``without`` names what is left out of ``ALL``.
+
+    ``writers`` are registered at first, with ``horizon``; ``restarts`` more incarnations may start.
+    """
+
+    def __init__(
+        self, without: str | None = None, writers: tuple[str, ...] = ("w",), restarts: int = 1, horizon: int = 3
+    ) -> None:
+        assert without is None or without in ALL, without
+        self._on = ALL - {without}
+        self._restarts = restarts
+        self._writers = writers
+        self._states: list[ClusterState] = []
+        self._numbers: dict[ClusterState, int] = {}
+        self._decided: dict[tuple[int, Command], int | Rejected] = {}
+        self._prepare: dict[int, int] = {}
+        self._first_horizon = horizon
+        self.seen = 0
+
+    def explore(self) -> str | None:
+        """The first broken promise, None if every history is in order."""
+        start = World(
+            (self._number(_founded(self._writers, self._first_horizon)),),
+            tuple(Process(name, f"{name}-0", 1) for name in self._writers),
+        )
+        known = {start}
+        queue = deque([start])
+        while queue:
+            world = queue.popleft()
+            for following in self._steps(world):
+                if isinstance(following, str):
+                    return following
+                if following not in known:
+                    if self._is_wrong(following):
+                        return WRONG
+                    known.add(following)
+                    if not self._is_settled(following):
+                        queue.append(following)
+        self.seen = len(known)
+        return None
+
+    def _number(self, state: ClusterState) -> int:
+        number = self._numbers.setdefault(state, len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+        return number
+
+    def _is_wrong(self, world: World) -> bool:
+        if world.write is None:
+            return False
+        timestamp, routed_under, _ = world.write
+        operating = generation_at(self._states[world.log[-1]].generations, timestamp)
+        return operating is None or operating.id != routed_under
+
+    def _is_settled(self, world: World) -> bool:
+        """The write is routed and the switch over: nothing that can follow changes the verdict."""
+        return world.write is not None and len(self._states[world.log[-1]].generations) > 1
+
+    # ------------------------------------------------------------------------------------------------- steps
+
+    def _steps(self, world: World) -> Iterator[World | str]:
+        for index, process in enumerate(world.processes):
+            yield from self._steps_of(world, index, process)
+        yield from self._coordinator(world)
+        if len(world.processes) < len(self._writers) + self._restarts:
+            for name in self._writers:
+                number = sum(process.writer == name for process in world.processes)
+                incarnation = f"{name}-{number}"
+                # It may start from any part of the log that it has, however old.
+                fresh = [
+                    Process(name, incarnation, folded, sent=RegisterCdcWriter(name, incarnation))
+                    for folded in range(1, len(world.log) + 1)
+                ]
+                yield from (replace(world, processes=(*world.processes, process)) for process in fresh)
+
+    def _steps_of(self, world: World, index: int, process: Process) -> Iterator[World | str]:
+        def with_(changed: Process, **more: object) -> World:
+            processes = (*world.processes[:index], changed, *world.processes[index + 1 :])
+            return replace(world, processes=processes, **more)  # type: ignore[arg-type]
+
+        if process.folded < len(world.log):
+            done = process.entry == process.folded
+            yield with_(
+                replace(
+                    process,
+                    folded=process.folded + 1,
+                    sent=None if done else process.sent,
+                    entry=None if done else process.entry,
+                )
+            )
+        if process.sent is not None and process.entry is None:
+            after = self._decide(world, process.sent)
+            if isinstance(after, Rejected):
+                yield with_(replace(process, sent=None))
+            else:
+                yield with_(replace(process, entry=len(world.log)), log=(*world.log, after))
+        record = self._states[world.log[process.folded - 1]].writers[process.writer]
+        if record.incarnation != process.incarnation and self._must_be_registered(process):
+            return
+        if process.sent is None and process.left:
+            used = world.write[0] if world.write is not None and world.write[2] == index else 0
+            for horizon in range(used + 1, LAST + 1):
+                if horizon >= record.low_watermark:
+                    command = AdvanceCdcWriter(process.writer, process.incarnation, horizon, record.low_watermark)
+                    yield with_(replace(process, sent=command, left=process.left - 1))
+        if world.write is None:
+            known = self._states[world.log[process.folded - 1]].generations
+            for timestamp in range(FIRST, self._horizon(process, record)):
+                operating = generation_at(known, timestamp)
+                assert operating is not None
+                yield replace(world, write=(timestamp, operating.id, index))
+
+    def _must_be_registered(self, process: Process) -> bool:
+        """A process that is not the current incarnation in what it has folded is not registered yet, or has ended."""
+        registering = isinstance(process.sent, RegisterCdcWriter)
+        return not registering or "registration folded first" in self._on
+
+    def _horizon(self, process: Process, record: CdcWriter) -> int:
+        """Below which timestamp the process routes."""
+        horizon = record.horizon
+        if isinstance(process.sent, AdvanceCdcWriter):
+            if process.sent.horizon < horizon and "lowering binds at once" in self._on:
+                horizon = process.sent.horizon
+            if process.sent.horizon > horizon and "folded horizon" not in self._on:
+                horizon = process.sent.horizon
+        return horizon
+
+    def _coordinator(self, world: World) -> Iterator[World | str]:
+        head = world.log[-1]
+        state = self._states[head]
+        if state.prepared is None:
+            if len(state.generations) == 1:
+                after = self._prepare.get(head)
+                if after is None:
+                    after = self._prepare[head] = self._number(_prepared(state))
+                yield replace(world, log=(*world.log, after))
+            return
+        if world.commit is not None:
+            timestamp, was_above = world.commit
+            after = self._decide(world, CommitCdcGeneration(state.prepared.id, timestamp, DIGEST))
+            if not isinstance(after, Rejected):
+                yield replace(world, commit=None, log=(*world.log, after))
+            elif was_above:
+                yield CHASED
+            else:
+                yield replace(world, commit=None)
+        elif world.commits_left:
+            highest = max(writer.horizon for writer in state.writers.values())
+            for timestamp in range(FIRST + 1, LAST + 2):
+                yield replace(world, commit=(timestamp, timestamp > highest), commits_left=world.commits_left - 1)
+
+    # ------------------------------------------------------------------------------------------------- rules
+
+    def _decide(self, world: World, command: Command) -> int | Rejected:
+        """The number of the next state of the log, by the kernel's rules but for one that may be left out."""
+        head = world.log[-1]
+        after = self._decided.get((head, command))
+        if after is None:
+            decision = _decided(self._states[head], command, self._on)
+            after = self._number(decision.state) if isinstance(decision, Accepted) else decision
+            self._decided[head, command] = after
+        return after
+
+
+def _decided(state: ClusterState, command: Command, rules: frozenset[str]) -> Decision:
+    match command:
+        case RegisterCdcWriter():
+            decision = decide_register_cdc_writer(state, command, NOW)
+            if isinstance(decision, Accepted) and "floor" not in rules:
+                writers = decision.state.writers
+                lower = replace(writers[command.writer], floor=0)
+                return Accepted(replace(decision.state, writers=writers.set(command.writer, lower)))
+            return decision
+        case AdvanceCdcWriter():
+            if "current incarnation only" not in rules:
+                command = replace(command, incarnation=state.writers[command.writer].incarnation)
+            seen = state if "frozen while prepared" in rules else replace(state, prepared=None)
+            decision = decide_advance_cdc_writer(seen, command, NOW)
+            return (
+                Accepted(replace(decision.state, prepared=state.prepared))
+                if isinstance(decision, Accepted)
+                else decision
+            )
+        case CommitCdcGeneration():
+            seen = state if "above every horizon" in rules else replace(state, writers=Map())
+            decision = decide_commit_cdc_generation(seen, command, NOW)
+            return (
+                Accepted(replace(decision.state, writers=state.writers)) if isinstance(decision, Accepted) else decision
+            )
+    raise NotImplementedError(command)
+
+
+NOW = Context(1, "state", 0)
+"""The same for every entry, so that situations that differ only in their epochs are one."""
+
+
+TOKENS = {0: "a", 10: "a"}
+NODES = directory((1, 0))
+RANGES = generate(TOKENS, NODES, SEED)
+DIGEST = ranges_digest(RANGES)
+
+
+def _founded(names: tuple[str, ...], horizon: int) -> ClusterState:
+    """Two tokens, a published generation that is not optimal (it knows one), registered writers with some horizon."""
+    first = Generation("first", FIRST, generate({0: "a"}, NODES, SEED), "published", 1, 1, None, ())
+    writers = {name: CdcWriter(name, f"{name}-0", 1, horizon, FIRST, FIRST, (), ()) for name in names}
+    return ClusterState(nodes=Map(NODES), token_owners=Map(TOKENS), generations=(first,), writers=Map(writers))
+
+
+def _prepared(state: ClusterState) -> ClusterState:
+    """The state with a generation prepared, all its data there."""
+    decision = decide_request_cdc_generation(state, RequestCdcGeneration(SEED), NOW)
+    assert isinstance(decision, Accepted)
+    assert decision.state.prepared is not None
+    for part in parts_of(decision.state.prepared.id, RANGES):
+        decision = decide_put_cdc_generation_data(decision.state, part, NOW)
+        assert isinstance(decision, Accepted)
+    return decision.state
