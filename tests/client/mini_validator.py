@@ -17,7 +17,8 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Undecodable, UnknownCommand
 from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
-from ringlog.log.commit import commit
+from ringlog.log.commit import FateOpen, commit
+from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.fates import Chain, Fate
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import SystemClock
@@ -61,8 +62,11 @@ class MiniValidator:
             for record in self._tail.poll(0.02):
                 request = decode_request(record.data)
                 waiting.setdefault(request.request_id, request)
-            while waiting:
-                waiting = self._batch(list(waiting.values()))
+            while waiting and not self._stopping.is_set():
+                try:
+                    waiting = self._batch(list(waiting.values()))
+                except (LogUnavailable, WaitTimedOut, FateOpen):
+                    continue  # nothing was answered: the same requests again; entries that arrived are duplicates
 
     def _batch(self, requests: Sequence[Request]) -> dict[str, Request]:
         """Decide and commit; returns those to decide again because entries before them were lost."""

@@ -1,0 +1,120 @@
+"""Clients on a real broker: founding at once, answers of a validator, direct authors in between, a killed broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from tests.client.mini_validator import MiniValidator
+
+from ringlog.client.client import Client, Logs
+from ringlog.client.founding import Founding, found_cluster
+from ringlog.client.results import AppliedResult, RejectedResult, Submitted
+from ringlog.client.watch import MetadataWatch
+from ringlog.kernel.commands.model import DropKeyspace, Noop
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.history import find_request
+from ringlog.kernel.state import ClusterState
+from ringlog.log.kafka import reader_config
+from ringlog.stack import Stack, StackInfo
+from ringlog_schemas import published
+
+pytestmark = pytest.mark.system
+DEADLINE_S = 120.0
+
+
+def truly(state: ClusterState, answers: list[Submitted]) -> None:
+    """Every answer is what the history says: applied once at that epoch, or not at all."""
+    epochs = []
+    for answer in answers:
+        made = find_request(state, answer.request_id)
+        if isinstance(answer, AppliedResult):
+            assert made is not None
+            assert made.epoch == answer.epoch
+            epochs.append(answer.epoch)
+        else:
+            assert isinstance(answer, RejectedResult)
+            assert made is None
+    assert len(set(epochs)) == len(epochs)
+
+
+def test_of_three_founders_at_once_exactly_one_founds(stack: StackInfo, cluster_name: str) -> None:
+    foundings: list[Founding] = []
+
+    def work(name: str) -> None:
+        foundings.append(found_cluster(stack.bootstrap_servers, cluster_name, submitter=name))
+
+    threads = [threading.Thread(target=work, args=(f"founder-{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert [founding.here for founding in foundings].count(True) == 1
+    assert len({(founding.cluster_id, founding.submitter) for founding in foundings}) == 1
+    assert not found_cluster(stack.bootstrap_servers, cluster_name).here
+
+
+def test_founding_publishes_every_schema(stack: StackInfo, cluster_name: str) -> None:
+    found_cluster(stack.bootstrap_servers, cluster_name)
+    consumer = Consumer(reader_config(stack.bootstrap_servers, "read_committed"))
+    consumer.assign([TopicPartition(f"{cluster_name}.schemas", 0, 0)])
+    wanted = dict(published())
+    found: dict[str, str] = {}
+    deadline = time.monotonic() + DEADLINE_S
+    while found != wanted:
+        assert time.monotonic() < deadline
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            found[(message.key() or b"").decode()] = (message.value() or b"").decode()
+    consumer.close()
+
+
+def test_answers_through_a_validator_with_direct_authors_in_between(stack: StackInfo, cluster_name: str) -> None:
+    found_cluster(stack.bootstrap_servers, cluster_name)
+    logs = Logs.of_kafka(stack.bootstrap_servers, cluster_name)
+    with (
+        MiniValidator(logs, "v1"),
+        Client(stack.bootstrap_servers, cluster_name, "one") as client,
+        Client(stack.bootstrap_servers, cluster_name, "two") as other,
+    ):
+        futures = [client.submit_future(Noop() if place % 3 else DropKeyspace("nowhere")) for place in range(60)]
+        direct: list[Submitted] = [other.direct.submit(Noop()) for _ in range(10)]
+        answers = [future.result(DEADLINE_S) for future in futures]
+        assert [type(answer) for answer in answers] == [
+            AppliedResult if place % 3 else RejectedResult for place in range(60)
+        ]
+        state = other.strict_barrier()
+        truly(state, answers + direct)
+        assert state.epoch == 1 + 1 + 40 + 10 + 1, "founding, take-over, applied, direct, strict barrier"
+        with MetadataWatch(stack.bootstrap_servers, cluster_name) as watch:
+            assert digest(watch.read_barrier()) == digest(client.read_barrier())
+    logs.close()
+
+
+def test_submissions_outlive_a_killed_broker(tmp_path: Path, cluster_name: str) -> None:
+    """SIGKILL of the broker with submissions in flight: after it is back, each is applied exactly once."""
+    own = Stack(tmp_path / "stack")
+    try:
+        info = own.up("quick")
+        found_cluster(info.bootstrap_servers, cluster_name)
+        logs = Logs.of_kafka(info.bootstrap_servers, cluster_name)
+        with MiniValidator(logs, "v1"), Client(info.bootstrap_servers, cluster_name, "one") as client:
+            first = client.submit(Noop())
+            futures = [client.submit_future(Noop(), timeout_s=DEADLINE_S) for _ in range(100)]
+            os.kill(info.broker_pid, signal.SIGKILL)
+            futures += [client.submit_future(Noop(), timeout_s=DEADLINE_S) for _ in range(100)]
+            assert own.up("quick").bootstrap_servers == info.bootstrap_servers
+            answers = [first, *(future.result(DEADLINE_S) for future in futures)]
+            assert all(isinstance(answer, AppliedResult) for answer in answers)
+            state = client.read_barrier(DEADLINE_S)
+            truly(state, answers)
+            assert state.epoch == 2 + 201
+            assert client.replica.halted is None
+        logs.close()
+    finally:
+        own.down()
