@@ -247,9 +247,6 @@ class _Plan:
         """Find the one answer of this request, adding an entry if its command applies."""
         request = item.request
         twin = self.decided.get(request.request_id)
-        if twin is not None:
-            self._repeat(item, twin)
-            return
         known = find_request(self.state, request.request_id)
         answered = self.validator.answers.get(request.request_id)
         if known is not None:
@@ -258,6 +255,8 @@ class _Plan:
                 self._answer(item, after, APPLIED, epoch=known.epoch)
             else:
                 self._reject(item, after, _REUSED)
+        elif twin is not None:
+            self._repeat(item, twin)
         elif request.since_epoch < self.state.history.oldest:
             detail = (
                 f"since_epoch {request.since_epoch} has left the history, which begins at {self.state.history.oldest}"
@@ -274,7 +273,7 @@ class _Plan:
             self._decide_command(item)
 
     def _repeat(self, item: Waiting, twin: Pending) -> None:
-        """The same request id again in one batch: it shares the first one's decision, never gets one of its own."""
+        """A refused request id again in one batch: it shares the first one's decision, never gets one of its own."""
         if twin.result.digest == item.digest:
             self.answers.append(Pending(item, twin.result, twin.after))
         else:

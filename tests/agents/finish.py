@@ -1,0 +1,44 @@
+"""Drives operations to their end with the coordinator's own decisions, every node acknowledging at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ringlog.agents.coordinator_core import Known, propose
+from ringlog.kernel.commands.model import Command, StreamReport
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import NodeAck
+
+NOW = 1_700_000_000_000_000
+
+
+def acks_of(state: ClusterState) -> dict[str, NodeAck]:
+    """Every node has applied everything, and the gaining ones have streamed their rows."""
+    reports = {op.node: (StreamReport(op.node, op.id, 0, "00"),) for op in in_flight(state)}
+    return {
+        node: NodeAck(state.cluster_id, node, "i", state.epoch, state.epoch, reports.get(node, ()), 0, NOW)
+        for node in state.nodes
+    }
+
+
+def known(state: ClusterState, **changes: object) -> Known:
+    """All is well: acknowledged and published up to this epoch."""
+    values: dict[str, object] = {
+        "acks": acks_of(state),
+        "published": state.epoch,
+        "now": NOW,
+        "complete_since": 0,
+    }
+    return Known(state, **(values | changes))  # type: ignore[arg-type]
+
+
+def finish_operations(
+    state: ClusterState, after: Callable[[ClusterState, Command], ClusterState]
+) -> list[ClusterState]:
+    """The states on the way until nothing is left to propose."""
+    states: list[ClusterState] = []
+    while proposals := propose(known(state)):
+        state = after(state, proposals[0].command)
+        states.append(state)
+    return states

@@ -1,0 +1,289 @@
+"""The validator's decisions: group commit, answers that stay as they are, limits, and what a request may be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ringlog.agents.validator_core import (
+    BATCH_ENTRIES_MAX,
+    Ack,
+    Commit,
+    Hint,
+    Publish,
+    Step,
+    Stop,
+    Validator,
+    arrive,
+    begin,
+    remember,
+    settle,
+)
+from ringlog.kernel.commands.model import AdvanceCdcWriter, CommitCdcGeneration, Noop, RegisterCdcWriter
+from ringlog.kernel.encoding import command_digest
+from ringlog.log.fates import Fate
+from ringlog.wire.records import Request, Result
+
+from .world import BAD, GOOD, NOW, World
+
+
+def validator(world: World, term: int = 1) -> Validator:
+    world.take_over(term)
+    return Validator(f"instance-{term}", term)
+
+
+def offered(world: World, core: Validator, *requests: Request | None) -> Step:
+    first = core.arrived + 1
+    core = arrive(core, list(enumerate(requests, start=first))).validator
+    return begin(core, world.state, NOW, world.draw)
+
+
+def committed(step: Step) -> Commit:
+    (effect,) = step.effects
+    assert isinstance(effect, Commit)
+    return effect
+
+
+def published(step: Step) -> list[Result]:
+    return [result for effect in step.effects if isinstance(effect, Publish) for result in effect.results]
+
+
+def hinted(step: Step) -> list[Result]:
+    return [result for effect in step.effects if isinstance(effect, Hint) for result in effect.results]
+
+
+def acked(step: Step) -> list[int]:
+    return [effect.offset for effect in step.effects if isinstance(effect, Ack)]
+
+
+def test_all_waiting_requests_travel_as_one_chain() -> None:
+    world = World()
+    core = validator(world)
+    step = offered(world, core, *(world.request(Noop()) for _ in range(5)))
+    chain = committed(step).chain
+    assert len(chain.entries) == 5
+    assert chain.base == world.state.epoch
+    done = settle(step.validator, world.land_all(chain))
+    assert [result.outcome for result in hinted(done)] == ["applied"] * 5
+    assert [result.epoch for result in hinted(done)] == [4, 5, 6, 7, 8]
+    assert done.effects[-1] == Ack(4)
+    assert done.validator.waiting == ()
+    assert done.validator.batch is None
+
+
+def test_each_request_is_decided_on_what_the_ones_before_it_produce() -> None:
+    world = World()
+    core = validator(world)
+    register = RegisterCdcWriter("spark", "a")
+    step = offered(world, core, world.request(register), world.request(register))
+    done = settle(step.validator, world.land_all(committed(step).chain))
+    assert [result.outcome for result in hinted(done)] == ["applied"]
+    assert [result.code for result in published(done)] == ["incarnation_reused"]
+
+
+def test_a_rejection_waits_for_the_entries_it_was_decided_on() -> None:
+    world = World()
+    core = validator(world)
+    register = RegisterCdcWriter("spark", "a")
+    first, second = world.request(register), world.request(register)
+    step = offered(world, core, first, second)
+    chain = committed(step).chain
+    world.direct()
+    lost = settle(step.validator, world.land_all(chain))
+    assert lost.effects == ()
+    assert [item.request for item in lost.validator.waiting] == [first, second]
+    step = begin(lost.validator, world.state, NOW, world.draw)
+    done = settle(step.validator, world.land_all(committed(step).chain))
+    assert [result.request_id for result in hinted(done)] == [first.request_id]
+    assert [result.request_id for result in published(done)] == [second.request_id]
+
+
+def test_answers_before_the_lost_entry_go_out_and_those_after_it_wait_again() -> None:
+    world = World()
+    core = validator(world)
+    early, good, late = world.request(BAD), world.request(Noop()), world.request(BAD)
+    step = offered(world, core, early, good, late)
+    done = settle(step.validator, [Fate.LOST])
+    assert [result.request_id for result in published(done)] == [early.request_id]
+    assert [item.request for item in done.validator.waiting] == [good, late]
+    assert acked(done) == [0]
+
+
+def test_a_batch_of_rejections_alone_needs_no_entry() -> None:
+    world = World()
+    core = validator(world)
+    step = offered(world, core, world.request(BAD))
+    (result,) = published(step)
+    assert (result.outcome, result.code, result.term) == ("rejected", "unknown_setting", 1)
+    assert step.effects[-1] == Ack(0)
+
+
+def test_a_request_in_the_history_is_answered_applied_again() -> None:
+    world = World()
+    core = validator(world)
+    request = world.request(GOOD)
+    step = offered(world, core, request)
+    done = settle(step.validator, world.land_all(committed(step).chain))
+    again = offered(world, done.validator, request)
+    assert hinted(again) == hinted(done)
+    assert len(world.epochs_of(request.request_id)) == 1
+
+
+def test_the_same_request_twice_in_one_batch_is_decided_once() -> None:
+    world = World()
+    core = validator(world)
+    request = world.request(Noop())
+    step = offered(world, core, request, request)
+    assert len(committed(step).chain.entries) == 1
+    done = settle(step.validator, world.land_all(committed(step).chain))
+    assert len(hinted(done)) == 2
+    assert acked(done) == [1]
+
+
+def test_a_rejected_twin_is_not_decided_anew_after_the_state_changed() -> None:
+    """Without it the first copy would be rejected and the second one applied, in the same batch."""
+    world = World()
+    core = validator(world)
+    advance = world.request(AdvanceCdcWriter("spark", "a", NOW, 0))
+    step = offered(world, core, advance, world.request(RegisterCdcWriter("spark", "a")), advance)
+    done = settle(step.validator, world.land_all(committed(step).chain))
+    assert [result.code for result in published(done)] == ["unknown_writer", "unknown_writer"]
+    assert world.epochs_of(advance.request_id) == []
+
+
+def test_a_request_id_with_another_command_is_refused_with_the_digest_that_was_asked() -> None:
+    world = World()
+    core = validator(world)
+    request = world.request(Noop())
+    other = world.request(GOOD, request.request_id)
+    step = offered(world, core, request, other)
+    done = settle(step.validator, world.land_all(committed(step).chain))
+    (refused,) = published(done)
+    assert refused.code == "request_id_reused"
+    assert refused.digest == command_digest(other.kind, other.version, other.payload)
+    later = offered(world, done.validator, other)
+    assert published(later)[0].code == "request_id_reused"
+
+
+def test_an_applied_request_stays_applied_beside_another_command_under_its_id() -> None:
+    world = World()
+    core = validator(world)
+    request = world.request(GOOD)
+    step = offered(world, core, request)
+    core = settle(step.validator, world.land_all(committed(step).chain)).validator
+    step = offered(world, core, world.request(Noop(), request.request_id), request)
+    assert [result.code for result in published(step)] == ["request_id_reused"]
+    assert [result.request_id for result in hinted(step)] == [request.request_id]
+
+
+def test_an_answered_rejection_is_repeated_by_the_next_validator_under_its_own_term() -> None:
+    world = World()
+    core = validator(world)
+    advance = world.request(AdvanceCdcWriter("spark", "a", NOW, 0))
+    answered = published(offered(world, core, advance))
+    successor = remember(validator(world, 2), answered)
+    world.direct(RegisterCdcWriter("spark", "a"))
+    again = offered(world, successor, advance)
+    assert published(again) == [replace(answered[0], term=2, instance="instance-2")]
+    assert world.epochs_of(advance.request_id) == []
+
+
+def test_an_answered_id_with_another_command_is_refused() -> None:
+    world = World()
+    core = validator(world)
+    bad = world.request(BAD)
+    step = offered(world, core, bad)
+    again = offered(world, step.validator, world.request(GOOD, bad.request_id))
+    assert [result.code for result in published(again)] == ["request_id_reused"]
+
+
+def test_a_request_that_left_the_history_has_expired() -> None:
+    world = World(history_entries=100)
+    core = validator(world)
+    request = world.request(GOOD, since_epoch=1)
+    for _ in range(150):
+        world.direct()
+    step = offered(world, core, request)
+    assert [result.outcome for result in published(step)] == ["expired"]
+    assert step.validator.answers.get(request.request_id) is None
+
+
+def test_an_epoch_that_is_not_there_yet_is_refused() -> None:
+    world = World()
+    core = validator(world)
+    request = world.request(Noop(), since_epoch=world.state.epoch + 1)
+    step = offered(world, core, request)
+    assert [(result.outcome, result.code) for result in published(step)] == [("rejected", "request_expired")]
+    world.direct()
+    again = offered(world, step.validator, request)
+    assert [result.outcome for result in published(again)] == ["rejected"]
+
+
+def test_unknown_and_undecodable_commands_are_rejected_and_never_reach_the_log() -> None:
+    world = World()
+    core = validator(world)
+    good = world.request(GOOD)
+    unknown = replace(world.request(), kind="DoWonders")
+    newer = replace(world.request(), version=99)
+    broken = replace(good, request_id=world.uuid(), payload=good.payload + b"\x00")
+    step = offered(world, core, unknown, newer, broken)
+    assert [result.code for result in published(step)] == ["unknown_command", "unknown_command", "undecodable"]
+
+
+def test_what_is_no_request_is_acknowledged_in_its_place() -> None:
+    world = World()
+    core = validator(world)
+    assert acked(arrive(core, [(0, None), (1, None)])) == [1]
+    core = arrive(core, [(0, world.request())]).validator
+    assert acked(arrive(core, [(1, None)])) == []
+
+
+def test_offsets_that_come_again_are_taken_once() -> None:
+    world = World()
+    core = validator(world)
+    request = world.request()
+    core = arrive(core, [(0, request)]).validator
+    assert len(arrive(core, [(0, request), (1, world.request())]).validator.waiting) == 2
+
+
+def test_limits_ahead_of_the_clock_are_answers() -> None:
+    world = World()
+    core = validator(world)
+    world.direct(RegisterCdcWriter("spark", "a"))
+    far = world.request(AdvanceCdcWriter("spark", "a", NOW + 60_000_001, 0))
+    near = world.request(AdvanceCdcWriter("spark", "a", NOW + 60_000_000, 0))
+    late = world.request(CommitCdcGeneration("generation-9", NOW + 120_000_001, "00"))
+    step = offered(world, core, far, late, near)
+    done = settle(step.validator, world.land_all(committed(step).chain))
+    assert [result.code for result in published(done)] == ["horizon_too_far_ahead", "timestamp_too_far_ahead"]
+    assert [result.request_id for result in hinted(done)] == [near.request_id]
+
+
+def test_a_batch_is_bounded_by_count_and_by_the_history() -> None:
+    world = World(history_entries=100)
+    core = validator(world)
+    requests = [world.request(Noop()) for _ in range(60)]
+    step = offered(world, core, *requests)
+    assert len(committed(step).chain.entries) == 25
+    assert len(step.validator.waiting) == 35
+    world = World()
+    step = offered(world, validator(world), *(world.request(Noop()) for _ in range(BATCH_ENTRIES_MAX + 1)))
+    assert len(committed(step).chain.entries) == BATCH_ENTRIES_MAX
+
+
+def test_an_instance_stops_when_a_higher_term_is_folded() -> None:
+    world = World()
+    core = validator(world)
+    core = arrive(core, [(0, world.request())]).validator
+    world.take_over(2)
+    (effect,) = begin(core, world.state, NOW, world.draw).effects
+    assert isinstance(effect, Stop)
+
+
+def test_answers_are_forgotten_only_when_their_requests_have_expired() -> None:
+    world = World(history_entries=100)
+    core = validator(world)
+    step = offered(world, core, world.request(BAD))
+    for _ in range(1_200):
+        world.direct()
+    step = offered(world, step.validator, world.request(BAD))
+    assert len(step.validator.answers) == 1

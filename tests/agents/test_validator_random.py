@@ -1,0 +1,142 @@
+"""The validator in random company: direct authors, lost and late entries, crashes between any two effects, take-overs.
+
+Whatever happens: a request has at most one effect, one that was answered as rejected never has any, and nothing is
+acknowledged without an answer. At the end, undisturbed, everything that was asked is answered.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ringlog.agents.validator_core import Ack, Commit, Hint, Publish, Stop, Validator, arrive, begin, remember, settle
+from ringlog.kernel.commands.model import AdvanceCdcWriter, Noop, RegisterCdcWriter
+from ringlog.log.fates import Chain, Fate, all_final, fates
+from ringlog.wire.entries import EncodedEntry
+from ringlog.wire.records import REJECTED, Request, Result
+
+from .world import BAD, GOOD, NOW, World
+
+ROUNDS = 60
+
+
+class Run:
+    """One random run: the topics, the log, and the validator of the moment."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.world = World(history_entries=self.random.choice((100, 10_000)))
+        self.requests: list[Request | None] = []
+        self.results: list[Result] = []
+        self.floating: list[EncodedEntry] = []
+        self.acked = -1
+        self.term = 0
+        self.start_validator()
+
+    def start_validator(self) -> None:
+        """A new instance: take-over, Noop, results read; what was not acknowledged is delivered again."""
+        self.term += 1
+        self.world.take_over(self.term)
+        self.core = remember(Validator(f"instance-{self.term}", self.term), self.results)
+
+    def ask(self) -> None:
+        """A new request, an old one again, an old id with another command, or bytes that are none."""
+        draw = self.random.random()
+        asked = [request for request in self.requests if request is not None]
+        if draw < 0.05:
+            self.requests.append(None)
+        elif draw < 0.3 and asked:
+            self.requests.append(self.random.choice(asked))
+        elif draw < 0.35 and asked:
+            old = self.random.choice(asked)
+            self.requests.append(self.world.request(Noop(), old.request_id, old.since_epoch))
+        else:
+            commands = (Noop(), GOOD, BAD, self._register(), AdvanceCdcWriter(self._writer(), "1", NOW, 0))
+            self.requests.append(self.world.request(self.random.choice(commands)))
+
+    def _writer(self) -> str:
+        return f"writer-{self.random.randrange(3)}"
+
+    def _register(self) -> RegisterCdcWriter:
+        return RegisterCdcWriter(self._writer(), str(self.random.randrange(3)))
+
+    def round(self, disturbed: bool = True) -> None:
+        """Deliver, decide, commit, answer; perhaps the process ends before one of the effects."""
+        first = max(self.acked, self.core.arrived) + 1
+        last = self.random.randint(first, len(self.requests)) if disturbed else len(self.requests)
+        step = arrive(self.core, [(offset, self.requests[offset]) for offset in range(first, last)])
+        effects = list(step.effects)
+        if step.validator.waiting:
+            begun = begin(step.validator, self.world.state, NOW, self.world.draw)
+            effects += begun.effects
+            step = begun
+        self.core = step.validator
+        while effects:
+            if disturbed and self.random.random() < 0.05:
+                self.start_validator()
+                return
+            effect = effects.pop(0)
+            match effect:
+                case Commit(chain):
+                    step = settle(self.core, self._commit(chain, disturbed))
+                    self.core = step.validator
+                    effects = [*step.effects, *effects]
+                case Publish(results) | Hint(results):
+                    self.results += results
+                case Ack(offset):
+                    self._check_answered(offset)
+                    self.acked = max(self.acked, offset)
+                case Stop():
+                    raise AssertionError("there is no later instance")
+
+    def _commit(self, chain: Chain, disturbed: bool) -> tuple[Fate, ...]:
+        """The chain lands, whole, in parts, late or between others', until every fate is final."""
+        judged = fates(self.world.state, chain)
+        while not all_final(judged):
+            for encoded, fate in zip(chain.entries, judged, strict=True):
+                if fate is not Fate.OPEN:
+                    continue
+                if disturbed and self.random.random() < 0.1:
+                    self.floating.append(encoded)
+                    continue
+                if disturbed and self.random.random() < 0.05:
+                    self.world.land(self.world.entry(self.random.choice((Noop(), self._register()))))
+                self.world.land(encoded)
+            self._let_land()
+            judged = fates(self.world.state, chain)
+        return judged
+
+    def _let_land(self) -> None:
+        """Copies that were on their way arrive, in any order, also after their author is gone."""
+        self.random.shuffle(self.floating)
+        while self.floating and self.random.random() < 0.5:
+            self.world.land(self.floating.pop())
+
+    def _check_answered(self, offset: int) -> None:
+        answered = {(result.request_id, result.digest) for result in self.results}
+        for request in self.requests[self.acked + 1 : offset + 1]:
+            if request is not None:
+                assert any(request.request_id == request_id for request_id, _ in answered)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_request_has_two_effects_and_no_rejected_one_has_any(seed: int) -> None:
+    run = Run(seed)
+    for _ in range(ROUNDS):
+        for _ in range(run.random.randrange(6)):
+            run.ask()
+        if run.random.random() < 0.2:
+            run.world.direct()
+        run.round()
+    run._let_land()
+    while run.acked < len(run.requests) - 1:
+        run.round(disturbed=False)
+    for encoded in run.floating:
+        run.world.land(encoded)
+    rejected = {(r.request_id, r.digest) for r in run.results if r.outcome == REJECTED}
+    for entry in run.world.applied:
+        assert len(run.world.epochs_of(entry.request_id)) == 1
+        assert (entry.request_id, entry.digest) not in rejected
+    terms = [result.term for result in run.results if result.outcome == REJECTED]
+    assert terms == sorted(terms)

@@ -1,0 +1,86 @@
+"""A log in memory and the requests that lead to it: enough of a world for the pure parts of the agents."""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands.model import ChangeSettings, Command, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.log.fates import Chain, Fate, fates
+from ringlog.wire.commands import encode_command
+from ringlog.wire.draw import SeededDraw, draw_uuid
+from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
+from ringlog.wire.ids import new_state_id
+from ringlog.wire.records import Request
+
+NOW = 1_700_000_000_000_000
+
+GOOD = ChangeSettings((("operations_kept_max", 7),))
+BAD = ChangeSettings((("no_such_setting", 1),))
+
+
+class World:
+    """A metadata log whose records are folded as they land. ``history_entries`` bounds the memory of the state."""
+
+    def __init__(self, history_entries: int = 10_000) -> None:
+        self.draw = SeededDraw(b"world")
+        self.state = EMPTY_STATE
+        self.applied: list[Entry] = []
+        self.direct(InitializeCluster("world", (("history_entries", history_entries),)))
+
+    def uuid(self) -> str:
+        """A fresh identifier."""
+        return draw_uuid(self.draw)
+
+    def request(
+        self, command: Command = GOOD, request_id: str | None = None, since_epoch: int | None = None
+    ) -> Request:
+        """A request for the command, made now."""
+        kind, version, payload = encode_command(command)
+        since = self.state.epoch if since_epoch is None else since_epoch
+        return Request(request_id or self.uuid(), since, "tester", kind, version, payload)
+
+    def entry(self, command: Command, request_id: str | None = None) -> EncodedEntry:
+        """An entry that follows the head."""
+        previous = self.state.state_id or None
+        return author_entry(
+            cluster_id=self.state.cluster_id or self.uuid(),
+            state_id=new_state_id(previous, NOW, self.draw.take(8)),
+            prev_state_id=previous,
+            request_id=request_id or self.uuid(),
+            since_epoch=self.state.epoch,
+            submitter="somebody else",
+            at=NOW,
+            command=command,
+        )
+
+    def direct(self, command: Command | None = None) -> EncodedEntry:
+        """Somebody else appends, and wins."""
+        encoded = self.entry(command if command is not None else Noop())
+        assert self.land(encoded) is OutcomeKind.APPLIED
+        return encoded
+
+    def take_over(self, term: int) -> None:
+        """A validator takes over, and gets its Noop applied."""
+        self.direct(TakeOver("validator", self.uuid(), term))
+        self.direct()
+
+    def land(self, encoded: EncodedEntry) -> OutcomeKind:
+        """One record reaches the log."""
+        entry = decode_entry(encoded.data)
+        assert isinstance(entry, Entry)
+        folded = fold(self.state, entry)
+        self.state = folded.state
+        if folded.outcome.kind is OutcomeKind.APPLIED:
+            self.applied.append(entry)
+        return folded.outcome.kind
+
+    def land_all(self, chain: Chain) -> tuple[Fate, ...]:
+        """The whole chain reaches the log; its fates then."""
+        for encoded in chain.entries:
+            self.land(encoded)
+        return fates(self.state, chain)
+
+    def epochs_of(self, request_id: str) -> list[int]:
+        """The epochs that this request made."""
+        return [number for number, entry in enumerate(self.applied, start=1) if entry.request_id == request_id]

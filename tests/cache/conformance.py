@@ -1,0 +1,134 @@
+"""What every cache promises; each adapter's tests inherit this suite and give it an empty ``cache``."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ringlog.cache.port import CacheStore, Confirmation, Written
+from ringlog.cache.projection import Delta, delta, full, project, stamp_of
+from ringlog.cache.reader import CachedReader, TryAgain
+from ringlog.kernel.state import EMPTY_STATE
+
+from .states import another_cluster, history
+
+AT = 1_700_000_000_000_000
+
+
+def confirmed(at: int = AT) -> Confirmation:
+    return Confirmation("digest", 7, at)
+
+
+class CacheConformance:
+    """Epochs one at a time, switched at once, never backwards."""
+
+    def test_nothing_is_stored_at_first(self, cache: CacheStore) -> None:
+        assert cache.read() is None
+        assert cache.stored_stamp() is None
+
+    def test_a_full_projection_is_read_back_whole(self, cache: CacheStore) -> None:
+        state = history()[-1]
+        assert cache.apply(full(state), confirmed()) is Written.APPLIED
+        stored = cache.read()
+        assert stored is not None
+        assert stored.stamp == stamp_of(state)
+        assert stored.parts == project(state)
+        assert stored.confirmation == confirmed()
+
+    def test_differences_lead_from_epoch_to_epoch(self, cache: CacheStore) -> None:
+        states = history()
+        cache.apply(full(states[0]), confirmed())
+        for before, after in itertools.pairwise(states):
+            assert cache.apply(delta(before, after), confirmed()) is Written.APPLIED
+            stored = cache.read()
+            assert stored is not None
+            assert (stored.stamp, stored.parts) == (stamp_of(after), project(after))
+
+    def test_a_difference_may_span_epochs(self, cache: CacheStore) -> None:
+        states = history()
+        cache.apply(full(states[0]), confirmed())
+        assert cache.apply(delta(states[0], states[-1]), confirmed()) is Written.APPLIED
+        stored = cache.read()
+        assert stored is not None
+        assert stored.parts == project(states[-1])
+
+    def test_a_difference_needs_the_state_that_it_starts_from(self, cache: CacheStore) -> None:
+        states = history()
+        write = delta(states[1], states[2])
+        assert cache.apply(write, confirmed()) is Written.BASE_MISSING
+        assert cache.read() is None
+        cache.apply(full(states[0]), confirmed())
+        assert cache.apply(write, confirmed()) is Written.BASE_MISSING
+        assert cache.stored_stamp() == stamp_of(states[0])
+
+    def test_it_never_goes_backwards(self, cache: CacheStore) -> None:
+        states = history()
+        cache.apply(full(states[-1]), confirmed())
+        assert cache.apply(full(states[1]), confirmed()) is Written.LATER_STORED
+        assert cache.apply(delta(states[0], states[1]), confirmed()) is Written.LATER_STORED
+        assert cache.stored_stamp() == stamp_of(states[-1])
+
+    def test_the_same_state_again_confirms_it(self, cache: CacheStore) -> None:
+        state = history()[-1]
+        cache.apply(full(state), confirmed())
+        for write in (full(state), delta(state, state), delta(history()[0], state)):
+            assert cache.apply(write, confirmed(AT + 5)) is Written.APPLIED
+        stored = cache.read()
+        assert stored is not None
+        assert stored.confirmation.confirmed_at == AT + 5
+        assert cache.apply(full(state), confirmed(AT + 1)) is Written.APPLIED
+        stored = cache.read()
+        assert stored is not None
+        assert stored.confirmation.confirmed_at == AT + 5
+
+    def test_another_cluster_of_the_same_name_replaces_it(self, cache: CacheStore) -> None:
+        cache.apply(full(history()[-1]), confirmed())
+        other = another_cluster()
+        assert isinstance(delta(EMPTY_STATE, other), Delta)
+        assert cache.apply(delta(EMPTY_STATE, other), confirmed()) is Written.BASE_MISSING
+        assert cache.apply(full(other), confirmed()) is Written.APPLIED
+        stored = cache.read()
+        assert stored is not None
+        assert stored.parts == project(other)
+
+    def test_removed_fields_are_gone(self, cache: CacheStore) -> None:
+        states = history()
+        with_keyspace = next(state for state in states if len(state.keyspaces))
+        without = states[-1]
+        assert not without.keyspaces
+        cache.apply(full(with_keyspace), confirmed())
+        cache.apply(delta(with_keyspace, without), confirmed())
+        stored = cache.read()
+        assert stored is not None
+        assert stored.parts["keyspaces"] == {}
+
+    def test_readers_get_one_epoch_with_its_age(self, cache: CacheStore) -> None:
+        state = history()[-1]
+        reader = CachedReader(cache, lambda: AT + 2_500_000)
+        with pytest.raises(TryAgain) as empty:
+            reader.read()
+        assert empty.value.reason == "empty"
+        cache.apply(full(state), confirmed())
+        view = reader.read()
+        assert (view.cluster_id, view.epoch, view.age_s) == (state.cluster_id, state.epoch, 2.5)
+        assert sorted(view.nodes) == sorted(state.nodes)
+        for node in state.nodes.values():
+            assert view.nodes[node.id]["tokens"] == list(node.tokens)
+
+    def test_a_reader_never_sees_a_lower_epoch_than_before(self, cache: CacheStore) -> None:
+        states = history()
+        reader = CachedReader(cache, lambda: AT)
+        cache.apply(full(states[-1]), confirmed())
+        reader.read()
+        self.clear(cache)
+        cache.apply(full(states[0]), confirmed())
+        with pytest.raises(TryAgain) as older:
+            reader.read()
+        assert older.value.reason == "older"
+        cache.apply(full(states[-1]), confirmed())
+        assert reader.read().epoch == states[-1].epoch
+
+    def clear(self, cache: CacheStore) -> None:
+        """Lose the content, as FLUSHALL does."""
+        raise NotImplementedError

@@ -1,0 +1,78 @@
+"""A short history of a cluster with nodes, an operation, a keyspace that comes and goes, a table and settings."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ringlog.kernel.commands.model import (
+    CdcOptions,
+    ChangeSettings,
+    Column,
+    Command,
+    CreateKeyspace,
+    CreateTable,
+    DropKeyspace,
+    DropTable,
+    InitializeCluster,
+    Join,
+    Noop,
+    RegisterCdcWriter,
+    RegisterNode,
+    Replication,
+)
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.wire.draw import SeededDraw, draw_uuid
+from ringlog.wire.entries import author_entry
+from ringlog.wire.ids import new_state_id
+from tests.agents.finish import finish_operations
+
+AT = 1_700_000_000_000_000
+
+
+def after(state: ClusterState, command: Command, seed: bytes = b"cache") -> ClusterState:
+    """The state after one more entry, which must apply."""
+    draw = SeededDraw(seed + state.epoch.to_bytes(4, "big"))
+    encoded = author_entry(
+        cluster_id=state.cluster_id or draw_uuid(draw),
+        state_id=new_state_id(state.state_id or None, AT, draw.take(8)),
+        prev_state_id=state.state_id or None,
+        request_id=draw_uuid(draw),
+        since_epoch=state.epoch,
+        submitter="tester",
+        at=AT,
+        command=command,
+    )
+    folded = fold(state, encoded.entry)
+    assert folded.outcome.kind is OutcomeKind.APPLIED, folded.outcome
+    return folded.state
+
+
+@cache
+def history() -> tuple[ClusterState, ...]:
+    """States of neighbouring epochs, from the founding on."""
+    node = "11111111-1111-4111-8111-111111111111"
+    columns = (Column("k", "text"), Column("v", "double"))
+    table = "22222222-2222-4222-8222-222222222222"
+    states = [after(EMPTY_STATE, InitializeCluster("cached"))]
+    commands: tuple[Command, ...] = (
+        RegisterNode("n1", node, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1),
+        Join(node, (-(2**62), 5, 2**62), bytes(16)),
+        CreateKeyspace("ks", Replication("simple", 1)),
+        CreateTable("ks", "t", table, columns, ("k",), (), CdcOptions(enabled=True)),
+        RegisterCdcWriter("spark", "a"),
+        ChangeSettings((("operations_kept_max", 9),)),
+        Noop(),
+        DropTable("ks", "t"),
+        DropKeyspace("ks"),
+    )
+    for command in commands:
+        states.append(after(states[-1], command))
+        states += finish_operations(states[-1], after)
+    return tuple(states)
+
+
+def another_cluster() -> ClusterState:
+    """A younger cluster under the same name."""
+    return after(EMPTY_STATE, InitializeCluster("cached"), b"another")
