@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -93,15 +93,20 @@ class CdcJob:
 
     def _begin(self) -> StreamingQuery:
         settings = self.settings
-        source = (
+        reader = (
             self._session.readStream.format("kafka")
             .option("kafka.bootstrap.servers", settings.bootstrap_servers)
             .option("subscribe", settings.source_topic)
             .option("startingOffsets", "earliest")
             .option("failOnDataLoss", "true")
             .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
-            .load()
         )
+        try:
+            source = reader.load()
+        except AnalysisException as error:
+            raise CdcError(
+                "connector_missing", str(error).splitlines()[0], "give Spark the Kafka and Avro connectors: --jars"
+            ) from error
         return (
             source.writeStream.foreachBatch(self.runner)
             .queryName(f"ringlog-cdc-{settings.cluster}-{settings.writer}")

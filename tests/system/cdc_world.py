@@ -42,8 +42,8 @@ from ringlog.log.replica import Replica
 from ringlog.log.topics import topic_name
 from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import (
-    Cell,
     CdcRow,
+    Cell,
     DeadLetter,
     Mutation,
     decode_cdc_row,

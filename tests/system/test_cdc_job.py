@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.system.cdc_world import founded, now_us, write
 
 from ringlog.stack import StackInfo
 from ringlog_cdc.settings import JobSettings
-from tests.system.cdc_world import founded, now_us, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,8 @@ from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
+from ringlog.stack.artifacts import jars
+from ringlog.stack.errors import StackError
 from ringlog_cdc.cli import run as run_job
 
 app = typer.Typer(help="Change data capture: generations, writers, the Spark job.", no_args_is_help=True)
@@ -30,6 +33,8 @@ def _defaults() -> None:
     if last is not None:
         os.environ.setdefault("RINGLOG_BOOTSTRAP_SERVERS", last.bootstrap)
         os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
+    with suppress(StackError):  # a Spark of the user's own may have the connectors
+        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in jars("spark")))
 
 
 app.command("run")(run_job)
