@@ -194,7 +194,6 @@ def test_defaults_come_from_the_state():
             "bad_field",
             "positions: must be an object of partition numbers",
         ),
-        ({"command": "CommitCdcGeneration", "generation": "g", "timestamp": 1}, "missing_field", "digest is missing"),
         (
             {
                 "command": "PutCdcGenerationData",

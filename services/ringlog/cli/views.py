@@ -169,6 +169,7 @@ def cdc(state: ClusterState) -> Json:
             "committed": generation.committed,
             "published": generation.published,
             "closed": generation.closed,
+            "positions": {str(p.partition): p.offset for p in generation.positions},
         }
         for generation in state.generations
     ]
@@ -179,7 +180,7 @@ def cdc(state: ClusterState) -> Json:
             "incarnation": writer.incarnation,
             "horizon": writer.horizon,
             "low_watermark": writer.low_watermark,
-            "positions": [{"partition": p.partition, "offset": p.offset} for p in writer.positions],
+            "positions": {str(p.partition): p.offset for p in writer.positions},
         }
         for _, writer in in_order(state.writers)
     ]

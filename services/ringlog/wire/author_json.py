@@ -155,10 +155,10 @@ def _of_writer(attribute: str) -> Callable[[Source], Any]:
 
 
 def _digest(source: Source) -> str:
-    """The digest of the data that the state holds for the generation."""
+    """The digest of the data that the state holds for the generation; the rule refuses one that has none."""
     prepared = source.state.prepared
     if prepared is None or prepared.id != source.given.get("generation"):
-        raise InvalidJsonError("missing_field", "digest is missing")
+        return ""
     return ranges_digest([item for _, ranges in sorted(prepared.received) for item in ranges])
 
 

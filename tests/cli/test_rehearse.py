@@ -1,0 +1,203 @@
+"""The rehearsal beside its transcripts: any line at all, and a start from a live cluster's log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from ringlog.cli.main import app
+from ringlog.cli.rehearsal import Rehearsal
+from ringlog.kernel.codes import CODES
+from ringlog.kernel.commands.model import COMMANDS, Command, CreateKeyspace, InitializeCluster, Noop, Replication
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, OutcomeKind, UnknownCommand
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.author import Author
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.author_json import from_json
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.entries import encode_entry
+
+LINE_CODES = {"bad_json", "unknown_command", "unknown_field", "missing_field", "bad_field"}
+
+
+def run(typed: str | bytes, *arguments: str) -> tuple[list[dict[str, Any]], int]:
+    """(answers, exit status)."""
+    ended = CliRunner().invoke(app, ["rehearse", *arguments], input=typed)
+    return [json.loads(line) for line in ended.stdout.splitlines()], ended.exit_code
+
+
+# ------------------------------------------------------------------------------------------------------ any line
+
+WORDS = st.sampled_from(
+    [
+        *COMMANDS,
+        *("command", "show", "do", "operation", "keyspace", "token", "at", "seconds", "name", "node", "tokens"),
+        *("writer", "generation", "replication", "columns", "step", "finish", "advance_clock", "stream", "placements"),
+        *("A", "B", "ks", "join-3", "spark"),
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=8,
+)
+VERBS = st.sampled_from(
+    [
+        *({"command": kind} for kind in COMMANDS),
+        {"show": "placements"},
+        {"show": "stream"},
+        {"do": "step"},
+        {"do": "finish"},
+        {"do": "advance_clock"},
+    ]
+)
+OBJECTS = st.builds(lambda verb, fields: json.dumps(fields | verb), VERBS, st.dictionaries(WORDS, VALUES, max_size=4))
+ANY_LINE = OBJECTS | st.builds(json.dumps, VALUES) | st.text() | st.just("[" * 100_000)
+
+
+@given(st.lists(ANY_LINE, max_size=6))
+@settings(deadline=None, max_examples=150)
+def test_every_line_has_an_answer_and_what_is_refused_changes_nothing(lines: list[str]) -> None:
+    rehearsal = Rehearsal()
+    for text in ('{"command": "RegisterNode", "name": "A"}', '{"command": "Join", "node": "A", "tokens": [0]}'):
+        assert rehearsal.line(text, 1)["outcome"] == "applied"
+    for number, text in enumerate(lines, start=1):
+        before = rehearsal.state
+        answer = rehearsal.line(text, number)
+        assert json.loads(json.dumps(answer)) == answer
+        match answer.get("outcome"):
+            case "invalid":
+                assert set(answer) == {"outcome", "line", "code", "detail"}
+                assert answer["code"] in LINE_CODES
+                assert rehearsal.state is before
+            case "rejected":
+                assert set(answer) == {"outcome", "epoch", "code", "detail"}
+                assert answer["code"] in CODES
+                assert answer["code"] != "broken_rule"
+                assert rehearsal.state is before
+            case "applied":
+                assert answer["epoch"] == before.epoch + 1 == rehearsal.state.epoch
+            case outcome:
+                assert outcome is None
+
+
+def test_bytes_that_are_no_text_and_separators_that_are_no_line_ends() -> None:
+    plan = b'{"command": "Noop"}\r\n\xff\xfe\n\n{"command": "TakeOver", "role": "x", "instance": "a\xe2\x80\xa8b"}\n'
+    answers, status = run(plan)
+    assert [answer["outcome"] for answer in answers] == ["applied", "invalid", "rejected"]
+    assert answers[1]["line"] == 2
+    assert answers[2]["code"] == "bad_field"
+    assert status == 2
+
+
+def test_a_plan_in_a_file_and_one_that_is_not_there(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"command": "Noop"}')
+    assert run("", str(plan)) == ([{"outcome": "applied", "epoch": 2}], 0)
+    assert run('{"command": "Noop"}', "-") == ([{"outcome": "applied", "epoch": 2}], 0)
+    ended = CliRunner().invoke(app, ["rehearse", str(tmp_path / "none")])
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("bad_file: ")
+
+
+# --------------------------------------------------------------------------------------------------------- --from
+
+
+class Log:
+    """The records of a small cluster, as ``ringlog log --dump`` would write them."""
+
+    def __init__(self) -> None:
+        self.author = Author("test", ManualClock(1_800_000_000_000_000), SeededDraw(b"log"))
+        self.state: ClusterState = EMPTY_STATE
+        self.records: list[bytes] = []
+
+    def append(self, command: Command) -> None:
+        encoded = self.author.entry(self.state, command)
+        self.records.append(encoded.data)
+        folded = fold(self.state, encoded.entry)
+        assert folded.outcome.kind is OutcomeKind.APPLIED, folded.outcome
+        self.state = folded.state
+
+    def json(self, **fields: Any) -> Command:
+        command = from_json(self.state, fields, SeededDraw(str(fields).encode()))
+        assert not hasattr(command, "code"), command
+        return command  # type: ignore[return-value]
+
+    def dump(self, path: Path) -> str:
+        lines = [json.dumps({"offset": offset, "data": data.hex()}) for offset, data in enumerate(self.records)]
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return str(path)
+
+
+@pytest.fixture
+def log() -> Log:
+    log = Log()
+    log.append(InitializeCluster("orders"))
+    log.append(log.json(command="RegisterNode", name="A"))
+    log.append(log.json(command="Join", node="A", tokens=[0]))
+    return log
+
+
+def test_a_plan_begins_where_a_live_cluster_is(log: Log, tmp_path: Path) -> None:
+    path = log.dump(tmp_path / "log")
+    before = Path(path).read_bytes()
+    typed = (
+        '{"show": "operations"}\n{"command": "RegisterNode", "name": "A"}\n{"do": "finish"}\n'
+        '{"command": "CreateKeyspace", "name": "ks", "replication": {"strategy": "simple", "factor": 1}}\n'
+        '{"show": "cdc"}\n'
+    )
+    answers, status = run(typed, "--from", path)
+    assert status == 0
+    assert [view["id"] for view in answers[0]["operations"]] == ["join-3"]
+    assert answers[1]["code"] == "duplicate_name"
+    assert answers[2]["stages"][-1] == "finished"
+    assert answers[3] == {"outcome": "applied", "epoch": answers[2]["epoch"] + 1}
+    started = answers[4]["generations"][0]["timestamp"]
+    assert started > 1_800_000_000_000_000, "the manual clock begins at the cluster's own time"
+    assert Path(path).read_bytes() == before
+
+
+def test_records_without_effect_are_passed(log: Log, tmp_path: Path) -> None:
+    late = log.author.entry(EMPTY_STATE, InitializeCluster("orders")).data
+    log.records += [b"no envelope", log.records[1], late]
+    log.append(Noop())
+    answers, _ = run('{"command": "Noop"}', "--from", log.dump(tmp_path / "log"))
+    assert answers == [{"outcome": "applied", "epoch": 5}]
+
+
+def test_a_log_that_needs_a_later_release_is_not_guessed_at(log: Log, tmp_path: Path) -> None:
+    entry: Entry = log.author.entry(log.state, Noop()).entry
+    later = replace(entry, kind="Teleport", command=UnknownCommand("Teleport", 1))
+    log.records.append(encode_entry(later, b""))
+    ended = CliRunner().invoke(app, ["rehearse", "--from", log.dump(tmp_path / "log")], input='{"command": "Noop"}')
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("replica_halted: offset 3: unknown_command: ")
+
+
+@pytest.mark.parametrize("content", ["", "no dump\n", '{"offset": 0}\n', "[1]\n", '{"offset": 0, "data": "zz"}\n'])
+def test_what_is_no_dump_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    path.write_text(content)
+    ended = CliRunner().invoke(app, ["rehearse", "--from", str(path)], input='{"command": "Noop"}')
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert ended.stderr.split(":")[0] in ("bad_dump", "not_founded")
+
+
+def test_the_first_keyspace_of_a_plan_is_one_of_the_log(log: Log, tmp_path: Path) -> None:
+    """A rehearsal may contradict the log only where the plan changed it."""
+    keyspace = CreateKeyspace("ks", Replication("simple", 1))
+    refused = fold(log.state, log.author.entry(log.state, keyspace).entry)
+    answers, _ = run(
+        '{"command": "CreateKeyspace", "name": "ks", "replication": {"strategy": "simple", "factor": 1}}',
+        "--from",
+        log.dump(tmp_path / "log"),
+    )
+    assert answers[0]["code"] == refused.outcome.code == "replication_impossible"

@@ -1,0 +1,65 @@
+"""Transcripts: what is typed, and what is answered, in one file that people read.
+
+A line that begins with ``# `` is a remark and belongs to the reader. ``> `` begins a line of input; what follows up to
+the next of them is its expected answer. The last line names the exit status::
+
+    # A second join must wait.
+    > {"command": "Join", "node": "X", "tokens": [150]}
+    {"outcome": "rejected", ...}
+    = exit 0
+
+With ``RINGLOG_REWRITE=1`` in the environment the files are written anew from the real answers; read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[1] / "testdata" / "rehearsals"
+REWRITE = os.environ.get("RINGLOG_REWRITE") == "1"
+REMARK, INPUT, STATUS = "# ", "> ", "= exit "
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """``inputs``: the lines typed. ``parts``: for each of them, the remarks and empty lines before it."""
+
+    inputs: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
+    text: str
+
+    def with_answers(self, answers: list[str], status: int) -> str:
+        """The file as it should be if these were the answers (one a line of input that is not empty)."""
+        lines: list[str] = []
+        left = iter(answers)
+        for before, typed in zip(self.parts, self.inputs, strict=True):
+            lines += [*before, f"{INPUT}{typed}".rstrip(" ") if not typed else f"{INPUT}{typed}"]
+            if typed.strip():
+                lines.append(next(left))
+        rest = list(left)
+        assert rest == [], f"more answers than lines: {rest}"
+        return "\n".join([*lines, f"{STATUS}{status}"]) + "\n"
+
+
+def read(path: Path) -> Transcript:
+    """A transcript; its answers are not looked at, only kept in ``text``."""
+    text = path.read_text(encoding="utf-8")
+    inputs: list[str] = []
+    parts: list[tuple[str, ...]] = []
+    before: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(INPUT.rstrip()):
+            inputs.append(line[len(INPUT) :])
+            parts.append(tuple(before))
+            before = []
+        elif line.startswith(REMARK) or not line:
+            before.append(line)
+    assert inputs, f"{path} types nothing"
+    return Transcript(tuple(inputs), tuple(parts), text)
+
+
+def transcripts() -> list[Path]:
+    """Every transcript, by name."""
+    return sorted(FOLDER.glob("*.txt"))
