@@ -56,7 +56,7 @@ CHASED = "a commit above every horizon is refused because a horizon rose"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One incarnation of a writer. ``folded``: entries it has seen; ``sent``, ``entry``: its submission, and as which."""
+    """One incarnation of a writer. ``folded``: entries it has seen; ``sent``: submission, which became ``entry``."""
 
     writer: str
     incarnation: str

@@ -274,7 +274,7 @@ def _last_unpublished(state: ClusterState) -> Rejected | None:
     last = current(state)
     if last is None or last.published is not None:
         return None
-    return Rejected("generation_prepared", f"generation: {last.id} is committed and not published yet, one at a time")
+    return Rejected("generation_prepared", f"{last.id} is committed and not published yet, one at a time")
 
 
 # ---------------------------------------------------------------------------------------------------- writers

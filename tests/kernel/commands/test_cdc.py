@@ -1,0 +1,405 @@
+"""Rules of CDC generations and writers: the way of a generation, and each refusal with its code."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.changes import CDC_GENERATIONS, GenerationChange, project
+from ringlog.kernel.codes import CODES
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import INCARNATIONS_KEPT_MAX
+from ringlog.kernel.decide import decide
+from ringlog.kernel.generations.describe import generate_for, is_optimal, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.generations.stream_id import decode, encode
+from ringlog.kernel.outcome import Accepted, Context, Rejected
+from ringlog.kernel.state import CdcWriter, ClusterState
+from tests.kernel.entries import applied, founded, node, uuid
+
+SEED = bytes(range(16))
+FIRST, SECOND = uuid(1, space=5), uuid(2, space=5)
+
+
+def refused(state: ClusterState, command: m.Command) -> tuple[str, str]:
+    """Code and detail; the detail begins with a field of the command, if it is about one."""
+    decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), 1))
+    assert isinstance(decision, Rejected), decision
+    assert decision.code in CODES
+    field, colon, _ = decision.detail.partition(":")
+    assert not colon or field in type(command).__slots__
+    return decision.code, decision.detail
+
+
+def code(state: ClusterState, command: m.Command) -> str:
+    return refused(state, command)[0]
+
+
+def unchanged(state: ClusterState, command: m.Command) -> bool:
+    decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), 1))
+    return isinstance(decision, Accepted) and decision.state is state
+
+
+def joining(state: ClusterState, number: int, *tokens: int) -> ClusterState:
+    """The join of node ``number`` has come to the stage in which it waits for a generation."""
+    registration = node(number)
+    state = applied(state, registration, m.Join(registration.id, tokens, SEED))
+    return stepped(stepped(state, "prepared"), "commit_cdc_generation")
+
+
+def operation_of(state: ClusterState) -> str:
+    return max(state.operations, key=lambda name: state.operations[name].marks[0].epoch)
+
+
+def stepped(state: ClusterState, stage: str) -> ClusterState:
+    operation = state.operations[operation_of(state)]
+    witnesses = tuple(m.Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
+    reports = (m.StreamReport(operation.node, operation.id, 0, "00"),) * (operation.stage == "write_both_read_old")
+    return applied(state, m.AdvanceOperation(operation.id, stage, witnesses, reports))
+
+
+def with_data(state: ClusterState) -> tuple[ClusterState, m.CommitCdcGeneration]:
+    """All data of the wanted generation is there; the commit at 100 µs that would follow."""
+    wanted = to_prepare(state)
+    assert wanted is not None
+    ranges = generate_for(state, wanted[1])
+    state = applied(state, *parts_of(wanted[0], ranges, 4))
+    return state, m.CommitCdcGeneration(wanted[0], 100, ranges_digest(ranges))
+
+
+def switched(state: ClusterState, timestamp: int) -> ClusterState:
+    """The wanted generation is committed at ``timestamp`` and published."""
+    state, commit = with_data(state)
+    commit = replace(commit, timestamp=timestamp)
+    return applied(state, commit, m.PublishCdcGeneration(commit.generation))
+
+
+def joined(state: ClusterState, number: int, timestamp: int, *tokens: int) -> ClusterState:
+    """A whole join, with its generation."""
+    state = switched(joining(state, number, *tokens), timestamp)
+    for stage in ("publish_cdc_generation", "write_both_read_old", "write_both_read_new", "finished"):
+        state = stepped(state, stage)
+    return state
+
+
+@pytest.fixture(scope="module")
+def one() -> ClusterState:
+    """One node with two tokens, its generation published at 100."""
+    return joined(founded(), 1, 100, -1000, 1000)
+
+
+@pytest.fixture(scope="module")
+def two(one: ClusterState) -> ClusterState:
+    """A second node has joined, its generation starts at 200."""
+    return joined(one, 2, 200, 0)
+
+
+# ---------------------------------------------------------------------------------------- the way of a generation
+
+
+def test_a_join_gets_its_generation() -> None:
+    state = joining(founded(), 1, -1000, 1000)
+    operation = operation_of(state)
+    assert to_prepare(state) == (f"generation-of-{operation}", SEED)
+    state, commit = with_data(state)
+    assert state.prepared is not None
+    assert (state.prepared.operation, state.prepared.id) == (operation, commit.generation)
+    assert state.operations[operation].generation == commit.generation
+    state = applied(state, commit)
+    assert state.prepared is None
+    (generation,) = state.generations
+    assert (generation.status, generation.timestamp, generation.committed) == ("committed", 100, state.epoch)
+    assert [part.end for part in generation.ranges] == [-1000, 1000]
+    assert to_prepare(state) is None
+    state = applied(state, m.PublishCdcGeneration(generation.id))
+    assert (state.generations[0].status, state.generations[0].published) == ("published", state.epoch)
+    assert stepped(state, "publish_cdc_generation").operations[operation].stage == "publish_cdc_generation"
+
+
+def test_check_and_repair(one: ClusterState) -> None:
+    """Nothing to do when optimal or on an empty ring; begun after a cancelled join, once for all who ask."""
+    assert is_optimal(one)
+    assert unchanged(one, m.RequestCdcGeneration(SEED))
+    assert unchanged(founded(), m.RequestCdcGeneration(SEED))
+    finer = joining(one, 2, 5)
+    finer = switched(finer, 200)
+    cancelled = applied(finer, m.CancelOperation(operation_of(finer), "no"))
+    assert not is_optimal(cancelled)
+    requested = applied(cancelled, m.RequestCdcGeneration(SEED))
+    assert requested.prepared is not None
+    assert requested.prepared.id == f"generation-{requested.epoch}"
+    assert unchanged(requested, m.RequestCdcGeneration(bytes(16)))
+    repaired = switched(requested, 300)
+    assert is_optimal(repaired)
+    assert [part.end for part in repaired.generations[-1].ranges] == [-1000, 1000]
+
+
+def test_a_requested_generation_serves_the_join_that_came_meanwhile(one: ClusterState) -> None:
+    """Its data, made before, is outdated: the same preparation starts anew and then serves the operation too."""
+    state = switched(joining(one, 2, 5), 200)
+    state = applied(state, m.CancelOperation(operation_of(state), "no"), m.RequestCdcGeneration(SEED))
+    state, commit = with_data(state)
+    state = joining(state, 3, 700)
+    assert code(state, replace(commit, timestamp=300)) == "generation_outdated"
+    assert to_prepare(state) == (commit.generation, SEED)
+    state = switched(state, 300)
+    assert state.operations[operation_of(state)].generation == commit.generation
+    assert [part.end for part in state.generations[-1].ranges] == [-1000, 700, 1000]
+    stepped(state, "publish_cdc_generation")
+
+
+def test_data_of_a_cancelled_operation_is_dropped(one: ClusterState) -> None:
+    state, commit = with_data(joining(one, 2, 5))
+    state = applied(state, m.CancelOperation(operation_of(state), "no"))
+    assert state.prepared is None
+    assert code(state, commit) == "unknown_generation"
+
+
+# ----------------------------------------------------------------------------------------------------------- data
+
+
+def parts(state: ClusterState, streams: int = 2) -> tuple[m.PutCdcGenerationData, ...]:
+    wanted = to_prepare(state)
+    assert wanted is not None
+    return parts_of(wanted[0], generate_for(state, wanted[1]), streams)
+
+
+def test_parts_come_in_any_order_and_more_than_once() -> None:
+    state = joining(founded(), 1, -1000, 0, 1000)
+    first, second, third = parts(state)
+    state = applied(state, third, first)
+    assert unchanged(state, third)
+    whole = applied(state, second)
+    assert whole.prepared is not None
+    assert [number for number, _ in whole.prepared.received] == [0, 1, 2]
+    digest = ranges_digest(first.ranges + second.ranges + third.ranges)
+    assert code(state, m.CommitCdcGeneration(first.generation, 100, digest)) == "generation_incomplete"
+    applied(whole, m.CommitCdcGeneration(first.generation, 100, digest))
+
+
+def test_a_part_that_differs_starts_the_data_anew() -> None:
+    state = joining(founded(), 1, -1000, 1000)
+    first, second = parts(state)
+    (other, _) = parts_of(first.generation, generate_for(state, bytes(16)), 2)
+    state = applied(state, first, second, other)
+    assert state.prepared is not None
+    assert state.prepared.received == ((0, other.ranges),)
+    (whole,) = parts(state, 100)
+    state = applied(state, whole)
+    assert state.prepared is not None
+    assert (state.prepared.parts, state.prepared.received) == (1, ((0, whole.ranges),))
+
+
+def test_who_may_put_data(one: ClusterState) -> None:
+    waiting = joining(founded(), 1, -1000, 1000)
+    (data,) = parts(waiting, 100)
+    assert code(founded(), data) == "unknown_generation"
+    assert code(one, replace(data, generation=one.generations[0].id)) == "generation_exists"
+    begun = applied(waiting, data)
+    assert code(begun, replace(data, generation="another")) == "generation_prepared"
+    state, commit = with_data(joining(one, 2, 5))
+    committed = applied(state, replace(commit, timestamp=200))
+    committed = applied(committed, m.CancelOperation(operation_of(committed), "no"))
+    unpublished = joining(committed, 3, 6)
+    assert to_prepare(unpublished) is None
+    assert code(unpublished, replace(data, generation="another")) == "generation_prepared"
+    assert code(unpublished, m.RequestCdcGeneration(SEED)) == "generation_prepared"
+
+
+def changed_stream(ranges: tuple[m.GenerationRange, ...], place: int, slot: int, **fields: int) -> Any:
+    described = ranges[place]
+    if "raw" in fields:
+        stream = described.streams[slot][:15] + bytes([fields["raw"]])
+    else:
+        stream = encode(replace(decode(described.streams[slot]), **fields))
+    streams = (*described.streams[:slot], stream, *described.streams[slot + 1 :])
+    return (*ranges[:place], replace(described, streams=streams), *ranges[place + 1 :])
+
+
+def test_malformed_data_is_refused_at_once() -> None:
+    state = joining(founded(), 1, -1000, 0, 1000)
+    (data,) = parts(state, 100)
+    ranges = data.ranges
+    head, middle, tail = ranges
+    twice = replace(middle, streams=(middle.streams[0],) * 2)
+    for wrong, named in (
+        ((), "at least one range"),
+        ((replace(head, streams=()), middle, tail), "at least one range"),
+        ((head, replace(middle, streams=()), tail), "1 to 4096 streams"),
+        ((head, replace(middle, streams=middle.streams * 2049), tail), "1 to 4096 streams"),
+        ((head, replace(middle, streams=(b"short",)), tail), "16 bytes"),
+        ((head, twice, tail), "twice"),
+        ((head, replace(middle, ignore_msb=64), tail), "ignore_msb"),
+        ((replace(head, end=-(2**63)), middle, tail), "no token"),
+        ((middle, head, tail), "index"),
+        ((head, tail), "index"),
+        (changed_stream(ranges, 1, 0, index=7), "index 1"),
+        (changed_stream(ranges, 1, 1, raw=0x10), "version 1"),
+        (changed_stream(ranges, 1, 0, token=-1000), "outside the range"),
+        (changed_stream(ranges, 1, 0, token=1), "outside the range"),
+    ):
+        found, detail = refused(state, replace(data, ranges=wrong))
+        assert (found, named in detail) == ("bad_field", True), detail
+    for fields in ({"parts": 0}, {"parts": 5000}, {"part": 1}, {"part": -1}, {"generation": "a b"}):
+        assert code(state, replace(data, **fields)) == "bad_field"
+
+
+def test_parts_that_do_not_fit_together() -> None:
+    """Each is sound by itself; the whole is judged at the commit."""
+    state = joining(founded(), 1, -1000, 0, 1000)
+    first, second, third = parts(state)
+    moved = changed_stream(first.ranges, 0, 0, token=-900)  # range 0 starts at 1000
+    for wrong in (
+        (first, replace(second, ranges=third.ranges), replace(third, ranges=second.ranges)),
+        (replace(first, ranges=moved), second, third),
+        (first, replace(second, ranges=first.ranges), third),
+    ):
+        whole = applied(state, *wrong)
+        digest = ranges_digest([one for part in wrong for one in part.ranges])
+        assert code(whole, m.CommitCdcGeneration(first.generation, 100, digest)) == "generation_malformed"
+
+
+# --------------------------------------------------------------------------------------------------------- commit
+
+
+def test_commit_refusals(one: ClusterState) -> None:
+    state, commit = with_data(joining(one, 2, 5))
+    assert code(state, replace(commit, generation="another")) == "unknown_generation"
+    assert code(state, replace(commit, generation=one.generations[0].id)) == "generation_exists"
+    assert code(state, replace(commit, digest="00" * 32)) == "digest_mismatch"
+    assert code(state, replace(commit, timestamp=0)) == "bad_field"
+    assert code(state, replace(commit, timestamp=2**62 + 1)) == "bad_field"
+    assert code(state, replace(commit, timestamp=100)) == "timestamp_not_above_previous"
+    applied(state, replace(commit, timestamp=101))
+
+
+def test_commit_is_above_every_horizon_and_names_the_writer(one: ClusterState) -> None:
+    state = applied(
+        one,
+        m.RegisterCdcWriter("w1", FIRST),
+        m.RegisterCdcWriter("w2", FIRST),
+        m.AdvanceCdcWriter("w1", FIRST, 500, 100),
+        m.AdvanceCdcWriter("w2", FIRST, 700, 100),
+    )
+    state, commit = with_data(joining(state, 2, 5))
+    found, detail = refused(state, replace(commit, timestamp=700))
+    assert (found, "w2" in detail) == ("timestamp_not_above_horizon", True)
+    applied(state, replace(commit, timestamp=701))
+    lowered = applied(state, m.AdvanceCdcWriter("w2", FIRST, 300, 100))
+    assert code(lowered, replace(commit, timestamp=500)) == "timestamp_not_above_horizon"
+    applied(lowered, replace(commit, timestamp=501))
+
+
+def test_publish_refusals(one: ClusterState) -> None:
+    state, commit = with_data(joining(one, 2, 5))
+    assert code(state, m.PublishCdcGeneration(commit.generation)) == "generation_not_committed"
+    assert code(state, m.PublishCdcGeneration("another")) == "unknown_generation"
+    assert code(state, m.PublishCdcGeneration(one.generations[0].id)) == "generation_published"
+
+
+# ---------------------------------------------------------------------------------------------------------- close
+
+
+def test_close_waits_for_every_writer_and_records_positions(two: ClusterState) -> None:
+    first, second = (generation.id for generation in two.generations)
+    state = applied(two, m.RegisterCdcWriter("w1", FIRST), m.RegisterCdcWriter("w2", FIRST))
+    state = applied(state, m.AdvanceCdcWriter("w1", FIRST, 300, 200, (m.Position(0, 5), m.Position(2, 9))))
+    state = applied(state, m.AdvanceCdcWriter("w2", FIRST, 300, 199, (m.Position(0, 7),)))
+    found, detail = refused(state, m.CloseCdcGeneration(first))
+    assert (found, "w2" in detail, "w1" in detail) == ("writers_behind", True, False)
+    state = applied(state, m.AdvanceCdcWriter("w2", FIRST, 300, 200))
+    assert code(state, m.CloseCdcGeneration(second)) == "earlier_generation_open"
+    state = applied(state, m.CloseCdcGeneration(first))
+    closed = state.generations[0]
+    assert (closed.status, closed.closed) == ("closed", state.epoch)
+    assert closed.positions == (m.Position(0, 7), m.Position(2, 9))
+    told = project(state)[CDC_GENERATIONS, first]
+    assert isinstance(told, GenerationChange)
+    assert (told.status, told.positions) == ("closed", closed.positions)
+    assert code(state, m.CloseCdcGeneration(first)) == "generation_closed"
+    assert code(state, m.CloseCdcGeneration(second)) == "next_generation_not_committed"
+    assert code(state, m.CloseCdcGeneration("another")) == "unknown_generation"
+
+
+# -------------------------------------------------------------------------------------------------------- writers
+
+
+def writer(state: ClusterState) -> CdcWriter:
+    return state.writers["w"]
+
+
+def test_a_new_writer_starts_at_the_oldest_open_generation(two: ClusterState) -> None:
+    for state, start in (
+        (founded(), 0),
+        (two, 100),
+        (applied(two, m.CloseCdcGeneration(two.generations[0].id)), 200),
+    ):
+        found = writer(applied(state, m.RegisterCdcWriter("w", FIRST)))
+        assert (found.horizon, found.floor, found.low_watermark, found.positions) == (start, start, start, ())
+
+
+def test_a_new_incarnation_keeps_the_promises_and_ends_the_earlier_ones(one: ClusterState) -> None:
+    state = applied(one, m.RegisterCdcWriter("w", FIRST), m.AdvanceCdcWriter("w", FIRST, 500, 150, (m.Position(1, 2),)))
+    state = applied(state, m.RegisterCdcWriter("w", SECOND))
+    found = writer(state)
+    assert (found.horizon, found.floor, found.low_watermark) == (500, 500, 150)
+    assert (found.positions, found.ended, found.registered) == ((m.Position(1, 2),), (FIRST,), state.epoch)
+    assert code(state, m.AdvanceCdcWriter("w", FIRST, 600, 150)) == "stale_incarnation"
+    assert code(state, m.RegisterCdcWriter("w", FIRST)) == "stale_incarnation"
+    assert code(state, m.RegisterCdcWriter("w", SECOND)) == "incarnation_reused"
+    assert code(state, m.AdvanceCdcWriter("w", SECOND, 499, 150)) == "horizon_below_floor"
+    raised = applied(state, m.AdvanceCdcWriter("w", SECOND, 600, 150))
+    assert writer(applied(raised, m.AdvanceCdcWriter("w", SECOND, 500, 150))).horizon == 500
+
+
+def test_ended_incarnations_are_bounded(one: ClusterState) -> None:
+    names = [uuid(number, space=6) for number in range(INCARNATIONS_KEPT_MAX + 3)]
+    state = applied(one, *(m.RegisterCdcWriter("w", name) for name in names))
+    assert writer(state).ended == tuple(names[2:-1])
+
+
+def test_horizons_rise_freely_but_not_while_a_generation_is_prepared(one: ClusterState) -> None:
+    state = applied(one, m.RegisterCdcWriter("w", FIRST), m.AdvanceCdcWriter("w", FIRST, 500, 100))
+    prepared, commit = with_data(joining(state, 2, 5))
+    found, detail = refused(prepared, m.AdvanceCdcWriter("w", FIRST, 501, 100))
+    assert (found, commit.generation in detail) == ("horizon_frozen", True)
+    assert writer(applied(prepared, m.AdvanceCdcWriter("w", FIRST, 500, 400))).low_watermark == 400
+    lowered = applied(prepared, m.AdvanceCdcWriter("w", FIRST, 200, 100))
+    assert code(lowered, m.AdvanceCdcWriter("w", FIRST, 500, 100)) == "horizon_frozen"
+    done = applied(lowered, replace(commit, timestamp=201))
+    assert writer(applied(done, m.AdvanceCdcWriter("w", FIRST, 900, 100))).horizon == 900
+
+
+def test_a_writer_never_takes_back_what_it_claimed(one: ClusterState) -> None:
+    state = applied(one, m.RegisterCdcWriter("w", FIRST))
+    claim = m.AdvanceCdcWriter("w", FIRST, 500, 300, (m.Position(0, 10), m.Position(3, 4)))
+    state = applied(state, claim)
+    assert unchanged(state, claim)
+    assert unchanged(state, replace(claim, positions=()))
+    assert code(state, replace(claim, low_watermark=299)) == "low_watermark_went_back"
+    assert code(state, replace(claim, positions=(m.Position(0, 9),))) == "positions_went_back"
+    more = applied(state, replace(claim, positions=(m.Position(0, 11), m.Position(1, 0))))
+    assert writer(more).positions == (m.Position(0, 11), m.Position(1, 0), m.Position(3, 4))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"low_watermark": 501},
+        {"low_watermark": -1},
+        {"horizon": 2**62 + 1},
+        {"positions": (m.Position(0, 1), m.Position(0, 2))},
+        {"positions": (m.Position(-1, 1),)},
+        {"positions": (m.Position(0, -1),)},
+        {"positions": tuple(m.Position(number, 1) for number in range(4097))},
+    ],
+)
+def test_bad_fields_of_an_advance(one: ClusterState, fields: dict[str, Any]) -> None:
+    state = applied(one, m.RegisterCdcWriter("w", FIRST))
+    assert code(state, replace(m.AdvanceCdcWriter("w", FIRST, 500, 300), **fields)) == "bad_field"
+
+
+def test_names(one: ClusterState) -> None:
+    assert code(one, m.RegisterCdcWriter("", FIRST)) == "bad_field"
+    assert code(one, m.RegisterCdcWriter("w", "a b")) == "bad_field"
+    assert code(one, m.AdvanceCdcWriter("nobody", FIRST, 500, 300)) == "unknown_writer"
+    assert code(one, m.RequestCdcGeneration(b"short")) == "bad_field"
