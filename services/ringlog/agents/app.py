@@ -20,7 +20,7 @@ import faust
 from faust.types import TP, EventT
 
 from ringlog.agents.contract import MakeWorker, RoleWorker
-from ringlog.agents.exits import CRASHED, STOPPED, End
+from ringlog.agents.exits import CRASHED, STOPPED, SUPERSEDED, End
 from ringlog.runtime.settings import Settings
 
 PENDING_MAX = 5_000
@@ -114,7 +114,7 @@ class AgentApp:
 
     async def _ended(self, assignment: int, end: End) -> None:
         """The worker gave up: so does the process. Nothing pending is acknowledged."""
-        if assignment != self._assignment or self.end.code != STOPPED:
+        if self.end.code != STOPPED or (assignment != self._assignment and end.code != SUPERSEDED):
             return
         self.end = end
         error = end.error if end.error is not None else RuntimeError(end.detail)

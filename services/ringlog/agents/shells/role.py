@@ -113,9 +113,12 @@ class RoleThread(ABC):
         self._tell()
 
     def look(self) -> None:
-        """Raises Stopping or Superseded if this instance must not go on."""
+        """Raises Superseded or Stopping if this instance must not go on."""
+        self._raise_if_superseded()
         if self._stopping.is_set():
             raise Stopping
+
+    def _raise_if_superseded(self) -> None:
         term = self.replica.state.terms.get(self.role)
         if term is not None and term.term > self.term > 0:
             raise Superseded(f"term {term.term} of {self.role} was taken by instance {term.instance}")
@@ -157,7 +160,7 @@ class RoleThread(ABC):
             self._take_over()
             self.work()
         except Stopping:
-            pass
+            end = self._last_look()
         except Superseded as error:
             end = End(SUPERSEDED, str(error))
         except (ReplicaHalted, LogDamaged, TopicMisconfigured, Diverged) as error:
@@ -173,6 +176,17 @@ class RoleThread(ABC):
         if end is not None:
             log.warning("ended", role=self.role, instance=self.instance, term=self.term, code=end.code, why=end.detail)
             self._ended(end)
+
+    def _last_look(self) -> End | None:
+        """Who slept through its own replacement loses its partition first: does the log hold a higher term?"""
+        try:
+            self.replica.read_barrier(WAIT_S)
+            self._raise_if_superseded()
+        except Superseded as error:
+            return End(SUPERSEDED, str(error))
+        except LogError:
+            return None
+        return None
 
     def _take_over(self) -> None:
         self._await_founding()
