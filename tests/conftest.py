@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, nothing about the code.
+settings.register_profile("ringlog", deadline=None)
+settings.load_profile("ringlog")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
