@@ -1,0 +1,289 @@
+"""The pages of ``docs/reference`` that come from the code, made by ``python -m ringlog.cli.reference FOLDER``.
+
+What is true is written once, beside what makes it true: docstrings of commands and rules, the closed set of codes,
+bounds of settings, specifications of topics, the command line's own help. A test keeps the committed pages equal to
+what this gives. (The page of the schemas is made by ``python -m ringlog_schemas.docs``.)
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ringlog.agents.worker import ROLES
+from ringlog.cli.main import app
+from ringlog.client import errors as client_errors
+from ringlog.kernel import codes
+from ringlog.kernel.commands.model import COMMANDS, VERSIONS
+from ringlog.kernel.decide import RULES
+from ringlog.kernel.settings import SETTINGS
+from ringlog.log import commit
+from ringlog.log import errors as log_errors
+from ringlog.log.errors import LogError
+from ringlog.log.topics import TOPICS, TopicSpec
+from ringlog.runtime.settings import Settings
+from ringlog_cdc.verdicts import REASONS
+
+Page = list[str]
+HEAD = "<!-- Made by `python -m ringlog.cli.reference docs/reference`; do not edit. -->"
+
+RECORDS: Mapping[str, tuple[str, str]] = {
+    "metadata": ("none", "`ringlog.log.LogEntry`"),
+    "requests": ("none", "`ringlog.requests.Request`"),
+    "results": ("none", "`ringlog.requests.Result`"),
+    "acks": ("node id", "`ringlog.acks.NodeAck`"),
+    "mutations": ("`keyspace.table`, a zero byte, the composed partition key", "`ringlog.mutations.Mutation`"),
+    "cdc": ("the stream id, 16 bytes", "`ringlog.cdc.CdcRow`"),
+    "dead-letters": ("`topic/partition/offset` of the mutation", "`ringlog.cdc.DeadLetter`"),
+    "agents": ("role", "`ringlog.agents.AgentStatus`"),
+    "schemas": ("fingerprint, 16 hex digits", "the schema as JSON text"),
+    "nodes": ("node id", "`ringlog.changes.NodeChange`"),
+    "placements": ("replication key `/` range end", "`ringlog.changes.PlacementChange`"),
+    "schema": (
+        "`keyspace/` name; `table/` keyspace.table",
+        "`ringlog.changes.KeyspaceChange`; `ringlog.changes.TableChange`",
+    ),
+    "operations": ("operation id", "`ringlog.changes.OperationChange`"),
+    "cdc-generations": ("generation id", "`ringlog.changes.GenerationChange`"),
+    "cdc-streams": ("generation id `/` range end", "`ringlog.changes.StreamsChange`"),
+    "epochs": ("`head`", "`ringlog.changes.EpochChange`"),
+}
+"""Suffix of a topic to (key, schema of the value)."""
+
+
+_ABOUT_PROGRAM = """\
+Options come before `RINGLOG_*` variables, and those before the cluster that was used last (`ringlog demo` and
+`ringlog cluster found` remember it). Exit status: 0 done; 1 refused or failed, with a stable code first on
+standard error; 2 wrong usage or an invalid line; 3 something must be installed first; 130 interrupted.
+"""
+_ABOUT_LOG_COMMANDS = """\
+Every change of the metadata is one of these. Field names are those of the Avro records, of the JSON that
+`ringlog submit` and `ringlog rehearse` read, and of the classes in `ringlog.kernel.commands.model`. In JSON a
+node may be given by its name, `Join` takes `num_tokens` in place of `tokens`, and what has a sensible default
+may be left out. Times are microseconds since 1970 UTC, tokens signed 64-bit numbers.
+"""
+_ABOUT_CODES = """\
+Programs branch on these; a released code keeps its meaning. A rejection carries one of the first table and a
+sentence that names the field and the rule.
+"""
+_ABOUT_SETTINGS = """\
+Part of the state: changed through the log (`ChangeSettings`), the same for every reader at an epoch. `ringlog
+cluster settings` shows the values in force.
+"""
+_ABOUT_TOPICS = """\
+`ringlog cluster found` makes them, named `<cluster>.<topic>`. **Required** settings are what correctness rests
+on: they are checked, and other values refused with the command that mends them (`topic_misconfigured`).
+**Initial** ones may be changed. Where three brokers are up every topic gets `replication 3` and
+`min.insync.replicas 2`, else one copy. Values are Avro single objects (see [schemas](schemas.md)); a record
+without value says that its key is gone.
+"""
+
+
+def pages() -> dict[str, str]:
+    """File name to text, for every page."""
+    made = {
+        "commands.md": _program,
+        "log-commands.md": _log_commands,
+        "codes.md": _codes,
+        "settings.md": _settings,
+        "topics.md": _topics,
+    }
+    return {name: "\n".join(make()).rstrip("\n") + "\n" for name, make in made.items()}
+
+
+def write(folder: Path) -> tuple[str, ...]:
+    """Write the pages that differ from what is there; their names."""
+    changed = []
+    for name, text in pages().items():
+        path = folder / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            changed.append(name)
+    return tuple(changed)
+
+
+def _prose(text: str | None) -> str:
+    """A docstring in Markdown, on one line a paragraph."""
+    paragraphs = inspect.cleandoc(text or "").replace("``", "`").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).replace("|", "\\|").split())
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(_cell(item) for item in row) + " |"
+    yield ""
+
+
+# ------------------------------------------------------------------------------------------------ the program
+
+
+def _program() -> Iterator[str]:
+    yield from ("# Commands of the program", "", HEAD, "")
+    yield _ABOUT_PROGRAM
+    for path, command in _leaves(("ringlog",), typer.main.get_command(app)):
+        yield from _program_command(" ".join(path), command)
+
+
+def _leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that does something, with the words that call it."""
+    names = command.list_commands(None) if hasattr(command, "list_commands") else []
+    if not names or command.invoke_without_command:
+        yield path, command
+    for name in names:
+        yield from _leaves((*path, name), command.get_command(None, name))
+
+
+def _program_command(words: str, command: Any) -> Iterator[str]:
+    parameters = [p for p in command.params if p.name not in ("help", "install_completion", "show_completion")]
+    arguments = [p for p in parameters if p.param_type_name == "argument"]
+    usage = " ".join([words, *(_argument(p) for p in arguments)])
+    yield from (f"## {words}", "", f"    {usage}", "", _prose(command.help), "")
+    if parameters:
+        rows = [(_names(p), _meaning(p)) for p in parameters]
+        yield from _table(("argument or option", "meaning"), rows)
+
+
+def _argument(parameter: Any) -> str:
+    name = (parameter.metavar or parameter.name.upper()).strip("[]")
+    return name if parameter.required else f"[{name}]"
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{_argument(parameter)}`"
+    return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+
+
+def _meaning(parameter: Any) -> str:
+    text = parameter.help or ""
+    default = parameter.default
+    shown = default is not None and not callable(default) and not isinstance(default, bool) and str(default) != ""
+    if shown and not parameter.required:
+        text += f" Default: `{default}`."
+    if getattr(parameter, "envvar", None):
+        text += f" Variable: `{parameter.envvar}`."
+    return text.strip()
+
+
+# --------------------------------------------------------------------------------------------- the log's commands
+
+
+def _log_commands() -> Iterator[str]:
+    yield from ("# Commands of the log", "", HEAD, "")
+    yield _ABOUT_LOG_COMMANDS
+    for kind, model in COMMANDS.items():
+        yield from (f"## {kind}", "", f"Version {VERSIONS[kind]}. {_prose(model.__doc__)}", "")
+        yield from (f"Rule: {_prose(RULES[model].__doc__)}", "")
+        rows = [(f"`{field.name}`", f"`{field.type}`") for field in fields(model)]
+        if rows:
+            yield from _table(("field", "type"), rows)
+
+
+# ------------------------------------------------------------------------------------------------------- codes
+
+
+def _codes() -> Iterator[str]:
+    yield from ("# Codes", "", HEAD, "")
+    yield _ABOUT_CODES
+    yield from ("## Why a command is refused", "")
+    yield from _table(("code", "meaning"), [(f"`{code}`", text) for code, text in sorted(codes.CODES.items())])
+    yield from ("## Why a write has no CDC row", "", "The `reason` of a dead letter. The first that holds counts.", "")
+    yield from _table(("reason", "meaning"), [(f"`{code}`", f"{text[0].upper()}{text[1:]}.") for code, text in REASONS])
+    yield from (
+        "## Errors of the log and of the client",
+        "",
+        "First word on standard error; `code` of the exception.",
+        "",
+    )
+    rows = sorted((f"`{kind.code}`", f"`{kind.__name__}`", _prose(kind.__doc__)) for kind in _errors())
+    yield from _table(("code", "exception", "meaning"), rows)
+
+
+def _errors() -> Iterator[type[LogError]]:
+    for module in (log_errors, commit, client_errors):
+        for found in vars(module).values():
+            if isinstance(found, type) and found.__module__ == module.__name__ and "code" in vars(found):
+                yield found
+
+
+# ---------------------------------------------------------------------------------------------------- settings
+
+
+def _settings() -> Iterator[str]:
+    yield from ("# Settings", "", HEAD, "", "## Of the cluster", "")
+    yield _ABOUT_SETTINGS
+    rows = [
+        (f"`{name}`", f"{rule.default:,}", f"{rule.minimum:,} to {rule.maximum:,}", rule.unit, rule.meaning)
+        for name, rule in sorted(SETTINGS.items())
+    ]
+    yield from _table(("setting", "default", "bounds", "unit", "meaning"), rows)
+    yield from ("## Of a process", "", "Variables of the environment.", "")
+    yield from _table(("variable", "default", "read by"), [*_process_variables(), *sorted(_command_variables())])
+
+
+def _process_variables() -> Iterator[tuple[str, str, str]]:
+    for name, field in Settings.model_fields.items():
+        default = "`$XDG_STATE_HOME/ringlog`" if field.default_factory is not None else f"`{field.default}`"
+        yield f"`RINGLOG_{name.upper()}`", default, f"agents ({', '.join(ROLES)}) and nodes"
+
+
+def _command_variables() -> set[tuple[str, str, str]]:
+    """Variables that options of the program are read from, beside those of every process."""
+    known = {f"RINGLOG_{name.upper()}" for name in Settings.model_fields}
+    users: dict[str, set[str]] = {}
+    for path, command in _leaves(("ringlog",), typer.main.get_command(app)):
+        for parameter in command.params:
+            variable = getattr(parameter, "envvar", None)
+            if variable and variable not in known:
+                users.setdefault(variable, set()).add(" ".join(path))
+    return {(f"`{variable}`", "", ", ".join(f"`{user}`" for user in sorted(by))) for variable, by in users.items()}
+
+
+# ------------------------------------------------------------------------------------------------------ topics
+
+
+def _topics() -> Iterator[str]:
+    yield from ("# Topics", "", HEAD, "")
+    yield _ABOUT_TOPICS
+    rows = [(f"`{spec.suffix}`", spec.partitions, _kept(spec), *RECORDS[spec.suffix]) for spec in TOPICS]
+    yield from _table(("topic", "partitions", "kept", "key", "value"), rows)
+    yield from ("## Settings", "")
+    settings = [(f"`{spec.suffix}`", _pairs(spec.required), _pairs(spec.initial)) for spec in TOPICS]
+    yield from _table(("topic", "required", "initial"), settings)
+
+
+def _kept(spec: TopicSpec) -> str:
+    if spec.required["cleanup.policy"] == "compact":
+        return "compacted"
+    retention = {**spec.initial, **spec.required}["retention.ms"]
+    return "for ever" if retention == "-1" else f"{int(retention) // 86_400_000} days"
+
+
+def _pairs(settings: Mapping[str, str]) -> str:
+    return " ".join(f"`{name}={value}`" for name, value in sorted(settings.items()))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages into the one folder that is named."""
+    if len(arguments) != 1 or not Path(arguments[0]).is_dir():
+        print("usage: python -m ringlog.cli.reference FOLDER", file=sys.stderr)
+        return 2
+    changed = write(Path(arguments[0]))
+    print(f"written: {', '.join(changed)}" if changed else "all pages are current")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
