@@ -141,7 +141,8 @@ def _check_rows(
             stream.fail(f"{where}: key {key.hex()}, expected {write.stream.hex()} {write.refusal}")
         if homes.setdefault(key, message.partition() or 0) != message.partition():
             partition.fail(f"{where}: stream {key.hex()} is also in partition {homes[key]}")
-        base = repr((row["keyspace"], row["table"], row["partition_key"])).encode()
+        # Within a generation: a key's rows of another one lie in another stream, which is read after this one is closed.
+        base = repr((row["generation"], row["keyspace"], row["table"], row["partition_key"])).encode()
         if last.get(base, position) > position or last.get(base, position)[0] != position[0]:
             order.fail(where)
         last[base] = position

@@ -52,7 +52,7 @@ def _empty(data: Path) -> None:
     if data.exists() and any(data.iterdir()) and not (data / MARKER).exists():
         raise DemoFailed(f"{data} is not empty and is no folder of an earlier demo; choose another with --data")
     Stack(data / "stack").down()
-    for name in ("checkpoint", "logs", "nodes", "stack"):
+    for name in ("checkpoint", "logs", "nodes", "stack", "state"):
         shutil.rmtree(data / name, ignore_errors=True)
     data.mkdir(parents=True, exist_ok=True)
     (data / MARKER).touch()

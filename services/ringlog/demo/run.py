@@ -201,6 +201,7 @@ class Demo:
             "RINGLOG_BOOTSTRAP_SERVERS": context.bootstrap,
             "RINGLOG_CLUSTER": context.cluster,
             "RINGLOG_REDIS_URL": context.redis,
+            "RINGLOG_DATA_DIR": str(self.options.data / "state"),
             "RINGLOG_LOG_FORMAT": "console",
         }
         return self._processes.start(name, ["-m", "ringlog.cli", *arguments], environment)
