@@ -141,7 +141,7 @@ def _check_rows(
             stream.fail(f"{where}: key {key.hex()}, expected {write.stream.hex()} {write.refusal}")
         if homes.setdefault(key, message.partition() or 0) != message.partition():
             partition.fail(f"{where}: stream {key.hex()} is also in partition {homes[key]}")
-        # Within a generation: a key's rows of another one lie in another stream, which is read after this one is closed.
+        # Rows of another generation lie in another stream, which is read after this one is closed.
         base = repr((row["generation"], row["keyspace"], row["table"], row["partition_key"])).encode()
         if last.get(base, position) > position or last.get(base, position)[0] != position[0]:
             order.fail(where)

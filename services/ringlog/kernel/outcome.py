@@ -21,14 +21,19 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The command applies; ``state`` still lacks the entry's own epoch, state id, time and history (the fold adds them)."""
+    """The command applies; ``state`` still lacks the entry's own epoch, state id, time and history (the fold adds
+    them).
+    """
 
     state: ClusterState
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The command does not apply: a stable code of ``ringlog.kernel.codes`` and a sentence that names field and rule."""
+    """The command does not apply.
+
+    A stable code of ``ringlog.kernel.codes`` and a sentence that names field and rule.
+    """
 
     code: str
     detail: str
@@ -91,7 +96,10 @@ class OutcomeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The verdict on one record; ``epoch`` is the state's epoch afterwards; code and detail say why it was not applied."""
+    """The verdict on one record.
+
+    ``epoch`` is the state's epoch afterwards; code and detail say why it was not applied.
+    """
 
     kind: OutcomeKind
     epoch: Epoch

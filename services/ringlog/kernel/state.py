@@ -1,13 +1,15 @@
 """ClusterState: everything the log says, as one immutable value.
 
-Every entity is a frozen dataclass; every collection a tuple or a persistent map (``immutables.Map``), so the next state shares
-all but what changed. Maps iterate in hash-seed order: whoever decides, encodes or digests sorts first (``in_order``).
+Every entity is a frozen dataclass; every collection a tuple or a persistent map (``immutables.Map``), so the next
+state shares all but what changed. Maps iterate in hash-seed order: whoever decides, encodes or digests sorts first
+(``in_order``).
 
-``changed`` remembers for each part of the state the epoch that last modified it; ``advance`` is the only way to the next state
-and stamps it, by identity: a part that was not replaced keeps its epoch.
+``changed`` remembers for each part of the state the epoch that last modified it; ``advance`` is the only way to the
+next state and stamps it, by identity: a part that was not replaced keeps its epoch.
 
-Invariants (checked by ``tests/kernel``): nothing in flight means read group = write group = canonical layout; a range's read
-group is part of its write group; at most one CDC generation is prepared; timestamps of committed generations ascend.
+Invariants (checked by ``tests/kernel``): nothing in flight means read group = write group = canonical layout; a
+range's read group is part of its write group; at most one CDC generation is prepared; timestamps of committed
+generations ascend.
 """
 
 from __future__ import annotations
@@ -121,7 +123,10 @@ class RangeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The groups of all ranges under one replication setting, sorted by ``end``; ``ends`` repeats those for bisection."""
+    """The groups of all ranges under one replication setting, sorted by ``end``.
+
+    ``ends`` repeats those for bisection.
+    """
 
     key: str
     ranges: tuple[RangeGroup, ...]
@@ -157,7 +162,9 @@ class Deltas:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows of ``(start, end]`` that ``target`` gains come from ``source``, the replica that it replaces (or a reader if none)."""
+    """Rows of ``(start, end]`` that ``target`` gains come from ``source``, the replica that it replaces (or a reader
+    if none).
+    """
 
     replication: str
     start: Token
@@ -170,8 +177,9 @@ class Source:
 class Plan:
     """An operation as data, so that any instance can resume or cancel it.
 
-    ``split_at``: tokens at which ranges are split when it is prepared (undone by a cancel). ``start`` is applied on entering
-    ``write_both_read_old``, ``middle`` on ``write_both_read_new``, ``finish`` on ``finished``. ``sources``: what is streamed.
+    ``split_at``: tokens at which ranges are split when it is prepared (undone by a cancel). ``start`` is applied on
+    entering ``write_both_read_old``, ``middle`` on ``write_both_read_new``, ``finish`` on ``finished``.
+    ``sources``: what is streamed.
     """
 
     split_at: tuple[Token, ...] = ()
@@ -183,7 +191,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LockedRange:
-    """A range that an operation keeps others from changing; ``changed`` is what it had when locked, restored by a cancel."""
+    """A range that an operation keeps others from changing.
+
+    ``changed`` is what it had when locked, restored by a cancel.
+    """
 
     replication: str
     start: Token
@@ -204,9 +215,9 @@ class StageMark:
 class Operation:
     """A range movement: its plan, stage, locks and history. Ended ones are kept for a while, without plan and locks.
 
-    ``stage``: requested, prepared, commit_cdc_generation, publish_cdc_generation, write_both_read_old, write_both_read_new,
-    finished or cancelled. ``stage_epoch``: the epoch at which the present stage began. ``generation``: the CDC generation made
-    for it, once its data began to arrive.
+    ``stage``: requested, prepared, commit_cdc_generation, publish_cdc_generation, write_both_read_old,
+    write_both_read_new, finished or cancelled. ``stage_epoch``: the epoch at which the present stage began.
+    ``generation``: the CDC generation made for it, once its data began to arrive.
     """
 
     id: OperationId
@@ -229,7 +240,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A committed CDC generation. It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed."""
+    """A committed CDC generation.
+
+    It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed.
+    """
 
     id: GenerationId
     timestamp: Micros
@@ -245,7 +259,8 @@ class Generation:
 class PreparedGeneration:
     """The one generation between its data's first part (or its request) and its commit.
 
-    ``operation``: the operation it was begun for, or None (check and repair). ``parts`` is 0 until the first part arrived.
+    ``operation``: the operation it was begun for, or None (check and repair). ``parts`` is 0 until the first part
+    arrived.
     """
 
     id: GenerationId
@@ -257,7 +272,10 @@ class PreparedGeneration:
 
 @dataclass(frozen=True, slots=True)
 class CdcWriter:
-    """A registered CDC writer. ``floor``: the horizon found at registration, below which this incarnation never lowers it."""
+    """A registered CDC writer.
+
+    ``floor``: the horizon found at registration, below which this incarnation never lowers it.
+    """
 
     name: str
     incarnation: str
@@ -284,7 +302,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The last applied entries, bounded by the setting ``history_entries``. ``oldest``: the oldest epoch still known."""
+    """The last applied entries, bounded by the setting ``history_entries``.
+
+    ``oldest``: the oldest epoch still known.
+    """
 
     oldest: Epoch
     entries: Map[int, Applied]
@@ -352,7 +373,10 @@ def in_order(mapping: Mapping[K, V]) -> list[tuple[K, V]]:
 
 
 def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
-    """The next state: ``parts`` replaced; those that are not the same object any more get ``epoch`` as last modified."""
+    """The next state: ``parts`` replaced.
+
+    Those that are not the same object any more get ``epoch`` as last modified.
+    """
     changed = state.changed
     for name, value in parts.items():
         if name in PARTS and value is not getattr(state, name):

@@ -1,10 +1,11 @@
 """Small values every room shares: what an epoch, a token, an instant and an identifier are.
 
-Identifiers are text. A UUID is kept in its canonical lower-case form, whose text order equals the order of its 16 bytes;
-state ids are version-7 UUIDs, so that order is also time order. (Version-1 UUIDs do not sort by time: never compare those.)
+Identifiers are text. A UUID is kept in its canonical lower-case form, whose text order equals the order of its 16
+bytes; state ids are version-7 UUIDs, so that order is also time order. (Version-1 UUIDs do not sort by time: never
+compare those.)
 
-Tokens are signed 64-bit integers. ``MIN_TOKEN - 1`` (the smallest signed value) means "before all" and is never a token of
-a key or of a node. A range is ``(start, end]``; it wraps when ``start >= end``, and ``(t, t]`` is the whole ring.
+Tokens are signed 64-bit integers. ``TOKEN_MIN - 1`` (the smallest signed value) means "before all" and is never a token
+of a key or of a node. A range is ``(start, end]``; it wraps when ``start >= end``, and ``(t, t]`` is the whole ring.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every command of the log as an immutable value: the vocabulary, without the rules.
 
-Field names are those of the Avro records in ``ringlog_schemas/commands`` (one record a command, named like the class) and
-of the JSON that operators type. ``VERSIONS`` gives the version that this release writes. The rules are in the sibling
-modules, one ``decide`` a command.
+Field names are those of the Avro records in ``ringlog_schemas/commands`` (one record a command, named like the
+class) and of the JSON that operators type. ``VERSIONS`` gives the version that this release writes. The rules are
+in the sibling modules, one ``decide`` a command.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class ChangeSettings:
 
 @dataclass(frozen=True, slots=True)
 class RegisterNode:
-    """A node makes itself known; it owns nothing yet (node state ``none``). ``address`` is host:port of its own server."""
+    """A node makes itself known.
+
+    It owns nothing yet (node state ``none``). ``address`` is host:port of its own server.
+    """
 
     name: str
     id: str
@@ -54,7 +57,10 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class Noop:
-    """Changes nothing but the epoch: a strict barrier, and the way to withdraw a request or to settle an entry's fate."""
+    """Changes nothing but the epoch.
+
+    A strict barrier, and the way to withdraw a request or to settle an entry's fate.
+    """
 
 
 # ------------------------------------------------------------------------------------------- node operations
@@ -127,7 +133,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class CdcOptions:
-    """What a table's CDC log holds. ``preimage``: false, true or full; ``delta``: full or keys; ``ttl`` in seconds, 0 = never."""
+    """What a table's CDC log holds.
+
+    ``preimage``: false, true or full; ``delta``: full or keys; ``ttl`` in seconds, 0 = never.
+    """
 
     enabled: bool = False
     preimage: str = "false"
@@ -189,8 +198,8 @@ class DropTable:
 class GenerationRange:
     """One range of a generation, stored under its end token.
 
-    ``streams``: 16-byte stream ids in slot order, slot j for shard j of the range's owner. **Slot order is data**: a reader
-    that sorts them loses the mapping. ``ignore_msb``: the owner's number of ignored bits.
+    ``streams``: 16-byte stream ids in slot order, slot j for shard j of the range's owner. **Slot order is data**:
+    a reader that sorts them loses the mapping. ``ignore_msb``: the owner's number of ignored bits.
     """
 
     end: int
@@ -208,7 +217,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RequestCdcGeneration:
-    """Check and repair: a new generation unless the current one is optimal. ``seed``: 16 random bytes for its streams."""
+    """Check and repair: a new generation unless the current one is optimal.
+
+    ``seed``: 16 random bytes for its streams.
+    """
 
     seed: bytes
 
@@ -233,7 +245,10 @@ class RegisterCdcWriter:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceCdcWriter:
-    """Promise of a writer: it routes only writes below ``horizon``; all below ``low_watermark`` is durable up to ``positions``."""
+    """Promise of a writer: it routes only writes below ``horizon``.
+
+    All below ``low_watermark`` is durable up to ``positions``.
+    """
 
     writer: str
     incarnation: str
