@@ -149,7 +149,7 @@ def _commit(known: Known, generation: GenerationId, digest: str) -> Steps:
     last = current(state)
     soonest = known.now + setting(state, "cdc_generation_lead_us")
     horizon = max((writer.horizon for _, writer in in_order(state.writers)), default=0)
-    if horizon >= soonest and known.now - known.complete_since < PATIENCE_US:
+    if horizon >= soonest and 0 <= known.now - known.complete_since < PATIENCE_US:
         return
     previous = last.timestamp if last is not None else 0
     command = CommitCdcGeneration(generation, max(soonest, horizon + 1, previous + 1), digest)

@@ -1,0 +1,217 @@
+"""What the coordinator proposes: the next step, as soon as its conditions hold, and nothing that would be refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ringlog.agents.coordinator_core import PATIENCE_US, awaits_publication, prepared_in_full, propose
+from ringlog.kernel.commands.model import (
+    AdvanceCdcWriter,
+    AdvanceOperation,
+    CloseCdcGeneration,
+    Command,
+    CommitCdcGeneration,
+    Join,
+    PublishCdcGeneration,
+    PutCdcGenerationData,
+    RegisterCdcWriter,
+    RegisterNode,
+    RequestCdcGeneration,
+)
+from ringlog.kernel.state import ClusterState
+
+from .finish import NOW, acks_of, finish_operations, known
+from .world import World
+
+LEAD_US = 2_000_000
+START = NOW + LEAD_US
+"""Where the first generation begins, and with it the first writer."""
+
+LATER = NOW + 10_000_000
+
+
+def node(number: int) -> str:
+    return f"{number}{number}{number}{number}{number}{number}{number}{number}-1111-4111-8111-111111111111"
+
+
+def applied(world: World, *commands: Command) -> ClusterState:
+    for command in commands:
+        world.direct(command)
+    return world.state
+
+
+def joining(world: World, number: int) -> ClusterState:
+    """A node has asked to join."""
+    name, port = f"n{number}", 7_000 + number
+    register = RegisterNode(name, node(number), f"127.0.0.1:{port}", "dc", "r", 2, 12, "1", (), 1)
+    return applied(world, register, Join(node(number), (number * 1_000, number * 10**15), bytes(16)))
+
+
+def finish(world: World) -> list[str]:
+    """Drive everything to its end; the kinds and stages on the way."""
+    steps = []
+    while proposals := propose(known(world.state)):
+        command = proposals[0].command
+        steps.append(command.to if isinstance(command, AdvanceOperation) else type(command).__name__)
+        world.direct(command)
+    return steps
+
+
+def test_a_join_goes_through_every_stage_with_its_generation() -> None:
+    world = World()
+    joining(world, 1)
+    assert finish(world) == [
+        "prepared",
+        "commit_cdc_generation",
+        "PutCdcGenerationData",
+        "CommitCdcGeneration",
+        "publish_cdc_generation",
+        "PublishCdcGeneration",
+        "write_both_read_old",
+        "write_both_read_new",
+        "finished",
+    ]
+    assert world.state.nodes[node(1)].state == "normal"
+    joining(world, 2)
+    assert "CloseCdcGeneration" in finish(world)
+    assert [generation.status for generation in world.state.generations] == ["closed", "published"]
+
+
+def test_without_acknowledgements_nothing_that_is_gated_goes_on() -> None:
+    world = World()
+    state = joining(world, 1)
+    (first,) = propose(known(state, acks={}))
+    assert isinstance(first.command, AdvanceOperation)
+    state = applied(world, first.command)
+    assert propose(known(state, acks={})) == ()
+    others = {name: replace(ack, cluster_id=world.uuid()) for name, ack in acks_of(state).items()}
+    assert propose(known(state, acks=others)) == ()
+    assert len(propose(known(state))) == 1
+
+
+def test_acknowledgements_beyond_the_state_count_up_to_it() -> None:
+    world = World()
+    state = applied(world, propose(known(joining(world, 1)))[0].command)
+    ahead = {name: replace(ack, applied=10**6, drained=10**6) for name, ack in acks_of(state).items()}
+    (proposal,) = propose(known(state, acks=ahead))
+    assert isinstance(proposal.command, AdvanceOperation)
+    assert {witness.applied for witness in proposal.command.witnesses} == {state.epoch}
+
+
+def test_reports_of_other_operations_are_not_shown() -> None:
+    world = World()
+    joining(world, 1)
+    state = world.state
+    while state.operations and next(iter(state.operations.values())).stage != "write_both_read_old":
+        state = applied(world, propose(known(state))[0].command)
+    late = {
+        name: replace(ack, reports=tuple(replace(report, operation="join-1") for report in ack.reports))
+        for name, ack in acks_of(state).items()
+    }
+    assert propose(known(state, acks=late)) == ()
+    assert len(propose(known(state))) == 1
+
+
+def test_the_same_view_asks_under_the_same_id_and_a_newer_one_under_another() -> None:
+    world = World()
+    state = joining(world, 1)
+    (first,) = propose(known(state))
+    assert propose(known(state)) == (first,)
+    state = applied(world)
+    world.direct()
+    (later,) = propose(known(world.state))
+    assert later.request_id != first.request_id
+    assert later.since_epoch == world.state.epoch
+
+
+def prepared(world: World) -> ClusterState:
+    """A generation of which all data is there, and a writer with a far horizon."""
+    joining(world, 1)
+    finish(world)
+    applied(world, RegisterCdcWriter("spark", "a"), AdvanceCdcWriter("spark", "a", LATER + 9_000_000, START))
+    joining(world, 2)
+    while prepared_in_full(world.state) is None:
+        applied(world, propose(known(world.state))[0].command)
+    return world.state
+
+
+def commits(state: ClusterState, **changes: object) -> list[int]:
+    commands = [proposal.command for proposal in propose(known(state, **changes))]
+    return [command.timestamp for command in commands if isinstance(command, CommitCdcGeneration)]
+
+
+def test_a_new_generation_waits_a_little_for_live_writers_and_then_starts_above_their_horizons() -> None:
+    world = World()
+    state = prepared(world)
+    assert commits(state, now=LATER, complete_since=LATER) == []
+    assert commits(state, now=LATER, complete_since=LATER - PATIENCE_US) == [LATER + 9_000_001]
+    applied(world, AdvanceCdcWriter("spark", "a", LATER + 1_000, START))
+    assert commits(world.state, now=LATER, complete_since=LATER) == [LATER + LEAD_US]
+
+
+def test_a_new_generation_starts_above_the_previous_one_also_when_the_clock_went_back() -> None:
+    world = World()
+    state = prepared(world)
+    assert state.generations[-1].timestamp == START
+    applied(world, AdvanceCdcWriter("spark", "a", START, START))
+    assert commits(world.state, now=1_000_000, complete_since=NOW) == [START + 1]
+
+
+def test_publication_is_recorded_only_when_the_change_topics_have_it() -> None:
+    world = World()
+    joining(world, 1)
+    while not world.state.generations:
+        applied(world, propose(known(world.state))[0].command)
+    state = world.state
+    assert awaits_publication(state)
+
+    def publications(published: int) -> int:
+        proposals = propose(known(state, published=published))
+        return sum(isinstance(proposal.command, PublishCdcGeneration) for proposal in proposals)
+
+    committed = state.generations[-1].committed
+    assert publications(committed - 1) == 0
+    assert publications(committed) == 1
+
+
+def test_a_generation_is_closed_only_when_the_writers_are_done_with_it() -> None:
+    world = World()
+    prepared(world)
+    finish(world)
+    following = world.state.generations[-1].timestamp
+    assert [generation.status for generation in world.state.generations] == ["published", "published"]
+    horizon = world.state.writers["spark"].horizon
+    applied(world, AdvanceCdcWriter("spark", "a", max(horizon, following), following))
+    assert [type(proposal.command) for proposal in propose(known(world.state))] == [CloseCdcGeneration]
+
+
+def test_a_request_for_a_generation_is_served() -> None:
+    world = World()
+    joining(world, 1)
+    finish(world)
+    applied(world, RequestCdcGeneration(bytes(range(16))))
+    assert finish(world) == []
+    assert len(world.state.generations) == 1
+
+
+def test_data_that_does_not_fit_the_owners_any_more_is_put_anew() -> None:
+    world = World()
+    state = prepared(world)
+    assert state.prepared is not None
+    (part,) = (ranges for _, ranges in state.prepared.received)
+    stale = PutCdcGenerationData(state.prepared.id, 0, 1, part[:1])
+    state = applied(world, stale)
+    (again,) = [
+        proposal.command for proposal in propose(known(state)) if not isinstance(proposal.command, AdvanceOperation)
+    ]
+    assert isinstance(again, PutCdcGenerationData)
+    assert again.ranges == part
+
+
+def test_nothing_is_proposed_when_all_is_done() -> None:
+    world = World()
+    assert propose(known(world.state)) == ()
+    joining(world, 1)
+    finish(world)
+    assert propose(known(world.state)) == ()
+    assert finish_operations(world.state, lambda state, _: state) == []

@@ -1,0 +1,163 @@
+"""A founded cluster on the real stack, and agents as real processes that can be killed, stopped and continued."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ringlog.client.client import Client
+from ringlog.client.founding import found_cluster
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import METADATA, RESULTS, TopicSpec
+from ringlog.stack import StackInfo
+from ringlog.wire.entries import decode_entry
+from ringlog.wire.records import Result, decode_result
+
+T = TypeVar("T")
+DEADLINE_S = 60.0
+LOOK_S = 0.02
+SESSION_TIMEOUT_S = 2
+
+
+def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """The first value of ``condition`` that is not None or False."""
+    end = time.monotonic() + deadline_s
+    tick = threading.Event()
+    while True:
+        found = condition()
+        if found is not None and found is not False:
+            return found
+        assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
+        tick.wait(LOOK_S)
+
+
+class AgentProcess:
+    """One agent's process."""
+
+    def __init__(self, role: str, environment: dict[str, str]) -> None:
+        self.role = role
+        command = [sys.executable, "-m", "ringlog.agents", role]
+        self.process = subprocess.Popen(command, env=environment)
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+    def exit_code(self) -> int:
+        return self.process.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        """Ends it however it is: running, stopped or gone."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class AgentsWorld:
+    """One cluster, its agents, a client."""
+
+    def __init__(
+        self, stack: StackInfo, cluster: str, folder: Path, session_timeout_s: int = SESSION_TIMEOUT_S
+    ) -> None:
+        self.stack = stack
+        self.cluster = cluster
+        self._agents: list[AgentProcess] = []
+        self._environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "RINGLOG_BOOTSTRAP_SERVERS": stack.bootstrap_servers,
+            "RINGLOG_REDIS_URL": stack.redis_url,
+            "RINGLOG_CLUSTER": cluster,
+            "RINGLOG_DATA_DIR": str(folder),
+            "RINGLOG_SESSION_TIMEOUT_S": str(session_timeout_s),
+        }
+        found_cluster(stack.bootstrap_servers, cluster)
+        self.client = Client(stack.bootstrap_servers, cluster, "tester").start()
+
+    def close(self) -> None:
+        for agent in self._agents:
+            agent.stop()
+        self.client.close()
+
+    def spawn(self, role: str) -> AgentProcess:
+        """Start an agent; it stands by while another one of its role works."""
+        agent = AgentProcess(role, self._environment)
+        self._agents.append(agent)
+        return agent
+
+    def running(self, role: str) -> AgentProcess:
+        """The agent of the role that is there already, the oldest one; a new one if there is none."""
+        alive = [agent for agent in self._agents if agent.role == role and agent.process.poll() is None]
+        return alive[0] if alive else self.start(role)
+
+    def start(self, role: str) -> AgentProcess:
+        """Start the only agent of a role and wait until its term has begun."""
+        before = self.term(role)
+        agent = self.spawn(role)
+        self.await_term(role, before + 1)
+        return agent
+
+    def term(self, role: str) -> int:
+        found = self.state.terms.get(role)
+        return 0 if found is None else found.term
+
+    def await_term(self, role: str, least: int) -> None:
+        """Wait for a term of at least ``least``."""
+        self.client.replica.wait_for(lambda _: self.term(role) >= least, DEADLINE_S, f"term {least} of {role}")
+
+    @property
+    def state(self) -> ClusterState:
+        return self.client.replica.state
+
+    def records(self, spec: TopicSpec, committed: bool = True) -> list[bytes]:
+        """All that is in a topic of one partition now."""
+        return [record for _, record in self.offsets(spec, committed)]
+
+    def offsets(self, spec: TopicSpec, committed: bool = True) -> list[tuple[int, bytes]]:
+        """As ``records``, with offsets."""
+        isolation = "read_committed" if committed else "read_uncommitted"
+        log = KafkaLog(self.stack.bootstrap_servers, self.cluster, spec, isolation=isolation)
+        try:
+            end = log.end_offset()
+            tail = log.tail(log.begin_offset())
+            found: list[tuple[int, bytes]] = []
+            try:
+                while tail.position < end:
+                    found += [(record.offset, record.data) for record in tail.poll(0.2)]
+            finally:
+                tail.close()
+            return found
+        finally:
+            log.close()
+
+    def results(self) -> list[Result]:
+        """All committed results, in order."""
+        return [decode_result(data) for data in self.records(RESULTS)]
+
+    def applied(self) -> list[Entry]:
+        """The applied entries of the log, in order: entry i made epoch i + 1."""
+        state, found = EMPTY_STATE, []
+        for data in self.records(METADATA, committed=False):
+            entry = decode_entry(data)
+            folded = fold(state, entry)
+            state = folded.state
+            if folded.outcome.kind is OutcomeKind.APPLIED:
+                assert isinstance(entry, Entry)
+                found.append(entry)
+        return found

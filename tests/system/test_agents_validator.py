@@ -1,0 +1,154 @@
+"""The validator's process under SIGKILL, SIGSTOP and competition: nothing is lost, done twice, or taken back."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from pathlib import Path
+
+import pytest
+
+from ringlog.agents.exits import SUPERSEDED
+from ringlog.client.results import AppliedResult, RejectedResult, Submitted
+from ringlog.kernel.commands.model import AdvanceCdcWriter, ChangeSettings, Command, Noop, RegisterCdcWriter
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import REQUESTS
+from ringlog.stack import StackInfo
+from ringlog.wire.records import REJECTED, Request, encode_request
+
+from .agents_world import DEADLINE_S, AgentsWorld, until
+
+pytestmark = pytest.mark.system
+
+BAD = ChangeSettings((("no_such_setting", 1),))
+
+
+@pytest.fixture(scope="module")
+def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentsWorld]:
+    """One cluster for all tests of this file; each finds or starts a validator."""
+    world = AgentsWorld(stack, f"validated-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("agents"))
+    yield world
+    world.close()
+
+
+def submit(world: AgentsWorld, count: int) -> list[tuple[Command, Future[Submitted]]]:
+    """Good and bad commands at once."""
+    commands = [BAD if number % 4 == 0 else Noop() for number in range(count)]
+    return [(command, world.client.submit_future(command, timeout_s=DEADLINE_S)) for command in commands]
+
+
+def check_each_once(world: AgentsWorld, futures: list[tuple[Command, Future[Submitted]]]) -> None:
+    """Every good one was applied exactly once, every bad one was rejected; no rejected request is in the log."""
+    wait([future for _, future in futures], DEADLINE_S)
+    world.client.read_barrier()
+    counts = Counter(entry.request_id for entry in world.applied())
+    for command, future in futures:
+        answer = future.result(0)
+        if isinstance(command, Noop):
+            assert isinstance(answer, AppliedResult)
+            assert counts[answer.request_id] == 1
+        else:
+            assert isinstance(answer, RejectedResult)
+            assert answer.code == "unknown_setting"
+    assert max(counts.values()) == 1
+    rejected = {result.request_id for result in world.results() if result.outcome == REJECTED}
+    assert rejected
+    assert not rejected.intersection(counts)
+
+
+def test_sigkill_with_hundreds_in_flight(world: AgentsWorld) -> None:
+    first = world.running("validator")
+    world.spawn("validator")
+    before = world.term("validator")
+    futures = submit(world, 600)
+    until(lambda: any(future.done() for _, future in futures), "the first answer")
+    first.kill()
+    assert not all(future.done() for _, future in futures)
+    check_each_once(world, futures)
+    assert world.term("validator") > before
+
+
+def test_a_stopped_validator_changes_nothing_when_it_goes_on_and_ends(world: AgentsWorld) -> None:
+    first = world.running("validator")
+    early = submit(world, 300)
+    until(lambda: any(future.done() for _, future in early), "the first answer")
+    first.send(signal.SIGSTOP)
+    zombie = world.state.terms["validator"].term
+    world.spawn("validator")
+    check_each_once(world, early)
+    late = submit(world, 50)
+    check_each_once(world, late)
+    settled = len(world.results())
+    first.send(signal.SIGCONT)
+    assert first.exit_code() == SUPERSEDED
+    check_each_once(world, submit(world, 50))
+    assert all(result.term > zombie for result in world.results()[settled:] if result.outcome == REJECTED)
+
+
+def test_direct_authors_in_the_middle_of_group_commits(world: AgentsWorld) -> None:
+    world.running("validator")
+    futures = submit(world, 1_200)
+    until(lambda: any(future.done() for _, future in futures), "the first answer")
+    direct = [world.client.direct.submit(Noop()) for _ in range(20)]
+    check_each_once(world, futures)
+    epochs = [answer.epoch for answer in direct if isinstance(answer, AppliedResult)]
+    own = [answer.epoch for _, future in futures if isinstance(answer := future.result(0), AppliedResult)]
+    assert len(epochs) == 20
+    assert any(min(own) < epoch < max(own) for epoch in epochs)
+
+
+def test_the_next_validator_repeats_a_rejection_under_its_own_term(world: AgentsWorld) -> None:
+    first = world.running("validator")
+    request_id, since = "01890000-0000-7000-8000-00000000cafe", world.state.epoch
+    advance = AdvanceCdcWriter("spark", "a", 1, 0)
+    answer = world.client.submit(advance, request_id=request_id, since_epoch=since)
+    assert isinstance(answer, RejectedResult)
+    assert answer.code == "unknown_writer"
+    first.kill()
+    world.start("validator")
+    assert isinstance(world.client.submit(RegisterCdcWriter("spark", "a"), timeout_s=DEADLINE_S), AppliedResult)
+    assert isinstance(world.client.submit(advance), AppliedResult)
+    again = world.client.submit(advance, request_id=request_id, since_epoch=since)
+    assert again == answer
+    terms = [result.term for result in world.results() if result.request_id == request_id]
+    assert terms == sorted(terms)
+    assert len(set(terms)) == 2
+
+
+def test_a_request_id_that_is_used_twice(world: AgentsWorld) -> None:
+    world.running("validator")
+    request_id, since = "01890000-0000-7000-8000-00000000beef", world.state.epoch
+    command = ChangeSettings((("operations_kept_max", 7),))
+    assert isinstance(world.client.submit(Noop(), request_id=request_id, since_epoch=since), AppliedResult)
+    answer = world.client.submit(command, request_id=request_id, since_epoch=since)
+    assert isinstance(answer, RejectedResult)
+    assert answer.code == "request_id_reused"
+    assert "operations_kept_max" not in world.state.settings
+
+
+def test_bytes_that_are_no_request_and_commands_of_tomorrow_stop_nothing(world: AgentsWorld) -> None:
+    world.running("validator")
+    requests = KafkaLog(world.stack.bootstrap_servers, world.cluster, REQUESTS)
+    unknown = Request("01890000-0000-7000-8000-00000000feed", world.state.epoch, "tomorrow", "DoWonders", 1, b"?")
+    requests.append([b"", b"junk", b"\xc3\x01" + bytes(8), encode_request(unknown)])
+    requests.close()
+    assert isinstance(world.client.submit(Noop()), AppliedResult)
+    answers = [result for result in world.results() if result.request_id == unknown.request_id]
+    assert [answer.code for answer in answers] == ["unknown_command"]
+
+
+@pytest.mark.slow
+def test_take_over_with_the_default_session_time_out(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+    world = AgentsWorld(stack, cluster_name, tmp_path, session_timeout_s=6)
+    try:
+        first = world.start("validator")
+        world.spawn("validator")
+        assert isinstance(world.client.submit(Noop()), AppliedResult)
+        first.kill()
+        assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
+        assert world.term("validator") == 2
+    finally:
+        world.close()

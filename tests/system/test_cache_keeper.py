@@ -1,0 +1,87 @@
+"""The cache keeper with a real Redis that is emptied, killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from ringlog.cache.reader import CachedReader, CachedView, TryAgain
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.encoding import digest
+from ringlog.stack import Stack, StackInfo
+
+from .agents_world import AgentsWorld, until
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentsWorld]:
+    """One cluster with a keeper for all tests of this file."""
+    world = AgentsWorld(stack, f"cached-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("cached"))
+    world.start("keeper")
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def reader(world: AgentsWorld) -> CachedReader:
+    return CachedReader.connect(world.stack.redis_url, world.cluster)
+
+
+def read(reader: CachedReader) -> CachedView | None:
+    try:
+        return reader.read()
+    except TryAgain:
+        return None
+
+
+def change(world: AgentsWorld) -> int:
+    """One more epoch."""
+    answer = world.client.direct.submit(Noop())
+    assert isinstance(answer, AppliedResult)
+    return answer.epoch
+
+
+def await_epoch(reader: CachedReader, epoch: int) -> CachedView:
+    def reached() -> CachedView | None:
+        view = read(reader)
+        return view if view is not None and view.epoch >= epoch else None
+
+    return until(reached, f"epoch {epoch} in the cache")
+
+
+def test_readers_get_the_newest_epoch_and_its_digest(world: AgentsWorld, reader: CachedReader) -> None:
+    view = await_epoch(reader, change(world))
+    state = world.client.read_barrier()
+    assert (view.epoch, view.state_id, view.digest) == (state.epoch, state.state_id, digest(state))
+    fresher = until(lambda: (found := reader.read()).age_s < view.age_s and found, "a confirmation without a change")
+    assert fresher.epoch == view.epoch
+
+
+def test_flushall_is_repaired(world: AgentsWorld, reader: CachedReader) -> None:
+    seen = await_epoch(reader, change(world)).epoch
+    with redis.Redis.from_url(world.stack.redis_url) as connection:
+        connection.flushall()
+    assert await_epoch(reader, seen).epoch == seen
+
+
+def test_a_redis_that_is_killed_stops_nothing_else_and_is_filled_again(
+    world: AgentsWorld, reader: CachedReader
+) -> None:
+    await_epoch(reader, change(world))
+    pid = Stack(world.stack.data_dir).status().redis.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: read(reader) is None, "the cache to be gone")
+    epoch = change(world)
+    with pytest.raises(TryAgain):
+        reader.read()
+    assert Stack(world.stack.data_dir).up("quick").redis_url == world.stack.redis_url
+    assert await_epoch(reader, epoch).epoch == epoch

@@ -1,0 +1,162 @@
+"""The change topics on a real broker: each epoch once, in one transaction; the last values are the state."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from tests.agents.finish import known
+
+from ringlog.agents.coordinator_core import propose
+from ringlog.agents.exits import HALTED
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS, HEAD, Change, EpochChange, project
+from ringlog.kernel.commands.model import (
+    CdcOptions,
+    Column,
+    Command,
+    CreateKeyspace,
+    CreateTable,
+    DropTable,
+    Join,
+    Noop,
+    RegisterNode,
+    Replication,
+)
+from ringlog.log.kafka import reader_config
+from ringlog.log.producer import AckedProducer
+from ringlog.log.topics import SCHEMAS, topic_name
+from ringlog.stack import StackInfo
+from ringlog.wire.changes import decode_change, encode_change
+
+from .agents_world import DEADLINE_S, AgentsWorld, until
+
+pytestmark = pytest.mark.system
+
+NODE = "11111111-1111-4111-8111-111111111111"
+
+
+@pytest.fixture
+def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentsWorld]:
+    world = AgentsWorld(stack, f"changes-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("changes"))
+    yield world
+    world.close()
+
+
+def read(world: AgentsWorld, suffix: str) -> list[tuple[str, bytes | None]]:
+    """(key, value) of all committed records of a topic, in order."""
+    consumer = Consumer(reader_config(world.stack.bootstrap_servers, "read_committed"))
+    found: list[tuple[str, bytes | None]] = []
+    try:
+        consumer.assign([TopicPartition(topic_name(world.cluster, suffix), 0, 0)])
+        while True:
+            message = consumer.poll(DEADLINE_S)
+            assert message is not None, f"{suffix} was not read to its end"
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return found
+            assert error is None, error
+            found.append((message.key().decode(), message.value()))
+    finally:
+        consumer.close()
+
+
+def compacted(world: AgentsWorld) -> dict[tuple[str, str], Change]:
+    """What compaction would leave of all change topics."""
+    left: dict[tuple[str, str], Change] = {}
+    for topic in CHANGE_TOPICS:
+        for key, value in read(world, topic):
+            if value is None:
+                del left[topic, key]
+            else:
+                left[topic, key] = decode_change(value)
+    return left
+
+
+def published(world: AgentsWorld) -> list[EpochChange]:
+    found = []
+    for key, value in read(world, EPOCHS):
+        assert key == HEAD
+        assert value is not None
+        change = decode_change(value)
+        assert isinstance(change, EpochChange)
+        found.append(change)
+    return found
+
+
+def without_epoch(changes: dict[tuple[str, str], Change]) -> dict[tuple[str, str], Any]:
+    """The values but for the epoch at which each was written, which a later state does not repeat."""
+    return {key: replace(value, epoch=0) for key, value in changes.items()}
+
+
+def apply(world: AgentsWorld, command: Command) -> None:
+    assert isinstance(world.client.direct.submit(command), AppliedResult)
+
+
+def live(world: AgentsWorld) -> None:
+    """A little of everything: a node joins, a keyspace, tables that come and go, and many epochs without a change."""
+    apply(world, RegisterNode("n1", NODE, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1))
+    apply(world, Join(NODE, (-(2**62), 5, 2**62), bytes(16)))
+    while proposals := propose(known(world.state)):
+        apply(world, proposals[0].command)
+    apply(world, CreateKeyspace("ks", Replication("simple", 1)))
+    for number in range(4):
+        columns = (Column("k", "text"),)
+        table_id = str(uuid.uuid4())
+        apply(world, CreateTable("ks", f"t{number}", table_id, columns, ("k",), (), CdcOptions(enabled=True)))
+        for _ in range(60):
+            apply(world, Noop())
+    apply(world, DropTable("ks", "t0"))
+
+
+def check(world: AgentsWorld) -> None:
+    """The topics hold the log's epochs, each once, and the state of the last one."""
+    state = world.client.read_barrier()
+    until(lambda: published(world)[-1:] and published(world)[-1].epoch == state.epoch, "the last epoch")
+    epochs = published(world)
+    assert [change.epoch for change in epochs] == list(range(1, state.epoch + 1))
+    assert [change.state_id for change in epochs] == [entry.state_id for entry in world.applied()]
+    left = compacted(world)
+    assert left[EPOCHS, HEAD] == project(state)[EPOCHS, HEAD]
+    assert without_epoch(left) == without_epoch(project(state))
+
+
+def test_a_publisher_that_is_killed_in_the_middle_leaves_no_gap_and_no_repetition(world: AgentsWorld) -> None:
+    first = world.start("publisher")
+    writer = threading.Thread(target=live, args=(world,))
+    writer.start()
+    until(lambda: len(published(world)) > 5, "the first epochs")
+    first.kill()
+    writer.join()
+    apply(world, Noop())
+    assert len(published(world)) < world.state.epoch
+    world.start("publisher")
+    check(world)
+    apply(world, DropTable("ks", "t1"))
+    check(world)
+
+
+def test_every_schema_that_a_record_names_is_in_the_schemas_topic(world: AgentsWorld) -> None:
+    world.start("publisher")
+    until(lambda: published(world), "the first epoch")
+    keys = {key for key, _ in read(world, SCHEMAS.suffix)}
+    for topic in CHANGE_TOPICS:
+        for _, value in read(world, topic):
+            assert value is None or f"{int.from_bytes(value[2:10], 'little'):016x}" in keys
+
+
+def test_a_publisher_halts_when_the_topics_are_ahead_of_the_log(world: AgentsWorld) -> None:
+    state = world.state
+    ahead = EpochChange(state.epoch + 1_000, state.cluster_id, state.state_id, state.time)
+    producer = AckedProducer(world.stack.bootstrap_servers)
+    topic = topic_name(world.cluster, EPOCHS)
+    producer.send(topic, encode_change(ahead), key=HEAD.encode(), partition=0).result(DEADLINE_S)
+    producer.close()
+    publisher = world.spawn("publisher")
+    assert publisher.exit_code() == HALTED
+    assert len(published(world)) == 1
