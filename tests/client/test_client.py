@@ -264,3 +264,14 @@ def test_validators_that_follow_one_another_answer_each_request_once(client: Cli
             assert isinstance(answer, RejectedResult)
             assert made is None
     assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 24
+
+
+def test_results_that_were_cut_are_read_on_from_their_end(client: Client, logs: Logs, results_log: MemoryLog) -> None:
+    """Old results are deleted under the reader: what comes after is still heard."""
+    results_log.append([b"old"] * 3)
+    results_log.gap(2)
+    results_log.delete_before(5)
+    with MiniValidator(logs, "v1"):
+        answer = client.submit(DROP)
+    assert isinstance(answer, RejectedResult)
+    assert answer.code == "unknown_keyspace"

@@ -15,10 +15,19 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
-from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted, ReplicaStopped, WaitTimedOut
+from ringlog.log.errors import (
+    LogDamaged,
+    LogReplaced,
+    LogTruncated,
+    ReplicaHalted,
+    ReplicaStopped,
+    TopicMissing,
+    WaitTimedOut,
+)
 from ringlog.log.fates import Chain
 from ringlog.log.faulty import FaultyLog
 from ringlog.log.memory import MemoryLog
+from ringlog.log.port import LOOKUP_TIMEOUT_S
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.draw import SeededDraw
@@ -213,3 +222,24 @@ def test_what_was_recorded_is_compared_after_a_restart(tmp_path: Path) -> None:
     record.write_text("{}")
     with pytest.raises(LogDamaged, match="no record of a topic"):
         Replica(log, record=record).start()
+
+
+def test_a_topic_that_is_missing_for_a_moment_is_no_reason_to_halt() -> None:
+    """A broker that has just started may not know its topics yet."""
+
+    class Flickering(MemoryLog):
+        looks = 0
+
+        def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
+            self.looks += 1
+            if 3 <= self.looks <= 8:
+                raise TopicMissing(self.name)
+            return super().end_offset(timeout_s)
+
+    log = Flickering()
+    author = Author("me", ManualClock(), SeededDraw(b"x"))
+    log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
+    with Replica(log, watch_s=0.01) as replica:
+        while log.looks <= 10:
+            assert replica.read_barrier(10).epoch == 1
+        assert replica.halted is None

@@ -23,7 +23,7 @@ from ringlog.client.results import Submitted
 from ringlog.client.submission import Asked, answer_of_log, answer_of_result
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
-from ringlog.log.errors import LogDamaged, LogError, LogUnavailable, ReplicaHalted, WaitTimedOut
+from ringlog.log.errors import LogDamaged, LogError, LogUnavailable, ReplicaHalted, TopicMissing, WaitTimedOut
 from ringlog.log.port import LogRecord, MetadataLog, Tail
 from ringlog.log.replica import Replica, Subscription
 from ringlog.wire.errors import WireError
@@ -139,12 +139,21 @@ class Engine:
                 self._look_at_times()
             except LogDamaged as error:
                 log.warning("results_lost", error=error.message)
-                tail.close()
-                tail = self._results.tail(self._results.end_offset())
+                tail = self._from_the_end(tail)
             except LogError as error:
                 for pending in self._all():
                     self._fail(pending, error)
         tail.close()
+
+    def _from_the_end(self, tail: Tail) -> Tail:
+        """A new reader at the results' present end; the old one, to be tried again, if nobody knows where that is."""
+        try:
+            fresh = self._results.tail(self._results.end_offset())
+        except (LogUnavailable, TopicMissing):
+            self._stopping.wait(LISTEN_S)
+            return tail
+        tail.close()
+        return fresh
 
     def _follow(
         self, _: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, _offset: int
@@ -175,7 +184,7 @@ class Engine:
             return []
         try:
             state = self._replica.read_barrier(BARRIER_S)
-        except (LogUnavailable, WaitTimedOut):
+        except (LogUnavailable, TopicMissing, WaitTimedOut):
             return waiting
         for result in waiting:
             pending = self._pending.get(result.request_id)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.port import MetadataLog, Tail
+from ringlog.log.port import LOOKUP_TIMEOUT_S, MetadataLog, Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class FaultyLog:
         """Of the log inside."""
         return self._inner.begin_offset()
 
-    def end_offset(self) -> int:
+    def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
         """Of the log inside."""
-        return self._inner.end_offset()
+        return self._inner.end_offset(timeout_s)
 
     def identity(self) -> str:
         """Of the log inside."""

@@ -21,13 +21,12 @@ from typing import Any, Literal
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ringlog.log.errors import LogTruncated, LogUnavailable, TopicMissing
-from ringlog.log.port import LogRecord
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 from ringlog.log.producer import AckedProducer, Delivered
 from ringlog.log.topics import METADATA, RECORD_BYTES_MAX, TopicSpec, admin_client, describe, topic_name, verify_topics
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
-LOOKUP_TIMEOUT_S = 10.0
 _LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 
@@ -98,11 +97,11 @@ class KafkaLog:
 
     def begin_offset(self) -> int:
         """The offset of the oldest record kept."""
-        return self._offsets()[0]
+        return self._offsets(LOOKUP_TIMEOUT_S)[0]
 
-    def end_offset(self) -> int:
+    def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
         """The offset after the last record that this log's isolation lets readers see."""
-        return self._offsets()[1]
+        return self._offsets(timeout_s)[1]
 
     def identity(self) -> str:
         """The topic id (KIP-516), 32 hex digits."""
@@ -151,13 +150,13 @@ class KafkaLog:
                 self._producer = AckedProducer(self._bootstrap, f"ringlog-{self._topic}", self._delivery_timeout_s)
             return self._producer
 
-    def _offsets(self) -> tuple[int, int]:
+    def _offsets(self, timeout_s: float) -> tuple[int, int]:
         with self._lock:
             if self._asker is None:
                 self._asker = Consumer(reader_config(self._bootstrap, self._isolation))
             asker = self._asker
         try:
-            found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=LOOKUP_TIMEOUT_S, cached=False)
+            found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=timeout_s, cached=False)
         except KafkaException as error:
             if error.args[0].code() in _MISSING:
                 raise TopicMissing(self._topic) from error

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 
 from ringlog.log.errors import LogTruncated
-from ringlog.log.port import LogRecord
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 
 
 class MemoryLog:
@@ -43,7 +43,7 @@ class MemoryLog:
         """The offset of the oldest record kept."""
         return self._begin
 
-    def end_offset(self) -> int:
+    def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:  # noqa: ARG002
         """The offset after the last record."""
         return self._end
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+LOOKUP_TIMEOUT_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
@@ -62,8 +64,8 @@ class MetadataLog(Protocol):
         """The offset of the oldest record kept. Raises LogUnavailable."""
         ...
 
-    def end_offset(self) -> int:
-        """The offset after the last record that readers may see now. Raises LogUnavailable."""
+    def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
+        """The offset after the last record that readers may see now. Raises LogUnavailable, TopicMissing."""
         ...
 
     def identity(self) -> str:

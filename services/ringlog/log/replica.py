@@ -32,6 +32,7 @@ from ringlog.log.errors import (
     LogUnavailable,
     ReplicaHalted,
     ReplicaStopped,
+    TopicMissing,
     WaitTimedOut,
 )
 from ringlog.log.identity import Recorded, check_identity, load_record, save_record
@@ -41,6 +42,9 @@ from ringlog.wire.entries import decode_entry
 POLL_S = 0.2
 WATCH_S = 5.0
 RETRY_S = 0.05
+ASK_S = 2.0
+SUSPECT_S = 0.5
+MISSING_S = 10.0
 
 T = TypeVar("T")
 Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, int], None]
@@ -192,7 +196,8 @@ class Replica:
     def read_barrier(self, timeout_s: float = 30.0) -> ClusterState:
         """A state that contains every entry which was in the log when this was called.
 
-        As fresh as the partition's leader. Raises WaitTimedOut, LogUnavailable, ReplicaHalted, ReplicaStopped.
+        As fresh as the partition's leader. Raises WaitTimedOut, LogUnavailable, TopicMissing, ReplicaHalted,
+        ReplicaStopped.
         """
         deadline = time.monotonic() + timeout_s
         end = self._ask_end(deadline)
@@ -306,36 +311,48 @@ class Replica:
     # ------------------------------------------------------------------------------------------ watching
 
     def _watch(self) -> None:
-        """Look now and then whether this is still the same topic; two looks in a row must agree that it is not."""
-        suspected = False
-        while not self._stopping.wait(RETRY_S if suspected else self._watch_s) and not self._is_over():
+        """Look now and then whether this is still the same topic.
+
+        What looks damaged must look so twice in a row. A topic that is missing must stay so for ``MISSING_S``: a broker
+        that has just started may not know all its topics yet.
+        """
+        suspected, missing_since = False, None
+        pause = self._watch_s
+        while not self._stopping.wait(pause) and not self._is_over():
             try:
-                position = self._position
-                check_identity(
-                    self.log.name, Recorded(self._identity, position), self.log.identity(), self.log.end_offset()
-                )
-                suspected = False
-                self._remember()
+                self._look()
+                suspected, missing_since = False, None
             except LogUnavailable:
                 continue
-            except Exception as error:
+            except TopicMissing as error:
+                missing_since = missing_since if missing_since is not None else time.monotonic()
+                if time.monotonic() - missing_since >= MISSING_S:
+                    self._halt(Halt(error.code, error.message, self._position, "the topic was deleted: restore it"))
+            except LogDamaged as error:
                 if suspected:
-                    code = getattr(error, "code", "watch_failed")
-                    self._halt(
-                        Halt(code, getattr(error, "message", str(error)), self._position, getattr(error, "hint", ""))
-                    )
+                    self._halt(Halt(error.code, error.message, self._position, error.hint))
                 suspected = True
+            in_doubt = suspected or missing_since is not None
+            pause = min(SUSPECT_S, self._watch_s) if in_doubt else self._watch_s
+
+    def _look(self) -> None:
+        recorded = Recorded(self._identity, self._position)
+        check_identity(self.log.name, recorded, self.log.identity(), self.log.end_offset())
+        self._remember()
 
     def _remember(self) -> None:
         if self._record is not None:
-            save_record(self._record, Recorded(self._identity, self._position))
+            try:
+                save_record(self._record, Recorded(self._identity, self._position))
+            except OSError as error:
+                log.warning("position_not_recorded", file=str(self._record), error=str(error))
 
     def _ask_end(self, deadline: float) -> int:
         while True:
             self._raise_if_over()
             try:
-                return self.log.end_offset()
-            except LogUnavailable:
+                return self.log.end_offset(min(ASK_S, max(deadline - time.monotonic(), RETRY_S)))
+            except (LogUnavailable, TopicMissing):
                 if time.monotonic() + RETRY_S > deadline:
                     raise
                 self._stopping.wait(RETRY_S)
