@@ -1,0 +1,93 @@
+"""The documentation against the program: commands that are shown exist, links lead somewhere, Python compiles."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from ringlog.cli.main import app
+from tests.tidy.files import ROOT
+
+PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+LINK = re.compile(r"\[[^\]]*\]\(([^)#]*)(?:#([^)]*))?\)")
+OPTION = re.compile(r"--?[a-z][a-z-]*")
+
+
+def names(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def shown_commands(text: str) -> list[list[str]]:
+    """The words of every command line of ``ringlog`` in indented text, up to a comment or another shell word."""
+    found = []
+    for line in text.splitlines():
+        start = re.match(r"    (?:.*\| |\.venv/bin/)?(ringlog .*)", line)
+        if start:
+            words = shlex.split(start.group(1), comments=True)
+            found.append(words[: words.index("&")] if "&" in words else words)
+    return found
+
+
+def options_of(command: Any) -> set[str]:
+    return {"--help", *(name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts))}
+
+
+def unknown(words: list[str]) -> str | None:
+    """What a shown command line has that the program has not."""
+    command: Any = typer.main.get_command(app)
+    for word in words[1:]:
+        if OPTION.fullmatch(word):
+            if word not in options_of(command):
+                return f"{word} of {' '.join(words)}"
+        elif hasattr(command, "get_command"):
+            inner = command.get_command(None, word)
+            if inner is None:
+                return f"{word} in {' '.join(words)}"
+            command = inner
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_commands_that_are_shown_exist(page: Path) -> None:
+    assert [wrong for words in shown_commands(page.read_text(encoding="utf-8")) if (wrong := unknown(words))] == []
+
+
+def test_a_wrong_command_would_be_found() -> None:
+    assert unknown(["ringlog", "stack", "upp"]) == "upp in ringlog stack upp"
+    assert unknown(["ringlog", "stack", "up", "--fast"]) == "--fast of ringlog stack up --fast"
+    assert len(shown_commands((ROOT / "README.md").read_text(encoding="utf-8"))) > 10
+
+
+def anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in LINK.findall(text):
+        if target.startswith("http"):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_python_that_is_shown_compiles_and_its_imports_exist(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        tree = ast.parse(block)
+        imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec("\n".join(imports), {})
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line]
+    assert [line.split("#")[0].strip() for line in lines[1:3]] == ["make demo", "make test"]
