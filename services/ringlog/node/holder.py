@@ -1,4 +1,4 @@
-"""What a data node decides, apart from any process: which rows it keeps, what it acknowledges, what it must fetch.
+"""What a data node decides, apart from any process: which rows it keeps, whom it answers, what it must fetch.
 
 A node reads the mutations topic in order and judges every record under the epoch it has adopted, one at a time.
 Hence, when it adopts epoch e, every write that it admitted below e is applied: it may acknowledge (applied,
@@ -10,7 +10,8 @@ everything below comes from the replica whose place it takes, which takes its sn
 have passed the noted ones. No row falls in between. Rows that come both ways are one version in the store.
 
 Rows of ranges that the node no longer writes are dropped when the epoch that says so is adopted; a cancelled
-operation thereby drops what was streamed for it, and a stream that ends late is refused.
+operation thereby drops what was streamed for it, and a stream that ends late is refused. Reads are answered under the
+same lock, so none is still in hand when rows go.
 """
 
 from __future__ import annotations
@@ -22,25 +23,27 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ringlog.kernel.commands.model import StreamReport
-from ringlog.kernel.generations.acceptance import Refused, accept
+from ringlog.kernel.generations.admission import Rules, refusal, rules_of
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
-from ringlog.kernel.ownership.placements import placement_of_keyspace, replication_key, write_ranges_of
+from ringlog.kernel.ownership.placements import placement_of_keyspace, replication_key
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
-from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.node.owned import NOTHING, Owned, owned_by
+from ringlog.node.peek import peek
 from ringlog.node.store import RowStore, Version, checksum
 from ringlog.wire.records import Mutation
 
 Range = tuple[int, int]
+KEPT, NOT_MINE = "kept", "not_mine"
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """One stream that a gaining node needs: rows of ``ranges`` under ``replication``, from ``source``.
 
-    ``positions``: partition of the mutations topic to the first offset that the node keeps by itself.
+    ``epoch``: that of the stage. ``positions``: partition of the mutations topic to the first offset that the node
+    keeps by itself.
     """
 
     operation: str
@@ -60,11 +63,19 @@ class Snapshot:
 
 
 class NotReady(Exception):
-    """The source may not take its snapshot yet; ``detail`` says what it waits for."""
+    """This node may not answer yet; the text says what it waits for."""
+
+
+class NotServed(Exception):
+    """This node does not answer that at all at its epoch; the text says why."""
 
 
 class Holder:
-    """The rows of one node and the epoch it has adopted. Thread-safe."""
+    """The rows of one node and the epoch it has adopted. Thread-safe.
+
+    ``caught_up`` is for the process to set, once the node knows again what it knew before a restart: until then it
+    answers no reads and acknowledges nothing.
+    """
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -73,9 +84,11 @@ class Holder:
         self.state = ClusterState()
         self.positions: dict[int, int] = {}
         self.reports: dict[str, StreamReport] = {}
+        self.caught_up = False
         self._fetching: dict[str, list[Fetch]] = {}
         self._received: dict[str, list[Snapshot]] = {}
-        self._ranges: dict[str, tuple[Range, ...]] = {}
+        self._owned: dict[str, Owned] = {}
+        self._rules = Rules()
 
     # -------------------------------------------------------------------------------------------- epochs
 
@@ -84,15 +97,26 @@ class Holder:
         with self.lock:
             if state.epoch <= self.state.epoch:
                 return []
-            self.state = state
-            self._ranges = {name: self._write_ranges(table.keyspace) for name, table in state.tables.items()}
+            before, self.state = self._owned, state
+            self._rules = rules_of(state)
+            self._owned = {
+                name: owned_by(placement_of_keyspace(state, table.keyspace), self.node)
+                for name, table in state.tables.items()
+            }
             for table in self.store.tables():
-                self.store.drop_outside(table, self._ranges.get(table, ()))
+                owned = self._owned.get(table, NOTHING)
+                if owned != before.get(table):
+                    self.store.keep(table, owned.takes)
             current = {op.id: op for op in state.operations.values() if self._gains(op)}
             self.reports = {name: report for name, report in self.reports.items() if name in current}
             self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}
             self._received = {name: parts for name, parts in self._received.items() if name in current}
             return [fetch for name in sorted(current) for fetch in self._begin(current[name])]
+
+    def serves(self) -> bool:
+        """True if the node replicates any range of any table."""
+        with self.lock:
+            return any(owned.some() for owned in self._owned.values())
 
     def _gains(self, operation: Operation) -> bool:
         if operation.stage != WRITE_BOTH_READ_OLD:
@@ -119,11 +143,15 @@ class Holder:
             for (source, replication), ranges in sorted(wanted.items())
         ]
 
-    def _write_ranges(self, keyspace: str) -> tuple[Range, ...]:
-        placement = placement_of_keyspace(self.state, keyspace)
-        return () if placement is None else tuple(write_ranges_of(placement, self.node))
-
     # -------------------------------------------------------------------------------------------- writes
+
+    def passes_over(self, value: bytes) -> bool:
+        """True if the head of an encoded mutation shows already that its row belongs to others."""
+        head = peek(value)
+        if head is None:
+            return False
+        owned = self._owned.get(head[0])
+        return owned is not None and not owned.takes(_token(compose(head[1])))
 
     def admit(self, mutation: Mutation, append_time_us: int, value: bytes) -> str:
         """Judge one write under the adopted epoch: ``kept``, ``not_mine`` or the code of the rule that refuses it.
@@ -132,33 +160,42 @@ class Holder:
         and its CDC record are refused together.
         """
         with self.lock:
+            code = refusal(self._rules, mutation, append_time_us)
+            if code:
+                return code
             name = f"{mutation.keyspace}.{mutation.table}"
-            table = self.state.tables.get(name)
-            if table is None:
-                return "unknown_table"
-            if any(part is None for part in mutation.partition_key):
-                return "null_partition_key"
-            parts = [part for part in mutation.partition_key if part is not None]
-            if len(parts) != len(table.partition_key) or len(mutation.clustering_key) > len(table.clustering_key):
-                return "bad_key"
-            if table.cdc.enabled:
-                starts = [generation.timestamp for generation in self.state.generations]
-                verdict = accept(mutation.timestamp, append_time_us, starts, setting(self.state, "cdc_leeway_us"))
-                if isinstance(verdict, Refused):
-                    return verdict.code
-            key = compose(parts)
+            key = compose([part for part in mutation.partition_key if part is not None])
             token = _token(key)
-            if not _inside(token, self._ranges[name]):
-                return "not_mine"
-            self.store.add(Version(name, token, key, tuple(mutation.clustering_key), mutation.timestamp, value))
-            return "kept"
+            if not self._owned[name].takes(token):
+                return NOT_MINE
+            self.store.add(Version(name, token, key, mutation.clustering_key, mutation.timestamp, value))
+            return KEPT
+
+    def passed(self, partition: int, position: int) -> None:
+        """All records of ``partition`` below ``position`` are judged."""
+        with self.lock:
+            self.positions[partition] = max(position, self.positions.get(partition, 0))
+
+    # ---------------------------------------------------------------------------------------------- reads
+
+    def read(self, table: str, partition_key: bytes) -> tuple[int, list[Version]]:
+        """(epoch, versions of a partition); raises NotReady, or NotServed where this node is no read replica."""
+        with self.lock:
+            if not self.caught_up:
+                raise NotReady("the node has not read again yet what it held before it was restarted")
+            owned = self._owned.get(table)
+            if owned is None:
+                raise NotServed(f"epoch {self.state.epoch} has no table {table}")
+            if not owned.answers(_token(partition_key)):
+                raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
+            return self.state.epoch, self.store.partition(table, partition_key)
 
     # ----------------------------------------------------------------------------------------- streaming
 
     def snapshot(
         self, operation: str, replication: str, ranges: Sequence[Range], positions: Mapping[int, int]
     ) -> Snapshot:
-        """The rows of ``ranges`` for a gaining node; raises NotReady until this source may answer.
+        """The rows of ``ranges`` for a gaining node; raises NotReady until this source may answer, or NotServed.
 
         It may once it has adopted the operation's write_both_read_old and applied the writes below ``positions``.
         """
@@ -166,7 +203,14 @@ class Holder:
             present = self.state.operations.get(operation)
             if present is None or present.stage != WRITE_BOTH_READ_OLD:
                 raise NotReady(f"epoch {self.state.epoch} does not have {operation} in {WRITE_BOTH_READ_OLD}")
-            behind = [p for p, offset in sorted(positions.items()) if self.positions.get(p, 0) < offset]
+            mine = {
+                (s.start, s.end) for s in present.plan.sources if (s.source, s.replication) == (self.node, replication)
+            }
+            if not mine.issuperset((start, end) for start, end in ranges):
+                raise NotServed(f"{operation} does not have this node as the source of these ranges")
+            if positions.keys() != self.positions.keys():
+                raise NotServed(f"the mutations topic has the partitions {sorted(self.positions)}")
+            behind = [p for p, offset in sorted(positions.items()) if self.positions[p] < offset]
             if behind:
                 raise NotReady(f"writes below the receiver's positions are not applied yet in partitions {behind}")
             tables = [
@@ -175,7 +219,7 @@ class Holder:
                 if replication_key(self.state.keyspaces[table.keyspace].replication) == replication
             ]
             versions = tuple(self.store.versions(ranges, tables))
-            return Snapshot(versions, checksum(versions))
+        return Snapshot(versions, checksum(versions))
 
     def receive(self, fetch: Fetch, snapshot: Snapshot) -> bool:
         """Keep streamed rows if the operation still wants them; False refuses a late stream."""
@@ -195,20 +239,10 @@ class Holder:
                 del self._received[fetch.operation]
             return True
 
-    def rows(self) -> int:
-        """Number of row versions held."""
+    def wants(self, fetch: Fetch) -> bool:
+        """True while the rows of ``fetch`` are waited for."""
         with self.lock:
-            return len(self.store)
-
-    def wants(self, key: bytes | None) -> bool:
-        """False if the Kafka key alone shows that the row of a record belongs to others (saves decoding it)."""
-        if key is None or b"\0" not in key:
-            return True
-        name, partition_key = key.split(b"\0", 1)
-        ranges = self._ranges.get(name.decode("utf-8", "replace"))
-        if ranges is None or not partition_key:
-            return True
-        return _inside(_token(partition_key), ranges)
+            return fetch in self._fetching.get(fetch.operation, ())
 
     def _report(self, operation: str, rows: int, digest: str) -> None:
         self.reports[operation] = StreamReport(self.node, operation, rows, digest)
@@ -217,7 +251,3 @@ class Holder:
 @lru_cache(maxsize=65_536)
 def _token(key: bytes) -> int:
     return token_of(key)
-
-
-def _inside(token: int, ranges: Sequence[Range]) -> bool:
-    return any(in_range(token, start, end) for start, end in ranges)

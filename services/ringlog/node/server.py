@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Response
 from pydantic import BaseModel, ConfigDict
 
-from ringlog.node.holder import Holder, NotReady
+from ringlog.node.holder import Holder, NotReady, NotServed
+from ringlog.node.merge import RowState, merged
 from ringlog.node.transfer import MEDIA_TYPE, pack
+from ringlog.runtime.clock import Clock
+from ringlog.wire.records import decode_mutation
 
 
 class StreamRequest(BaseModel):
@@ -24,8 +30,19 @@ class StreamRequest(BaseModel):
     positions: dict[int, int]
 
 
-def make_api(holder: Holder, name: str) -> FastAPI:
-    """The routes of one node."""
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """503: later; 421: ask another node."""
+    try:
+        yield
+    except NotReady as waiting:
+        raise HTTPException(503, str(waiting)) from None
+    except NotServed as elsewhere:
+        raise HTTPException(421, str(elsewhere)) from None
+
+
+def make_api(holder: Holder, name: str, clock: Clock) -> FastAPI:
+    """The routes of one node. ``clock`` says which cells' time to live is over."""
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
 
     @api.get("/v1/status")
@@ -35,6 +52,7 @@ def make_api(holder: Holder, name: str) -> FastAPI:
                 "node": holder.node,
                 "name": name,
                 "epoch": holder.state.epoch,
+                "ready": holder.caught_up,
                 "rows": len(holder.store),
                 "positions": {str(p): o for p, o in sorted(holder.positions.items())},
             }
@@ -45,38 +63,43 @@ def make_api(holder: Holder, name: str) -> FastAPI:
             key = bytes.fromhex(partition_key_hex)
         except ValueError:
             raise HTTPException(422, "the partition key must be hex") from None
-        with holder.lock:
-            found = holder.store.partition(table, key)
-            return {
-                "epoch": holder.state.epoch,
-                "rows": [{"timestamp": v.timestamp, "value": v.value.hex()} for v in found],
-            }
+        with _refusals():
+            epoch, versions = holder.read(table, key)
+        live = merged((decode_mutation(version.value) for version in versions), clock.now_us())
+        return {"epoch": epoch, "versions": len(versions), "rows": [_shown(row) for row in live]}
 
     @api.post("/v1/stream")
     def stream(request: StreamRequest) -> Response:
-        try:
+        with _refusals():
             snapshot = holder.snapshot(request.operation, request.replication, request.ranges, request.positions)
-        except NotReady as waiting:
-            raise HTTPException(503, str(waiting)) from None
         body, headers = pack(snapshot)
         return Response(body, media_type=MEDIA_TYPE, headers=headers)
 
     return api
 
 
-class HttpServer:
-    """uvicorn in a thread of its own; the process keeps its signal handlers."""
+def _shown(row: RowState) -> dict[str, Any]:
+    return {
+        "clustering_key": [None if part is None else part.hex() for part in row.clustering_key],
+        "inserted": row.inserted,
+        "cells": {cell.column: {"value": cell.value.hex(), "timestamp": cell.timestamp} for cell in row.cells},
+    }
 
-    def __init__(self, api: FastAPI, host: str, port: int) -> None:
-        config = uvicorn.Config(api, host=host, port=port, log_config=None, access_log=False, lifespan="off")
+
+class HttpServer:
+    """uvicorn in a thread of its own, on a socket that listens already; the process keeps its signal handlers."""
+
+    def __init__(self, api: FastAPI, listening: socket.socket) -> None:
+        config = uvicorn.Config(api, log_config=None, access_log=False, lifespan="off")
+        self._listening = listening
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self.failure: BaseException | None = None
 
     def _run(self) -> None:
         try:
-            self._server.run()
-        except BaseException as failure:  # a taken port ends uvicorn with SystemExit
+            self._server.run(sockets=[self._listening])
+        except BaseException as failure:  # uvicorn ends with SystemExit where it cannot start
             self.failure = failure
 
     def start(self) -> None:
@@ -84,7 +107,7 @@ class HttpServer:
         self._thread.start()
 
     def alive(self) -> bool:
-        """False once the server has ended, e.g. because its port is taken."""
+        """False once the server has ended."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

@@ -2,16 +2,17 @@
 
 A row is the set of its versions, each (write timestamp, encoded mutation). Adding a version that is already there
 changes nothing, so rows that reach a node twice (streamed from another node, and read from the mutations topic)
-merge without a rule of their own. Reading merges the versions by last write wins. Nothing here knows about epochs
-or ownership: the caller says which token ranges to list or to drop.
+merge without a rule of their own. Deletes are versions like all others: what they delete is decided on reading
+(``ringlog.node.merge``). Nothing here knows about epochs or ownership: the caller says which tokens to list or to keep.
 
-Invariant: ``count(ranges)`` and ``checksum(ranges)`` depend only on the set of versions, not on the order of arrival.
+Invariant: what ``versions`` and ``checksum`` give depends only on the set of versions, not on the order of arrival.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ringlog.kernel.ring.ranges import in_range
@@ -34,8 +35,10 @@ class Version:
 
 @dataclass(slots=True)
 class _Partition:
+    """``rows``: clustering key to its versions, ascending."""
+
     token: Token
-    rows: dict[tuple[bytes | None, ...], tuple[tuple[int, bytes], ...]]
+    rows: dict[tuple[bytes | None, ...], list[tuple[int, bytes]]]
 
 
 class RowStore:
@@ -55,11 +58,12 @@ class RowStore:
         partition = partitions.get(version.partition_key)
         if partition is None:
             partition = partitions[version.partition_key] = _Partition(version.token, {})
-        present = partition.rows.get(version.clustering_key, ())
+        versions = partition.rows.setdefault(version.clustering_key, [])
         item = (version.timestamp, version.value)
-        if item in present:
+        at = bisect_left(versions, item)
+        if at < len(versions) and versions[at] == item:
             return False
-        partition.rows[version.clustering_key] = tuple(sorted((*present, item)))
+        versions.insert(at, item)
         self._count += 1
         return True
 
@@ -67,12 +71,11 @@ class RowStore:
         """All versions whose token lies in one of ``ranges``, in a fixed order."""
         wanted = sorted(self._tables) if tables is None else sorted(tables)
         found = [
-            Version(table, partition.token, key, clustering, timestamp, value)
+            version
             for table in wanted
             for key, partition in self._tables.get(table, {}).items()
-            if _inside(partition.token, ranges)
-            for clustering, versions in partition.rows.items()
-            for timestamp, value in versions
+            if inside(partition.token, ranges)
+            for version in _listed(table, key, partition)
         ]
         found.sort(key=_order)
         return found
@@ -80,20 +83,12 @@ class RowStore:
     def partition(self, table: str, partition_key: bytes) -> list[Version]:
         """The versions of one partition, in a fixed order."""
         partition = self._tables.get(table, {}).get(partition_key)
-        if partition is None:
-            return []
-        found = [
-            Version(table, partition.token, partition_key, clustering, timestamp, value)
-            for clustering, versions in partition.rows.items()
-            for timestamp, value in versions
-        ]
-        found.sort(key=_order)
-        return found
+        return [] if partition is None else sorted(_listed(table, partition_key, partition), key=_order)
 
-    def drop_outside(self, table: str, ranges: Sequence[Range]) -> int:
-        """Forget the partitions of ``table`` that lie in none of ``ranges``; the number of versions dropped."""
+    def keep(self, table: str, wanted: Callable[[Token], bool]) -> int:
+        """Forget the partitions of ``table`` whose token is not wanted; the number of versions dropped."""
         partitions = self._tables.get(table, {})
-        gone = [key for key, partition in partitions.items() if not _inside(partition.token, ranges)]
+        gone = [key for key, partition in partitions.items() if not wanted(partition.token)]
         dropped = 0
         for key in gone:
             dropped += sum(len(versions) for versions in partitions.pop(key).rows.values())
@@ -106,18 +101,27 @@ class RowStore:
 
 
 def checksum(versions: Iterable[Version]) -> str:
-    """Hex SHA-256 over versions in the fixed order that ``RowStore.versions`` gives."""
+    """Hex SHA-256 over every field of versions in the fixed order that ``RowStore.versions`` gives."""
     total = hashlib.sha256()
     for version in versions:
-        for part in (version.table.encode(), version.partition_key, version.value):
+        clustering = [b"\0" if part is None else b"\1" + part for part in version.clustering_key]
+        for part in (version.table.encode(), version.partition_key, version.value, *clustering):
             total.update(len(part).to_bytes(4, "big"))
             total.update(part)
-        total.update(version.timestamp.to_bytes(8, "big", signed=True))
+        for number in (len(clustering), version.token, version.timestamp):
+            total.update(number.to_bytes(8, "big", signed=True))
     return total.hexdigest()
 
 
-def _inside(token: Token, ranges: Sequence[Range]) -> bool:
+def inside(token: Token, ranges: Sequence[Range]) -> bool:
+    """True if ``token`` lies in one of ``ranges``."""
     return any(in_range(token, start, end) for start, end in ranges)
+
+
+def _listed(table: str, key: bytes, partition: _Partition) -> Iterable[Version]:
+    for clustering, versions in partition.rows.items():
+        for timestamp, value in versions:
+            yield Version(table, partition.token, key, clustering, timestamp, value)
 
 
 def _order(version: Version) -> tuple[str, bytes, tuple[bytes, ...], int, bytes]:

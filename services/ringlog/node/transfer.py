@@ -13,7 +13,7 @@ import fastavro
 import httpx
 
 from ringlog.node.holder import Fetch, Snapshot
-from ringlog.node.store import Version, checksum
+from ringlog.node.store import Version, checksum, inside
 
 ROWS_HEADER = "x-ringlog-rows"
 CHECKSUM_HEADER = "x-ringlog-checksum"
@@ -55,8 +55,8 @@ def unpack(body: bytes, rows: int, digest: str) -> Snapshot:
     """The rows of a stream, count and checksum compared; raises TransferError."""
     try:
         versions = tuple(_version(record) for record in fastavro.reader(io.BytesIO(body), reader_schema=_SCHEMA))
-    except (ValueError, EOFError, TypeError, KeyError, IndexError) as broken:
-        raise TransferError(f"the stream is not a readable Avro file: {broken}") from broken
+    except Exception as broken:  # whatever bytes are there: fastavro and zlib have many ways to say so
+        raise TransferError(f"the stream is not a readable Avro file: {type(broken).__name__}: {broken}") from broken
     if len(versions) != rows:
         raise TransferError(f"{rows} rows announced, {len(versions)} arrived")
     found = checksum(versions)
@@ -78,10 +78,16 @@ def fetch_rows(client: httpx.Client, address: str, fetch: Fetch) -> Snapshot:
     except httpx.HTTPError as error:
         raise TransferError(f"{address} did not answer: {error}") from error
     if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-        raise SourceNotReady(answer.json()["detail"])
+        raise SourceNotReady(f"{address}: {answer.text[:300]}")
     if answer.status_code != httpx.codes.OK:
         raise TransferError(f"{address} answered {answer.status_code}: {answer.text[:200]}")
-    return unpack(answer.content, int(answer.headers[ROWS_HEADER]), answer.headers[CHECKSUM_HEADER])
+    announced = answer.headers.get(ROWS_HEADER, "")
+    if not announced.isdecimal():
+        raise TransferError(f"{address} does not say how many rows there are")
+    snapshot = unpack(answer.content, int(announced), answer.headers.get(CHECKSUM_HEADER, ""))
+    if any(not inside(version.token, fetch.ranges) for version in snapshot.versions):
+        raise TransferError(f"{address} sent rows of other ranges")
+    return snapshot
 
 
 def _record(version: Version) -> dict[str, Any]:

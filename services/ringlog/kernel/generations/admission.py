@@ -1,0 +1,115 @@
+"""Which rule refuses a write, if any: what base nodes go by, and the measure of the pipeline's fast way.
+
+The rules, in order of precedence; the first that applies counts:
+
+======================  ============================================================================
+``foreign_cluster``     the write names another cluster
+``unknown_table``       the schema has no such table
+``unknown_operation``   the operation is none that this release knows
+``null_partition_key``  a component of the partition key is null, or there is none
+``bad_key``             another number of components than the table's (a delete of a whole partition
+                        has no clustering key), a null clustering component, or one of the partition
+                        key that is too long to be composed
+acceptance window       of tables with a CDC log only: see ``acceptance``
+======================  ============================================================================
+
+Nothing but the write's own content, its append time and the metadata decides; the key under which a record travels
+does not. What only the pipeline can know stays with it: whether its row would be too large, and whether the
+generation was closed before it came to the write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ringlog.kernel.generations.acceptance import Refused, accept
+from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import Micros
+
+OPERATIONS = ("INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE")
+"""The operations that this release knows."""
+
+
+class Write(Protocol):
+    """What the rules look at; ids are canonical UUIDs, ``timestamp`` is in microseconds."""
+
+    @property
+    def cluster_id(self) -> str | None: ...
+    @property
+    def keyspace(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def operation(self) -> str: ...
+    @property
+    def partition_key(self) -> tuple[bytes | None, ...]: ...
+    @property
+    def clustering_key(self) -> tuple[bytes | None, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """Numbers of key components of a table, and whether it keeps a CDC log."""
+
+    partition_key: int
+    clustering_key: int
+    cdc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the rules depend on beside the write: made once an epoch. ``starts``: timestamps of the generations."""
+
+    cluster_id: str = ""
+    tables: Mapping[str, TableShape] = field(default_factory=dict)
+    starts: tuple[Micros, ...] = ()
+    leeway: Micros = 0
+
+
+def rules_of(state: ClusterState) -> Rules:
+    """The rules as they are at the epoch of ``state``."""
+    return Rules(
+        cluster_id=state.cluster_id,
+        tables={
+            name: TableShape(len(table.partition_key), len(table.clustering_key), table.cdc.enabled)
+            for name, table in in_order(state.tables)
+        },
+        starts=tuple(generation.timestamp for generation in state.generations),
+        leeway=setting(state, "cdc_leeway_us"),
+    )
+
+
+def refusal(rules: Rules, write: Write, now: Micros) -> str:
+    """Code of the rule that refuses a write appended at ``now`` (microseconds); empty if none does."""
+    if write.cluster_id is not None and write.cluster_id != rules.cluster_id:
+        return "foreign_cluster"
+    shape = rules.tables.get(f"{write.keyspace}.{write.table}")
+    if shape is None:
+        return "unknown_table"
+    if write.operation not in OPERATIONS:
+        return "unknown_operation"
+    if not write.partition_key or None in write.partition_key:
+        return "null_partition_key"
+    if _bad_key(shape, write):
+        return "bad_key"
+    if shape.cdc:
+        verdict = accept(write.timestamp, now, rules.starts, rules.leeway)
+        if isinstance(verdict, Refused):
+            return verdict.code
+    return ""
+
+
+def _bad_key(shape: TableShape, write: Write) -> bool:
+    clustering = 0 if write.operation == "PARTITION_DELETE" else shape.clustering_key
+    return (
+        len(write.partition_key) != shape.partition_key
+        or len(write.clustering_key) != clustering
+        or None in write.clustering_key
+        or any(part is not None and len(part) > COMPONENT_BYTES_MAX for part in write.partition_key)
+    )

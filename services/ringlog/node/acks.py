@@ -1,0 +1,68 @@
+"""Acknowledgements of a node: durable first, then published, again until the broker has taken the newest one."""
+
+from __future__ import annotations
+
+import uuid
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from ringlog.log.topics import topic_name
+from ringlog.node.errors import NodeFailed
+from ringlog.node.holder import Holder
+from ringlog.node.identity import NodeFolder
+from ringlog.runtime.clock import Clock
+from ringlog.wire.records import NodeAck, encode_node_ack
+
+DELIVERY_MS = 20_000
+
+What = tuple[int, tuple[str, ...]]
+"""Epoch and the operations reported on."""
+
+
+class Acks:
+    """Publishes to the cluster's acks. One incarnation; not for several threads."""
+
+    def __init__(self, bootstrap: str, cluster: str, folder: NodeFolder, clock: Clock) -> None:
+        self._topic = topic_name(cluster, "acks")
+        self._folder = folder
+        self._clock = clock
+        self._incarnation = str(uuid.uuid4())
+        self._last: What = (0, ())
+        self._failed = False
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": DELIVERY_MS,
+                "log_level": 2,
+            }
+        )
+
+    def publish(self, holder: Holder) -> None:
+        """Acknowledge the adopted epoch and the streams received, if that is news. Raises NodeFailed."""
+        self._producer.poll(0)
+        with holder.lock:
+            epoch = holder.state.epoch
+            reports = tuple(holder.reports[name] for name in sorted(holder.reports))
+            now = (epoch, tuple(report.operation for report in reports))
+            if epoch == 0 or (now == self._last and not self._failed):
+                return
+            cluster_id, rows = holder.state.cluster_id, len(holder.store)
+        self._folder.keep(cluster_id, epoch)
+        ack = NodeAck(cluster_id, holder.node, self._incarnation, epoch, epoch, reports, rows, self._clock.now_us())
+        self._failed = False
+        self._last = now
+        self._producer.produce(self._topic, encode_node_ack(ack), key=holder.node.encode(), on_delivery=self._delivered)
+        self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            return
+        if error.fatal():
+            raise NodeFailed(f"acknowledgements cannot be published any more: {error}")
+        self._failed = True
+
+    def close(self) -> None:
+        """Give what is under way a moment."""
+        self._producer.flush(5)

@@ -1,0 +1,140 @@
+"""What a node keeps on disk: who it is, and the newest epoch that it acknowledged.
+
+Rows are not kept: the mutations topic has them. A folder belongs to one process at a time (a lock that the kernel of
+the machine drops with the process, also with a killed one), so two processes never act as the same node.
+
+Invariant: the epoch is on the disk before an acknowledgement of it leaves the node, and never goes back; a restarted
+node that cannot get there again (another log, a log cut short) ends instead of serving.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringlog.kernel.state import ClusterState
+from ringlog.node.errors import NodeFailed
+
+IDENTITY, ACKNOWLEDGED, LOCK = "identity.json", "acknowledged.json", "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """Who this node is. ``folder`` keeps its id and port over restarts; ``port`` 0: the kept one, or a free one."""
+
+    name: str
+    host: str
+    port: int
+    datacenter: str
+    rack: str
+    shards: int
+    folder: Path
+
+
+class NodeFolder:
+    """The folder of one node, locked until ``close``; ``socket`` listens on the node's port.
+
+    Raises NodeFailed where another process has it, a file is not readable, or the port is taken.
+    """
+
+    def __init__(self, options: NodeOptions) -> None:
+        self._folder = options.folder
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise NodeFailed(f"another process runs the node of {self._folder}: stop it first") from None
+        try:
+            kept = self._read(IDENTITY)
+            self.socket = _listen(options.host, options.port or _integer(kept, "port"))
+            self.port: int = self.socket.getsockname()[1]
+            self.node = str(kept.get("id") or uuid.uuid4())
+            if kept != (fresh := {"id": self.node, "port": self.port}):
+                self._write(IDENTITY, fresh)
+            acknowledged = self._read(ACKNOWLEDGED)
+            self.cluster_id = str(acknowledged.get("cluster_id", ""))
+            self.acknowledged = _integer(acknowledged, "epoch")
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        self.socket.close()
+        os.close(self._lock)
+
+    def check(self, state: ClusterState) -> None:
+        """Raise NodeFailed unless ``state``, everything that the log has, is a later one of what was acknowledged."""
+        if self.cluster_id and self.cluster_id != state.cluster_id:
+            raise NodeFailed(
+                f"{self._folder} is a node of cluster {self.cluster_id}, this one is {state.cluster_id}: "
+                "use another folder"
+            )
+        if state.epoch < self.acknowledged:
+            raise NodeFailed(
+                f"this node acknowledged epoch {self.acknowledged}, and the log ends at epoch {state.epoch}: "
+                "restore the log; the node may have served what is not in it"
+            )
+
+    def keep(self, cluster_id: str, epoch: int) -> None:
+        """Have ``epoch`` on the disk: it is about to be acknowledged."""
+        if epoch > self.acknowledged:
+            self._write(ACKNOWLEDGED, {"cluster_id": cluster_id, "epoch": epoch})
+            self.cluster_id, self.acknowledged = cluster_id, epoch
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self._folder / name
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as broken:
+            raise NodeFailed(f"{path} is not readable ({broken}): restore it; do not start without it") from broken
+        if not isinstance(kept, dict):
+            raise NodeFailed(f"{path} does not hold what a node keeps: restore it; do not start without it")
+        return kept
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        path = self._folder / name
+        fresh = path.with_suffix(".new")
+        with fresh.open("w", encoding="utf-8") as out:
+            out.write(json.dumps(value) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        fresh.replace(path)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _integer(kept: dict[str, Any], name: str) -> int:
+    value = kept.get(name, 0)
+    if not isinstance(value, int) or value < 0:
+        raise NodeFailed(f"{name} is {value!r} in the node's folder: restore the file")
+    return value
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; ``port`` 0: any free one."""
+    found = socket.socket()
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(128)
+    except OSError as error:
+        found.close()
+        raise NodeFailed(
+            f"cannot listen on {host}:{port} ({error.strerror}): end what uses the port, which is the one this node is "
+            "registered with"
+        ) from error
+    return found

@@ -1,0 +1,81 @@
+"""The mutations topic as a node reads it: all partitions, from their beginning, in order.
+
+A position is the offset below which a partition has been read; the end of a partition counts as read too, so that
+offsets which hold no record (markers of transactions) are no gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from ringlog.log.topics import topic_name
+from ringlog.node.errors import NodeFailed
+
+RECORDS_PER_POLL = 2_000
+POLL_S = 0.05
+LOOK_S = 10.0
+_LOST = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._AUTO_OFFSET_RESET)
+
+
+@dataclass(frozen=True, slots=True)
+class Tailed:
+    """Something at ``offset`` of ``partition``; ``record`` None: the partition ends here, for now."""
+
+    partition: int
+    offset: int
+    record: Message | None
+
+
+class Tail:
+    """One consumer without a group's coordination; ``begin`` and ``ends`` are offsets by partition, at the start."""
+
+    def __init__(self, bootstrap: str, cluster: str, node: str) -> None:
+        self._topic = topic_name(cluster, "mutations")
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"{cluster}.node.{node}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
+                "log_level": 2,
+            }
+        )
+        self.begin: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+
+    def assign(self) -> None:
+        """Begin to read; raises NodeFailed."""
+        try:
+            metadata = self._consumer.list_topics(self._topic, timeout=LOOK_S).topics[self._topic]
+            if metadata.error is not None:
+                raise NodeFailed(f"topic {self._topic}: {metadata.error}")
+            for partition in sorted(metadata.partitions):
+                found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=LOOK_S)
+                self.begin[partition], self.ends[partition] = found
+            self._consumer.assign([TopicPartition(self._topic, p, o) for p, o in self.begin.items()])
+        except KafkaException as error:
+            raise NodeFailed(f"topic {self._topic}: {error.args[0]}: is the broker up?") from error
+
+    def take(self) -> list[Tailed]:
+        """What has come, within a moment: nothing from a broker that is away. Raises NodeFailed if records are lost."""
+        found = []
+        for message in self._consumer.consume(RECORDS_PER_POLL, POLL_S):
+            error = message.error()
+            if error is not None and (error.fatal() or error.code() in _LOST):
+                raise NodeFailed(f"the mutations topic is not what it was: {error}")
+            partition, offset = message.partition(), message.offset()
+            if partition is None or offset is None or offset < 0:
+                continue
+            if error is None:
+                found.append(Tailed(partition, offset, message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                found.append(Tailed(partition, offset, None))
+        return found
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._consumer.close()

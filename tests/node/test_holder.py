@@ -1,0 +1,327 @@
+"""Random interleavings of writes, epochs of joins driven through the fold, and streams that come late, twice or never.
+
+The model: at the end every node holds exactly the writes of which it is a write replica, each once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.commands.model import CancelOperation, StreamReport
+from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
+from ringlog.kernel.state import ClusterState
+from ringlog.node.holder import Fetch, Holder, NotReady, NotServed, Snapshot
+from ringlog.node.store import Version
+from ringlog.node.transfer import pack, unpack
+from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
+from tests.kernel.entries import applied
+from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, replicas, step, write
+
+PARTITIONS = 2
+WHOLE_RING = ((0, 0),)
+JOINER = name_of(4)
+
+
+class Node:
+    """A holder with its own pace through a shared topic and a shared log; streams wait in ``fetches``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fetches: list[tuple[Fetch, Snapshot | None]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.holder = Holder(self.name)
+        self.holder.positions.update(dict.fromkeys(range(PARTITIONS), 0))
+        self.fetches = []
+
+    def adopt(self, state: ClusterState) -> None:
+        self.fetches += [(fetch, None) for fetch in self.holder.adopt(state)]
+
+    def take(self, topic: list[list[Mutation]], partition: int, count: int) -> None:
+        begin = self.holder.positions[partition]
+        for offset, mutation in enumerate(topic[partition][begin : begin + count], start=begin):
+            value = encode_mutation(mutation)
+            if not self.holder.passes_over(value):
+                self.holder.admit(mutation, APPENDED, value)
+            self.holder.passed(partition, offset + 1)
+
+
+class World:
+    """Three nodes and a fourth that joins; every move is drawn from ``dice``."""
+
+    def __init__(self, dice: random.Random, factor: int) -> None:
+        self.dice = dice
+        own = [self.tokens(3) for _ in range(3)]
+        self.states = [cluster(*own, factor=factor)]
+        self.nodes = {name_of(number): Node(name_of(number)) for number in range(1, 5)}
+        self.topic: list[list[Mutation]] = [[] for _ in range(PARTITIONS)]
+        self.operation = ""
+        self.written = 0
+        for node in self.nodes.values():
+            node.adopt(self.states[0])
+
+    @property
+    def state(self) -> ClusterState:
+        return self.states[-1]
+
+    def tokens(self, count: int) -> tuple[int, ...]:
+        return tuple(self.dice.randrange(-(2**63) + 1, 2**63) for _ in range(count))
+
+    def write(self) -> None:
+        key = f"c{self.dice.randrange(25)}"
+        mutation = write(key, self.dice.randrange(4), APPENDED + self.written)
+        self.written += 1
+        self.topic[len(key) % PARTITIONS].append(mutation)
+        if self.dice.random() < 0.1:
+            self.topic[len(key) % PARTITIONS].append(mutation)
+
+    def consume(self) -> None:
+        node = self.dice.choice(list(self.nodes.values()))
+        node.adopt(self.dice.choice(self.states))
+        node.adopt(self.state)  # the read barrier before records are judged
+        node.take(self.topic, self.dice.randrange(PARTITIONS), self.dice.randrange(6))
+
+    def learn(self) -> None:
+        self.dice.choice(list(self.nodes.values())).adopt(self.dice.choice(self.states))
+
+    def restart(self) -> None:
+        if self.dice.random() < 0.3:
+            self.dice.choice(list(self.nodes.values())).restart()
+
+    def stream(self) -> None:
+        """Ask for a snapshot, or hand one over that has been under way for a while."""
+        joiner = self.nodes[JOINER]
+        if not joiner.fetches:
+            return
+        index = self.dice.randrange(len(joiner.fetches))
+        fetch, snapshot = joiner.fetches[index]
+        if snapshot is None:
+            try:
+                source = self.nodes[fetch.source].holder
+                found = source.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+            except NotReady:
+                return
+            joiner.fetches[index] = (fetch, found)
+        else:
+            joiner.holder.receive(fetch, snapshot)
+            if self.dice.random() < 0.7:
+                joiner.fetches.pop(index)  # else it comes again, and is refused
+
+    def step(self) -> None:
+        """Begin the join, move it on where its gate is met, or cancel it."""
+        if not self.operation:
+            state, self.operation = begin_join(self.state, 4, self.tokens(2))
+            self.states.append(state)
+            return
+        found = self.state.operations[self.operation]
+        if found.stage == FINISHED:
+            return
+        if found.stage != "write_both_read_new" and self.dice.random() < 0.12:
+            self.states.append(applied(self.state, CancelOperation(self.operation, "no")))
+            self.operation = ""
+            return
+        if all(self._acknowledged(node, found.stage_epoch) for node in self.nodes.values()):
+            reports: tuple[StreamReport, ...] = ()
+            if found.stage == WRITE_BOTH_READ_OLD:
+                report = self.nodes[JOINER].holder.reports.get(self.operation)
+                if report is None:
+                    return
+                reports = (report,)
+            self.states.append(step(self.state, self.operation, reports))
+
+    @staticmethod
+    def _acknowledged(node: Node, epoch: int) -> bool:
+        return node.holder.state.epoch >= epoch
+
+    def settle(self) -> None:
+        """Everything arrives, the join ends."""
+        for _ in range(60):
+            for node in self.nodes.values():
+                node.adopt(self.state)
+                for partition in range(PARTITIONS):
+                    node.take(self.topic, partition, len(self.topic[partition]))
+            for _ in range(8):
+                self.stream()
+            self.step()
+            if self.operation and self.state.operations[self.operation].stage == FINISHED:
+                break
+        for node in self.nodes.values():
+            node.adopt(self.state)
+
+    def expected(self, name: str) -> set[bytes]:
+        every = [mutation for partition in self.topic for mutation in partition]
+        return {encode_mutation(m) for m in every if name in replicas(self.state, (m.partition_key[0] or b"").decode())}
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**64), st.sampled_from([1, 2, 3]))
+def test_every_node_ends_with_the_rows_that_a_plain_model_gives_it(seed: int, factor: int) -> None:
+    world = World(random.Random(seed), factor)
+    moves: list[Callable[[], None]] = [world.write, world.write, world.consume, world.learn, world.step, world.stream]
+    for _ in range(120):
+        world.dice.choice([*moves, world.restart])()
+    world.settle()
+    assert world.state.operations[world.operation].stage == FINISHED
+    for name, node in world.nodes.items():
+        held = [version.value for version in node.holder.store.versions(WHOLE_RING)]
+        assert len(held) == len(set(held))
+        assert set(held) == world.expected(name)
+
+
+def loaded(state: ClusterState, keys: int = 60) -> dict[str, Node]:
+    """Nodes 1 to 4 with ``keys`` writes applied under ``state``."""
+    topic = [[write(f"c{number}", number, APPENDED + number) for number in range(keys)], []]
+    nodes = {name_of(number): Node(name_of(number)) for number in range(1, 5)}
+    for node in nodes.values():
+        node.adopt(state)
+        node.take(topic, 0, keys)
+        node.holder.caught_up = True
+    return nodes
+
+
+QUARTERS = ((-(2**62),), (0,), (2**62,))
+
+
+def streaming_join() -> tuple[ClusterState, dict[str, Node], str]:
+    """A join that has just entered write_both_read_old; nobody has adopted that yet."""
+    state = cluster(*QUARTERS)
+    nodes = loaded(state)
+    state, operation = begin_join(state, 4, (2**61, -(2**61)))
+    while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
+        state = step(state, operation)
+    return state, nodes, operation
+
+
+def answer(node: Node, fetch: Fetch) -> Snapshot:
+    return node.holder.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+
+
+def test_a_source_waits_for_the_epoch_and_for_the_receivers_positions() -> None:
+    state, nodes, operation = streaming_join()
+    (fetch, *_) = nodes[JOINER].holder.adopt(state)
+    source = nodes[fetch.source]
+    with pytest.raises(NotReady, match=operation):
+        answer(source, fetch)
+    source.adopt(state)
+    assert answer(source, fetch).versions
+    source.restart()
+    source.adopt(state)
+    with pytest.raises(NotReady, match="positions"):
+        answer(source, fetch)
+
+
+def test_a_source_serves_only_what_the_plan_has_it_serve() -> None:
+    state, nodes, _ = streaming_join()
+    (fetch, *_) = nodes[JOINER].holder.adopt(state)
+    for node in nodes.values():
+        node.adopt(state)
+    others = [node for name, node in nodes.items() if name not in (fetch.source, JOINER)]
+    with pytest.raises(NotServed, match="source"):
+        answer(others[0], fetch)
+    source = nodes[fetch.source].holder
+    with pytest.raises(NotServed, match="source"):
+        source.snapshot(fetch.operation, fetch.replication, WHOLE_RING, dict(fetch.positions))
+    with pytest.raises(NotServed, match="partitions"):
+        source.snapshot(fetch.operation, fetch.replication, fetch.ranges, {0: 0})
+
+
+def test_a_cancelled_join_drops_what_was_streamed_and_refuses_late_streams() -> None:
+    state, nodes, operation = streaming_join()
+    joiner = nodes[JOINER]
+    first, *rest = joiner.holder.adopt(state)
+    for node in nodes.values():
+        node.adopt(state)
+    snapshots = [(fetch, answer(nodes[fetch.source], fetch)) for fetch in (first, *rest)]
+    assert rest
+    assert joiner.holder.receive(*snapshots[0])
+    assert not joiner.holder.receive(*snapshots[0]), "the same stream counts once"
+    assert len(joiner.holder.store) > 0
+    assert not joiner.holder.reports
+    joiner.adopt(applied(state, CancelOperation(operation, "no")))
+    assert len(joiner.holder.store) == 0
+    assert not joiner.holder.receive(*snapshots[1])
+    assert not joiner.holder.wants(rest[0])
+
+
+def test_the_report_counts_what_came_and_needs_every_source() -> None:
+    state, nodes, operation = streaming_join()
+    joiner = nodes[JOINER].holder
+    fetches = joiner.adopt(state)
+    rows = 0
+    for fetch in fetches:
+        assert operation not in joiner.reports
+        nodes[fetch.source].adopt(state)
+        snapshot = answer(nodes[fetch.source], fetch)
+        body, headers = pack(snapshot)
+        arrived = unpack(body, int(headers["x-ringlog-rows"]), headers["x-ringlog-checksum"])
+        assert arrived == snapshot
+        assert joiner.receive(fetch, arrived)
+        rows += len(snapshot.versions)
+    assert joiner.reports[operation].rows == rows == len(joiner.store)
+
+
+def test_reads_are_answered_by_read_replicas_only_and_not_before_the_node_is_ready() -> None:
+    state, nodes, operation = streaming_join()
+    joiner = nodes[JOINER].holder
+    for fetch in joiner.adopt(state):
+        nodes[fetch.source].adopt(state)
+        joiner.receive(fetch, answer(nodes[fetch.source], fetch))
+    held: Version = joiner.store.versions(WHOLE_RING)[0]
+    with pytest.raises(NotServed, match="read replica"):
+        joiner.read(TABLE, held.partition_key)
+    loser = next(n.holder for n in nodes.values() if n.name != JOINER and n.holder.store.partition(*_place(held)))
+    assert loser.read(TABLE, held.partition_key)[1]
+    while state.operations[operation].stage != FINISHED:
+        state = step(state, operation, tuple(joiner.reports.values()))
+        joiner.adopt(state)
+    assert joiner.read(TABLE, held.partition_key)[1] == [held]
+    joiner.caught_up = False
+    with pytest.raises(NotReady):
+        joiner.read(TABLE, held.partition_key)
+    with pytest.raises(NotReady):
+        Holder(JOINER).read(TABLE, b"")
+    joiner.caught_up = True
+    with pytest.raises(NotServed, match="no table"):
+        joiner.read("shop.none", held.partition_key)
+
+
+def _place(version: Version) -> tuple[str, bytes]:
+    return version.table, version.partition_key
+
+
+def test_what_a_record_says_of_itself_decides_where_its_row_lies() -> None:
+    state = cluster(*QUARTERS)
+    nodes = loaded(state, keys=0)
+    for number in range(20):
+        mutation = write(f"k{number}", number)
+        value = encode_mutation(mutation)
+        for name, node in nodes.items():
+            mine = name in replicas(state, f"k{number}")
+            assert node.holder.passes_over(value) is not mine
+            assert node.holder.admit(decode_mutation(value), APPENDED, value) == ("kept" if mine else "not_mine")
+    unknown = encode_mutation(write("k", 1, table="none"))
+    assert not nodes[name_of(1)].holder.passes_over(unknown), "a table may be known by the time it is judged"
+
+
+def test_deletes_and_refusals() -> None:
+    holder = Holder(name_of(1))
+    holder.adopt(cluster(*QUARTERS, factor=3))
+    for mutation, verdict in (
+        (write("k", 1, operation="ROW_DELETE", cells=()), "kept"),
+        (write("k", 1, operation="PARTITION_DELETE", clustering_key=(), cells=()), "kept"),
+        (write("k", 1, operation="PARTITION_DELETE", cells=()), "bad_key"),
+        (write("k", 1, clustering_key=(None,)), "bad_key"),
+        (write("k", 1, partition_key=(b"k", b"k")), "bad_key"),
+        (write(None, 1), "null_partition_key"),
+        (write("k", 1, operation="UNKNOWN"), "unknown_operation"),
+        (write("k", 1, table="none"), "unknown_table"),
+        (write("k", 1, cluster_id="00000000-0000-7000-8000-00000000dead"), "foreign_cluster"),
+    ):
+        assert holder.admit(mutation, APPENDED, encode_mutation(mutation)) == verdict
+    assert len(holder.store) == 2

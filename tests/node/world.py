@@ -1,0 +1,104 @@
+"""A cluster folded by the real kernel, and writes to its table, for tests of the node without a broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ringlog.kernel.commands.model import (
+    AdvanceOperation,
+    CdcOptions,
+    Column,
+    CreateKeyspace,
+    CreateTable,
+    Join,
+    Replication,
+    StreamReport,
+    Witness,
+)
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, JOIN_STAGES, WRITE_BOTH_READ_OLD, next_stage
+from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import Cell, Mutation
+from tests.kernel.entries import applied, founded, node, uuid
+from tests.kernel.operations.drive import with_generation
+
+TABLE = "shop.orders"
+SEED = bytes(range(16))
+APPENDED = 1_700_000_000_000_000
+
+
+def name_of(number: int) -> str:
+    """Id of node ``number``."""
+    return uuid(number, space=2)
+
+
+def with_table(state: ClusterState, factor: int, cdc: bool = False) -> ClusterState:
+    """Keyspace ``shop`` and the table ``orders`` (``customer`` text, ``number`` bigint)."""
+    columns = (Column("customer", "text"), Column("number", "bigint"), Column("note", "text"))
+    table = CreateTable(
+        "shop", "orders", uuid(1, space=9), columns, ("customer",), ("number",), CdcOptions(enabled=cdc)
+    )
+    return applied(state, CreateKeyspace("shop", Replication("simple", factor)), table)
+
+
+def begin_join(state: ClusterState, number: int, tokens: tuple[int, ...]) -> tuple[ClusterState, str]:
+    """The state after node ``number``, registered if it was not, asked to join; and the operation's id."""
+    if name_of(number) not in state.nodes:
+        state = applied(state, node(number))
+    state = applied(state, Join(name_of(number), tokens, SEED))
+    return state, f"join-{state.epoch}"
+
+
+def step(state: ClusterState, operation: str, reports: tuple[StreamReport, ...] = ()) -> ClusterState:
+    """One stage on: every node has acknowledged, the generation is there; ``reports`` where they are asked for."""
+    found = state.operations[operation]
+    if found.stage == COMMIT_CDC_GENERATION:
+        state = with_generation(state, found)
+        found = state.operations[operation]
+    to = next_stage(found)
+    assert to is not None
+    witnesses = tuple(Witness(each, state.epoch, state.epoch) for each in sorted(state.nodes))
+    return applied(state, AdvanceOperation(operation, to, witnesses, reports))
+
+
+def joined(state: ClusterState, number: int, tokens: tuple[int, ...]) -> ClusterState:
+    """The state after a whole join, streaming taken for granted."""
+    state, operation = begin_join(state, number, tokens)
+    while state.operations[operation].stage != JOIN_STAGES[-1]:
+        reports = ()
+        if state.operations[operation].stage == WRITE_BOTH_READ_OLD:
+            reports = (StreamReport(name_of(number), operation, 0, "00"),)
+        state = step(state, operation, reports)
+    return state
+
+
+def cluster(*tokens: tuple[int, ...], factor: int = 2, cdc: bool = False) -> ClusterState:
+    """Nodes 1, 2, … with these tokens, all joined, and the table."""
+    state = founded()
+    for number, own in enumerate(tokens, start=1):
+        state = joined(state, number, own)
+    return with_table(state, factor, cdc)
+
+
+def write(key: str | None, number: int, timestamp: int = APPENDED, **changes: object) -> Mutation:
+    """An insert of row (``key``, ``number``)."""
+    made = Mutation(
+        mutation_id=None,
+        cluster_id=None,
+        keyspace="shop",
+        table="orders",
+        timestamp=timestamp,
+        ttl=None,
+        operation="INSERT",
+        partition_key=(None if key is None else key.encode(),),
+        clustering_key=(number.to_bytes(8, "big", signed=True),),
+        cells=(Cell("note", b"x" * (number % 7)),),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def replicas(state: ClusterState, key: str) -> set[str]:
+    """The write replicas of a key of the table, straight from the placement."""
+    (placement,) = state.placements.values()
+    return set(nodes_of(group_at(placement, token_of(key.encode())).write))
