@@ -4,7 +4,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
 
-.PHONY: help setup demo test lint lock clean
+.PHONY: help setup demo test lint docs lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -29,6 +29,10 @@ lint: setup ## Check style, types and the import contract
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+docs: setup ## Make the pages of docs/reference from the code
+	.venv/bin/python -m ringlog.cli.reference docs/reference
+	.venv/bin/python -m ringlog_schemas.docs > docs/reference/schemas.md
 
 lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 	$(UV) pip compile pyproject.toml --all-extras --group build --universal --python-version 3.11 \

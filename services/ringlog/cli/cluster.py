@@ -118,9 +118,9 @@ def _print_status(state: ClusterState) -> None:
     if generation is not None:
         streams = sum(len(r.streams) for r in generation.ranges)
         out.print(f"CDC generation {generation.id} ({generation.status}), {streams} streams")
-    table = Table("node", "state", "tokens", "address", "datacenter", "rack", "id", box=None, padding=(0, 2))
+    table = Table("node", "state", "tokens", "address", "datacenter", "rack", box=None, padding=(0, 2))
     for node in sorted(state.nodes.values(), key=lambda n: n.name):
-        table.add_row(node.name, node.state, str(len(node.tokens)), node.address, node.datacenter, node.rack, node.id)
+        table.add_row(node.name, node.state, str(len(node.tokens)), node.address, node.datacenter, node.rack)
     out.print(table)
 
 

@@ -7,6 +7,7 @@ folder, so that the next command needs no options. A command that finds none of 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated, NoReturn
 
 import typer
@@ -17,7 +18,10 @@ from ringlog.runtime.context import Context, recall
 from ringlog.runtime.settings import Settings
 from ringlog.stack.commands import Stack
 
-out = Console(highlight=False, soft_wrap=True)
+WIDE = 240
+"""Columns where nobody looks at the width: in a pipe or a file a table must not lose what it says."""
+
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Bootstrap = Annotated[
