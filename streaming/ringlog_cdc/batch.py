@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from ringlog.kernel.state import ClusterState, Generation, in_order
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import ChainBroken, StopRequested
-from ringlog_cdc.plan import PlanEntry, next_ranges, route_entry, used_by
+from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, route_entry, used_by
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
 from ringlog_cdc.routing import TableFacts, routing_table
-from ringlog_cdc.rows import decode, facts, records, routed, routing_function, within
+from ringlog_cdc.rows import decode, facts, greatest_use, records, routed, routing_function, within
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
 from ringlog_cdc.writer import Writer
@@ -45,7 +46,22 @@ PRODUCER_OPTIONS = {
     "kafka.max.request.size": str(4 * 1024 * 1024),
 }
 
-Router = tuple[Broadcast[Any], Callable[..., Column]]
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A batch in hand. ``ends``: where it ends; ``uses``: leeway to the greatest time that routing it would use."""
+
+    decoded: DataFrame
+    batch: int
+    ends: dict[int, int]
+    figures: BatchFigures
+    uses: dict[int, int]
+
+    def greatest_use(self, leeway: int) -> int:
+        """The greatest time that routing all rows would use; one pass over them for each leeway asked for."""
+        if leeway not in self.uses:
+            self.uses[leeway] = greatest_use(self.decoded, leeway)
+        return self.uses[leeway]
 
 
 class BatchRunner:
@@ -60,6 +76,7 @@ class BatchRunner:
         store: PlanStore,
         progress: Progress,
         partitions: int,
+        starts: Mapping[int, int],
     ) -> None:
         self.idle = threading.Event()
         self.idle.set()
@@ -73,7 +90,8 @@ class BatchRunner:
         self._store = store
         self._progress = progress
         self._partitions = partitions
-        self._routers: dict[tuple[str, tuple[str, ...]], Router] = {}
+        self._starts = dict(starts)
+        self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Carry out a batch. Any exception ends the query; ``failure`` keeps it."""
@@ -98,10 +116,12 @@ class BatchRunner:
         try:
             for entry in parts:
                 self._carry_out(decoded, entry, ends, figures)
-            while not parts or not parts[-1].last:
-                entry = self._plan(decoded, batch, len(parts), ends, figures)
-                self._carry_out(decoded, entry, ends, figures)
-                parts = (*parts, entry)
+            if not parts or not parts[-1].last:
+                work = Work(decoded, batch, ends, figures, {})
+                while not parts or not parts[-1].last:
+                    entry = self._plan(work, len(parts))
+                    self._carry_out(decoded, entry, ends, figures)
+                    parts = (*parts, entry)
         finally:
             decoded.unpersist()
             self._writer.note_need(held=False)
@@ -110,19 +130,21 @@ class BatchRunner:
 
     # ---------------------------------------------------------------------------------------------- plans
 
-    def _plan(
-        self, decoded: DataFrame, batch: int, part: int, ends: dict[int, int], figures: BatchFigures
-    ) -> PlanEntry:
+    def _plan(self, work: Work, part: int) -> PlanEntry:
         """Make and store the next part of a batch; waits while no row may be routed."""
         since: float | None = None
         while True:
             state = self._replica.read_barrier(BARRIER_S)
             horizon = self._writer.horizon(state)
             self._writer.note_need(held=since is not None)
-            positions = dict(self._store.head.positions)
-            found = facts(decoded, positions, horizon, setting(state, "cdc_leeway_us"))
-            ranges, complete = next_ranges(found, positions, ends)
-            used = used_by(found, horizon)
+            positions = self._positions(work)
+            found: list[PartitionFacts] = []
+            leeway = setting(state, "cdc_leeway_us")
+            greatest = work.greatest_use(leeway)
+            if greatest >= horizon:
+                found = facts(work.decoded, positions, horizon, leeway)
+            ranges, complete = next_ranges(found, positions, work.ends)
+            used = used_by(found, horizon) if found else greatest
             if ranges or complete:
                 context = self._store.put_context(self._context(state))
                 with self._writer.lock:
@@ -130,7 +152,7 @@ class BatchRunner:
                     if not ranges or self._writer.horizon(self._replica.state) > used:
                         entry = route_entry(
                             self._store.head,
-                            batch=batch,
+                            batch=work.batch,
                             part=part,
                             last=complete,
                             ranges=ranges,
@@ -139,12 +161,17 @@ class BatchRunner:
                             horizon=horizon,
                             used=used if ranges else 0,
                             incarnation=self._writer.incarnation,
-                            empty=ends,
+                            starts=positions,
                         )
                         self._store.append(entry)
-                        figures.held_ms += 0 if since is None else round((time.monotonic() - since) * 1000)
+                        work.figures.held_ms += 0 if since is None else round((time.monotonic() - since) * 1000)
                         return entry
-            since = self._hold(batch, part, state, horizon, since)
+            since = self._hold(work.batch, part, state, horizon, since)
+
+    def _positions(self, work: Work) -> dict[int, int]:
+        """Where the next part begins, for every partition of the batch."""
+        positions = {partition: self._starts.get(partition, 0) for partition in work.ends}
+        return positions | dict(self._store.head.positions)
 
     def _hold(self, batch: int, part: int, state: ClusterState, horizon: int, since: float | None) -> float:
         """Wait until the horizon is another one; say for what, since when, and how it ends."""
@@ -205,20 +232,20 @@ class BatchRunner:
             figures.repeated += planned
             return
         if entry.ranges:
-            self._write(decoded.where(within(entry.ranges)), entry, figures)
+            whole = entry.part == 0 and entry.last
+            self._write(decoded if whole else decoded.where(within(entry.ranges)), entry, figures)
         with self._writer.lock:
             self._store.mark_done(entry)
 
     def _write(self, rows: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
         context = self._store.context(entry.context)
-        function = self._router(entry, context)
+        function = routing_function(self._table(entry, context), entry.epoch)
         cluster_id = bytes.fromhex(context["cluster_id"].replace("-", ""))
         outgoing = records(
             routed(rows, function, cluster_id),
             cluster=self._settings.cluster,
             source_topic=context["source_topic"],
             incarnation=entry.incarnation,
-            epoch=entry.epoch,
             row_bytes_max=context["row_bytes_max"],
         )
         timestamps = [timestamp for _, timestamp in context["generations"]]
@@ -237,10 +264,10 @@ class BatchRunner:
         )
         _add(figures, counts.get, timestamps)
 
-    def _router(self, entry: PlanEntry, context: dict[str, Any]) -> Callable[..., Column]:
-        """The Arrow function of a context; its table is broadcast once and kept for the batches that share it."""
+    def _table(self, entry: PlanEntry, context: dict[str, Any]) -> Broadcast[Any]:
+        """The routing table of a context: broadcast once and kept for the batches that share it."""
         key = (entry.context, entry.closed)
-        if key not in self._routers:
+        if key not in self._tables:
             known = {generation.id: generation for generation in self._replica.state.generations}
             table = routing_table(
                 context["source_topic"],
@@ -250,12 +277,10 @@ class BatchRunner:
                 context["leeway_us"],
                 context["partitions"],
             )
-            broadcast = self._session.sparkContext.broadcast(table)
-            self._routers[key] = (broadcast, routing_function(broadcast))
-            while len(self._routers) > TABLES_KEPT:
-                old, _ = self._routers.pop(next(iter(self._routers)))
-                old.unpersist()
-        return self._routers[key][1]
+            self._tables[key] = self._session.sparkContext.broadcast(table)
+            while len(self._tables) > TABLES_KEPT:
+                self._tables.pop(next(iter(self._tables))).unpersist()
+        return self._tables[key]
 
 
 def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:

@@ -61,6 +61,7 @@ class CdcJob:
             self.progress = Progress(settings.checkpoint / "progress.jsonl")
             self._open(self.progress.close)
             partitions = offsets.partitions(settings.sink_topic)
+            starts = offsets.begins(settings.source_topic)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
                 client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
@@ -69,7 +70,7 @@ class CdcJob:
             self._open(self.writer.stop)
             self.writer.start()
             self.runner = BatchRunner(
-                self._session, settings, client.replica, self.writer, store, self.progress, partitions
+                self._session, settings, client.replica, self.writer, store, self.progress, partitions, starts
             )
             self._store, self._ends = store, Offsets(settings.bootstrap_servers)
             self._open(self._ends.close)

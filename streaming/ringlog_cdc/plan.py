@@ -133,15 +133,15 @@ def route_entry(
     horizon: int,
     used: int,
     incarnation: str,
-    empty: Mapping[int, int] | None = None,
+    starts: Mapping[int, int] | None = None,
 ) -> PlanEntry:
     """The chain's next plan part.
 
-    ``used`` is the greatest of its own rows (0 if it has none); ``empty`` gives a position to partitions that never
-    had a row.
+    ``used`` is the greatest of its own rows (0 if it has none); ``starts`` gives a position to partitions that
+    have none yet.
     """
     ordered = tuple(sorted(ranges, key=lambda item: item.partition))
-    positions = dict(empty or {}) | dict(before.positions) | {item.partition: item.end for item in ordered}
+    positions = dict(starts or {}) | dict(before.positions) | {item.partition: item.end for item in ordered}
     entry = PlanEntry(
         sequence=before.sequence + 1,
         kind="route",
@@ -188,14 +188,13 @@ def close_entry(
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What a pass over the rows of one source partition found, of those from ``start`` on.
+    """What a pass over the rows of one source partition found, from the position of the plans on.
 
-    ``first`` is the offset of the first row, ``held`` that of the first one that may not be routed yet, or None;
-    ``used`` is the greatest timestamp or append time of the rows that may be routed.
+    ``held`` is the offset of the first one that may not be routed yet, or None; ``used`` is the greatest timestamp or
+    append time of the rows that may be routed.
     """
 
     partition: int
-    first: int
     held: int | None
     used: int
 
@@ -213,20 +212,16 @@ def next_ranges(
 ) -> tuple[tuple[OffsetRange, ...], bool]:
     """(ranges of the next part, whether they complete the batch).
 
-    ``positions``: where the plans before it end; ``ends``: where the batch ends. A partition without rows goes to its
-    end: what lies between are control records.
+    ``positions``: where the plans before it end, of every partition; ``ends``: where the batch ends. Offsets without a
+    row are control records; a part takes them along.
     """
-    found = {item.partition: item for item in facts}
+    held = {item.partition: item.held for item in facts if item.held is not None}
     ranges = []
-    complete = True
     for partition, end in sorted(ends.items()):
-        fact = found.get(partition)
-        start = positions.get(partition, fact.first if fact else end)
-        stop = end if fact is None or fact.held is None else fact.held
+        start, stop = positions[partition], held.get(partition, end)
         if stop > start:
             ranges.append(OffsetRange(partition, start, stop))
-        complete = complete and stop >= end
-    return tuple(ranges), complete
+    return tuple(ranges), not held
 
 
 def used_by(facts: Sequence[PartitionFacts], horizon: int) -> int:

@@ -9,7 +9,7 @@ its 8 big-endian bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -33,7 +33,7 @@ COMPONENT_BYTES_MAX = 65_535
 
 VERDICT_TYPE = (
     "verdict int, generation bigint, cdc_partition int, "
-    "stream_high bigint, stream_low bigint, time_high bigint, time_low bigint"
+    "stream_high bigint, stream_low bigint, time_high bigint, time_low bigint, epoch bigint"
 )
 
 
@@ -60,27 +60,39 @@ def decode(records: DataFrame) -> DataFrame:
 # ------------------------------------------------------------------------------------------------------ facts
 
 
-def facts(decoded: DataFrame, positions: dict[int, int], horizon: int, leeway: int) -> list[PartitionFacts]:
-    """What a plan must know of the rows from ``positions`` on, by source partition: one pass."""
+def _uses(leeway: int) -> Column:
+    """The greatest time that routing a row would use: its append time, and its timestamp if that is in the window."""
     timestamp = F.coalesce("m.timestamp", F.lit(0))
     in_window = timestamp <= F.col("appended") + F.lit(leeway)
-    held = (F.col("appended") >= F.lit(horizon)) | (in_window & (timestamp >= F.lit(horizon)))
-    uses = F.greatest("appended", F.when(in_window, timestamp).otherwise(F.lit(0)))
+    return F.greatest("appended", F.when(in_window, timestamp).otherwise(F.lit(0)))
+
+
+def greatest_use(decoded: DataFrame, leeway: int) -> int:
+    """The greatest time that routing all rows would use; 0 without rows. It fills the cache of the batch.
+
+    Nothing in it changes from batch to batch, so Spark compiles it once.
+    """
+    row = decoded.select(_uses(leeway).alias("uses")).agg(F.max("uses").alias("used")).first()
+    return int(row["used"] or 0) if row is not None else 0
+
+
+def facts(decoded: DataFrame, positions: Mapping[int, int], horizon: int, leeway: int) -> list[PartitionFacts]:
+    """What a plan must know of the rows from ``positions`` on, by source partition, where some may be held."""
+    held = F.col("uses") >= F.lit(horizon)
     found = (
         decoded.where(_from(positions))
-        .select("partition", "offset", held.alias("held"), uses.alias("uses"))
+        .select("partition", "offset", _uses(leeway).alias("uses"))
         .groupBy("partition")
         .agg(
-            F.min("offset").alias("first"),
-            F.min(F.when(F.col("held"), F.col("offset"))).alias("held"),
-            F.coalesce(F.max(F.when(~F.col("held"), F.col("uses"))), F.lit(0)).alias("used"),
+            F.min(F.when(held, F.col("offset"))).alias("held"),
+            F.coalesce(F.max(F.when(~held, F.col("uses"))), F.lit(0)).alias("used"),
         )
         .collect()
     )
-    return [PartitionFacts(row["partition"], row["first"], row["held"], row["used"]) for row in found]
+    return [PartitionFacts(row["partition"], row["held"], row["used"]) for row in found]
 
 
-def _from(positions: dict[int, int]) -> Column:
+def _from(positions: Mapping[int, int]) -> Column:
     condition = F.lit(True)
     for partition, offset in sorted(positions.items()):
         condition = condition & ((F.col("partition") != F.lit(partition)) | (F.col("offset") >= F.lit(offset)))
@@ -100,8 +112,11 @@ def within(ranges: Sequence[OffsetRange]) -> Column:
 # ---------------------------------------------------------------------------------------------------- routing
 
 
-def routing_function(table: Any) -> Callable[..., Column]:
-    """The Arrow function of a broadcast ``RoutingTable``; make one a context and use it for all its batches."""
+def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
+    """The Arrow function of a broadcast ``RoutingTable`` for a plan part made at ``epoch``.
+
+    The epoch comes back as a column: as a number in the expressions it would have them compiled anew for each batch.
+    """
 
     def verdicts(
         readable: pd.Series,
@@ -146,6 +161,7 @@ def routing_function(table: Any) -> Callable[..., Column]:
                 "stream_low": found.stream_low,
                 "time_high": found.time_high,
                 "time_low": found.time_low,
+                "epoch": epoch,
             }
         )
 
@@ -201,12 +217,10 @@ def _has_null(array: str) -> Column:
 # ---------------------------------------------------------------------------------------------------- records
 
 
-def records(
-    rows: DataFrame, *, cluster: str, source_topic: str, incarnation: str, epoch: int, row_bytes_max: int
-) -> DataFrame:
+def records(rows: DataFrame, *, cluster: str, source_topic: str, incarnation: str, row_bytes_max: int) -> DataFrame:
     """What goes out: topic, partition, key, value, the source position, and ``reason`` (number of the verdict).
 
-    Rows whose table keeps no CDC log have no topic. ``incarnation`` and ``epoch`` are those of the plan part.
+    Rows whose table keeps no CDC log have no topic. ``incarnation`` is that of the plan part.
     """
     stream = F.concat(F.col("r.stream_high").cast("binary"), F.col("r.stream_low").cast("binary"))
     encoded = rows.select(
@@ -223,7 +237,7 @@ def records(
         F.when(is_row, F.col("r.cdc_partition")).otherwise(F.lit(0)).alias("partition"),
         F.when(is_row, F.col("stream")).otherwise(F.encode(position, "UTF-8")).alias("key"),
         F.when(is_row, F.col("row"))
-        .when(is_letter, _dead_letter(source_topic, incarnation, epoch, row_bytes_max))
+        .when(is_letter, _dead_letter(source_topic, incarnation, row_bytes_max))
         .alias("value"),
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
@@ -266,7 +280,7 @@ def _cdc_row(stream: Column, source_topic: str) -> Column:
     return _single_object(fields, CDC_ROW)
 
 
-def _dead_letter(source_topic: str, incarnation: str, epoch: int, row_bytes_max: int) -> Column:
+def _dead_letter(source_topic: str, incarnation: str, row_bytes_max: int) -> Column:
     code, rule = F.lit(""), F.lit("")
     for number, (_, sentence) in enumerate(REASONS, start=1):
         matches = F.col("reason") == number
@@ -276,12 +290,13 @@ def _dead_letter(source_topic: str, incarnation: str, epoch: int, row_bytes_max:
         F.col("reason") == NUMBERS["unreadable"], F.format_string("%d bytes", F.coalesce(F.length("value"), F.lit(0)))
     ).otherwise(
         F.format_string(
-            f"%s.%s, %s, timestamp %d, appended at %d; epoch {epoch}; rows have at most {row_bytes_max} bytes",
+            f"%s.%s, %s, timestamp %d, appended at %d; epoch %d; rows have at most {row_bytes_max} bytes",
             "m.keyspace",
             "m.table",
             "m.operation",
             "m.timestamp",
             "appended",
+            "r.epoch",
         )
     )
     fields = F.struct(
@@ -294,6 +309,6 @@ def _dead_letter(source_topic: str, incarnation: str, epoch: int, row_bytes_max:
         F.col("key").alias("key"),
         F.col("value").alias("value"),
         F.lit(incarnation).alias("writer"),
-        F.lit(epoch).cast("bigint").alias("epoch"),
+        F.col("r.epoch").alias("epoch"),
     )
     return _single_object(fields, DEAD_LETTER)

@@ -47,6 +47,14 @@ class Offsets:
             ends[partition] = int(self._consumer.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)[1])
         return ends
 
+    def begins(self, topic: str) -> dict[int, int]:
+        """Partition to the offset of its first record. Raises KafkaException."""
+        begins = {}
+        for partition in range(self.partitions(topic)):
+            place = TopicPartition(topic, partition)
+            begins[partition] = int(self._consumer.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)[0])
+        return begins
+
     def passed(self, topic: str, durable: Mapping[int, int], limit: int, clock_is_past: bool) -> bool:
         """True if ``durable`` (partition to offset) covers every record of ``topic`` appended before ``limit``
         (microseconds).

@@ -1,0 +1,164 @@
+"""The plan chain: what may follow what, and where a part must end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.plan import (
+    GENESIS,
+    OffsetRange,
+    PartitionFacts,
+    PlanEntry,
+    check_link,
+    close_entry,
+    decode,
+    digest,
+    encode,
+    is_held,
+    next_ranges,
+    route_entry,
+    used_by,
+)
+
+
+def part_after(
+    before: PlanEntry, *ranges: OffsetRange, used: int = 10, number: int = 0, last: bool = True
+) -> PlanEntry:
+    """A plan part of batch 0."""
+    return route_entry(
+        before,
+        batch=0,
+        part=number,
+        last=last,
+        ranges=ranges,
+        epoch=5,
+        context="c",
+        horizon=100,
+        used=used,
+        incarnation="i",
+        starts={0: 0, 1: 0},
+    )
+
+
+def test_an_entry_is_read_back_as_it_was_stored() -> None:
+    entry = part_after(GENESIS, OffsetRange(1, 0, 7), OffsetRange(0, 0, 3))
+    assert decode(encode(entry)) == entry
+    assert entry.ranges == (OffsetRange(0, 0, 3), OffsetRange(1, 0, 7))
+    assert entry.positions == ((0, 3), (1, 7))
+
+
+def test_ranges_go_on_where_the_positions_before_end() -> None:
+    first = part_after(GENESIS, OffsetRange(0, 0, 3), last=False)
+    second = part_after(first, OffsetRange(0, 3, 9), OffsetRange(1, 0, 2), number=1)
+    assert second.positions == ((0, 9), (1, 2))
+    assert second.previous == digest(first)
+
+
+@pytest.mark.parametrize("start", [2, 4])
+def test_a_range_that_leaves_a_gap_or_overlaps_is_refused(start: int) -> None:
+    first = part_after(GENESIS, OffsetRange(0, 0, 3))
+    with pytest.raises(ChainBroken, match="gap or overlaps"):
+        part_after(first, OffsetRange(0, start, 9))
+
+
+def test_what_is_used_only_grows() -> None:
+    first = part_after(GENESIS, OffsetRange(0, 0, 3), used=50)
+    assert part_after(first, OffsetRange(0, 3, 4), used=20).used == 50
+
+
+def test_closing_is_an_entry_and_is_remembered() -> None:
+    first = part_after(GENESIS, OffsetRange(0, 0, 3))
+    closing = close_entry(first, generations=["g1"], low_watermark=40, epoch=6, incarnation="i")
+    later = part_after(closing, OffsetRange(0, 3, 4))
+    assert (closing.closed, closing.low_watermark, closing.positions) == (("g1",), 40, first.positions)
+    assert (later.closed, later.low_watermark) == (("g1",), 40)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"sequence": 5}, "sequence"),
+        ({"previous": "0" * 64}, "digest"),
+        ({"used": 1}, "went back"),
+        ({"closed": ()}, "open again"),
+        ({"positions": ((0, 2),)}, "positions"),
+    ],
+)
+def test_a_contradiction_in_the_chain_is_found(change: dict[str, object], fault: str) -> None:
+    first = part_after(GENESIS, OffsetRange(0, 0, 3))
+    closing = close_entry(first, generations=["g1"], low_watermark=40, epoch=6, incarnation="i")
+    second = part_after(closing, OffsetRange(0, 3, 4))
+    check_link(closing, second)
+    with pytest.raises(ChainBroken, match=fault):
+        check_link(closing, replace(second, **change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format":2}', b"\xff", b'{"format":1,"sequence":0}'])
+def test_bytes_that_are_no_entry_are_named(data: bytes) -> None:
+    with pytest.raises(ChainBroken):
+        decode(data)
+
+
+# ------------------------------------------------------------------------------------------------ held writes
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "appended", "held"),
+    [
+        (99, 99, False),
+        (100, 99, True),  # not below the horizon
+        (99, 100, True),  # its append time is not below it
+        (104, 99, True),  # ahead, within the leeway
+        (105, 99, False),  # beyond the leeway: refused under every set of generations
+        (0, 99, False),
+    ],
+)
+def test_a_write_waits_unless_both_its_times_lie_below_the_horizon(timestamp: int, appended: int, held: bool) -> None:
+    assert is_held(timestamp, appended, horizon=100, leeway=5) is held
+
+
+def test_a_part_stops_before_the_first_held_write_of_each_partition() -> None:
+    facts = [PartitionFacts(0, 5, 80), PartitionFacts(1, None, 90), PartitionFacts(2, 0, 0)]
+    ranges, complete = next_ranges(facts, {0: 2, 1: 0, 2: 0, 3: 4}, {0: 9, 1: 3, 2: 6, 3: 4})
+    assert ranges == (OffsetRange(0, 2, 5), OffsetRange(1, 0, 3))
+    assert not complete
+    assert used_by(facts, 100) == 99
+
+
+writes = st.tuples(st.integers(0, 3), st.integers(90, 110), st.integers(90, 110))
+
+
+@given(st.lists(writes, max_size=40), st.lists(st.integers(85, 130), min_size=1, max_size=8))
+def test_parts_cover_a_batch_once_and_route_nothing_that_is_held(
+    found: list[tuple[int, int, int]], horizons: list[int]
+) -> None:
+    """Against a plain walk: whatever the horizons in turn, every offset is planned once, and only when it may be."""
+    leeway = 5
+    topic: dict[int, list[tuple[int, int]]] = {partition: [] for partition in range(4)}
+    for partition, timestamp, appended in found:
+        topic[partition].append((timestamp, appended))
+    ends = {partition: len(rows) for partition, rows in topic.items()}
+    positions = dict.fromkeys(topic, 0)
+    planned: list[tuple[int, int]] = []
+    complete = False
+    for horizon in (*horizons, 1_000):
+        facts = []
+        for partition, rows in topic.items():
+            rest = range(positions[partition], len(rows))
+            held = next((offset for offset in rest if is_held(*rows[offset], horizon, leeway)), None)
+            facts.append(PartitionFacts(partition, held, 0))
+        ranges, complete = next_ranges(facts, positions, ends)
+        for item in ranges:
+            for offset in range(item.start, item.end):
+                assert not is_held(*topic[item.partition][offset], horizon, leeway)
+                planned.append((item.partition, offset))
+            positions[item.partition] = item.end
+        if complete:
+            break
+    assert complete
+    assert sorted(planned) == [(partition, offset) for partition, rows in topic.items() for offset in range(len(rows))]

@@ -1,0 +1,141 @@
+"""The chain on disk: created if absent, whole or not at all, read back by the next driver."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
+from ringlog_cdc.plan import GENESIS, OffsetRange, PlanEntry, close_entry, route_entry
+from ringlog_cdc.plan_store import PlanStore, claim_checkpoint, create_if_absent
+
+
+def part(before: PlanEntry, batch: int, end: int) -> PlanEntry:
+    """A part that takes partition 0 up to ``end``."""
+    start = dict(before.positions).get(0, 0)
+    return route_entry(
+        before,
+        batch=batch,
+        part=0,
+        last=True,
+        ranges=[OffsetRange(0, start, end)],
+        epoch=1,
+        context="c",
+        horizon=9,
+        used=end,
+        incarnation="i",
+    )
+
+
+def test_a_chain_is_read_back(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path)
+    assert store.head is GENESIS
+    store.append(part(store.head, 0, 3))
+    store.append(close_entry(store.head, generations=["g"], low_watermark=2, epoch=1, incarnation="i"))
+    store.append(part(store.head, 1, 5))
+    again = PlanStore(tmp_path)
+    assert again.head == store.head
+    assert again.parts(1) == (store.head,)
+    assert again.parts(2) == ()
+
+
+def test_the_place_of_an_entry_is_taken_once(tmp_path: Path) -> None:
+    mine, other = PlanStore(tmp_path), PlanStore(tmp_path)
+    first = part(GENESIS, 0, 3)
+    mine.append(first)
+    with pytest.raises(ChainMoved):
+        other.append(part(GENESIS, 0, 4))
+    assert PlanStore(tmp_path).head == first
+
+
+def test_of_many_who_create_a_file_one_wins(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    won: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        barrier.wait()
+        if create_if_absent(path, str(number).encode()):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert path.read_text() == str(won[0])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_durable_positions_stop_before_the_first_part_that_is_not_done(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path)
+    first = part(store.head, 0, 3)
+    store.append(first)
+    assert store.durable_positions() == {}
+    store.mark_done(first)
+    store.append(part(store.head, 1, 5))
+    assert store.durable_positions() == {0: 3}
+    assert PlanStore(tmp_path).durable_positions() == {0: 3}
+    store.mark_done(store.head)
+    assert store.durable_positions() == {0: 5}
+
+
+def test_old_entries_are_dropped_and_the_chain_still_loads(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path, kept=3)
+    for batch in range(10):
+        store.append(part(store.head, batch, batch + 1))
+        store.mark_done(store.head)
+    again = PlanStore(tmp_path, kept=3)
+    assert again.head == store.head
+    assert again.durable_positions() == {0: 10}
+    assert len(list((tmp_path / "plans").glob("*.json"))) == 3
+    assert len(list((tmp_path / "plans").glob("*.done"))) == 3
+
+
+def test_a_changed_entry_breaks_the_chain(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path)
+    store.append(part(store.head, 0, 3))
+    store.append(part(store.head, 1, 5))
+    path = tmp_path / "plans" / "000000000000.json"
+    path.write_bytes(path.read_bytes().replace(b'"used":3', b'"used":2'))
+    with pytest.raises(ChainBroken, match="digest"):
+        PlanStore(tmp_path)
+
+
+def test_a_missing_entry_breaks_the_chain(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path)
+    for batch in range(3):
+        store.append(part(store.head, batch, batch + 1))
+    (tmp_path / "plans" / "000000000001.json").unlink()
+    with pytest.raises(ChainBroken, match="sequence"):
+        PlanStore(tmp_path)
+
+
+def test_contexts_go_by_their_digest(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path)
+    name = store.put_context({"b": 1, "a": [2]})
+    assert store.put_context({"a": [2], "b": 1}) == name
+    assert PlanStore(tmp_path).context(name) == {"a": [2], "b": 1}
+    (tmp_path / "plans" / "contexts" / f"{name}.json").write_text("{}")
+    with pytest.raises(ChainBroken, match="changed"):
+        store.context(name)
+    with pytest.raises(ChainBroken, match="missing"):
+        store.context("0" * 64)
+
+
+def test_a_checkpoint_belongs_to_one_cluster_and_writer(tmp_path: Path) -> None:
+    claim_checkpoint(tmp_path, "c1", "spark", registered=False)
+    claim_checkpoint(tmp_path, "c1", "spark", registered=True)
+    for cluster, writer in (("c2", "spark"), ("c1", "other")):
+        with pytest.raises(CdcError) as caught:
+            claim_checkpoint(tmp_path, cluster, writer, registered=True)
+        assert caught.value.code == "checkpoint_of_another"
+
+
+def test_an_empty_checkpoint_of_a_writer_that_worked_before_is_a_lost_one(tmp_path: Path) -> None:
+    with pytest.raises(CdcError) as caught:
+        claim_checkpoint(tmp_path, "c1", "spark", registered=True)
+    assert caught.value.code == "checkpoint_lost"

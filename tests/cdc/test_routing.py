@@ -1,0 +1,222 @@
+"""Vectorised routing against the scalar definitions of the kernel and of the wire, for random clusters and rows."""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.generations.acceptance import Refused, accept
+from ringlog.kernel.generations.lookup import stream_of
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.state import Generation
+from ringlog.wire.partitions import cdc_partition
+from ringlog_cdc.cdc_time import high_halves, topic_number
+from ringlog_cdc.routing import Routed, RoutingTable, Rows, TableFacts, crc32_rows, route, routing_table
+from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, REASONS, ROUTED, SKIPPED
+from tests.kernel.generations.clusters import described
+
+TOPIC = "shop.mutations"
+PARTITIONS = 8
+LEEWAY = 5
+TABLES = {"s.one": TableFacts(1, 1, True), "s.two": TableFacts(2, 0, True), "s.quiet": TableFacts(1, 0, False)}
+
+
+@dataclass(frozen=True)
+class Write:
+    """A mutation as one record: the scalar form of a row of ``Rows``."""
+
+    readable: bool
+    foreign: bool
+    table: str
+    operation: int
+    timestamp: int
+    appended: int
+    key: tuple[bytes | None, ...]
+    clustering: int
+    bad_component: bool
+    identity: bytes
+    partition: int
+    offset: int
+
+
+times = st.integers(0, 60)
+keys = st.lists(st.none() | st.binary(max_size=40), max_size=3).map(tuple)
+writes = st.builds(
+    Write,
+    readable=st.sampled_from([True, True, True, False]),
+    foreign=st.sampled_from([False, False, False, True]),
+    table=st.sampled_from([*TABLES, "s.one", "s.one", "s.other", ""]),
+    operation=st.sampled_from([*OPERATION_CODES.values(), NO_OPERATION]),
+    timestamp=times,
+    appended=times,
+    key=keys | st.tuples(st.binary(max_size=40)) | st.tuples(st.binary(max_size=20), st.binary(max_size=20)),
+    clustering=st.integers(0, 2),
+    bad_component=st.sampled_from([False, False, True]),
+    identity=st.just(b"") | st.binary(min_size=16, max_size=16),
+    partition=st.integers(0, 3),
+    offset=st.integers(0, 2**40),
+)
+
+
+def columns(rows: list[Write]) -> Rows:
+    """The rows as Spark hands them over."""
+
+    def composed(key: tuple[bytes | None, ...]) -> bytes:
+        return b"" if not key or None in key else compose([part or b"" for part in key])
+
+    return Rows(
+        readable=np.array([row.readable for row in rows], dtype=bool),
+        foreign=np.array([row.foreign for row in rows], dtype=bool),
+        names=pa.array([row.table for row in rows], type=pa.string()),
+        operations=np.array([row.operation for row in rows], dtype=np.int32),
+        timestamps=np.array([row.timestamp for row in rows], dtype=np.int64),
+        appended=np.array([row.appended for row in rows], dtype=np.int64),
+        keys=pa.array([composed(row.key) for row in rows], type=pa.large_binary()),
+        key_sizes=np.array([len(row.key) for row in rows], dtype=np.int32),
+        missing_key=np.array([None in row.key for row in rows], dtype=bool),
+        clustering_sizes=np.array([row.clustering for row in rows], dtype=np.int32),
+        bad_component=np.array([row.bad_component for row in rows], dtype=bool),
+        identities=pa.array([row.identity for row in rows], type=pa.large_binary()),
+        partitions=np.array([row.partition for row in rows], dtype=np.int32),
+        offsets=np.array([row.offset for row in rows], dtype=np.int64),
+    )
+
+
+def expected(generations: list[Generation], closed: set[str], row: Write) -> str | Generation | None:
+    """The scalar oracle: a reason, the generation that the row goes to, or None for a table without CDC."""
+    if not row.readable:
+        return "unreadable"
+    if row.foreign:
+        return "foreign_cluster"
+    table = TABLES.get(row.table)
+    if table is None:
+        return "unknown_table"
+    if not table.cdc:
+        return None
+    if row.operation == NO_OPERATION:
+        return "unknown_operation"
+    if not row.key or None in row.key:
+        return "null_partition_key"
+    clustering = 0 if row.operation == OPERATION_CODES["PARTITION_DELETE"] else table.clustering_key
+    if len(row.key) != table.partition_key or row.clustering != clustering or row.bad_component:
+        return "bad_key"
+    verdict = accept(row.timestamp, row.appended, [generation.timestamp for generation in generations], LEEWAY)
+    if isinstance(verdict, Refused):
+        return verdict.code
+    found = generations[verdict.generation]
+    return "generation_closed" if found.id in closed else found
+
+
+def stream_at(found: Routed, index: int) -> bytes:
+    """The 16 bytes of a stream id from its halves."""
+    return halves(found.stream_high[index], found.stream_low[index])
+
+
+def halves(high: np.int64, low: np.int64) -> bytes:
+    """Two signed halves as 16 bytes."""
+    return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[Generation], set[str], RoutingTable]:
+    """Random generations, some of them closed."""
+    starts = sorted(draw(st.sets(st.integers(1, 50), max_size=3)))
+    generations = [
+        Generation(f"g{start}", start, draw(described()), "committed", 1, None, None, ()) for start in starts
+    ]
+    closed = {f"g{start}" for start in starts[: draw(st.integers(0, len(starts)))]}
+    return generations, closed, routing_table(TOPIC, generations, TABLES, closed, LEEWAY, PARTITIONS)
+
+
+@settings(deadline=None)
+@given(tables(), st.lists(writes, max_size=30))
+def test_routing_equals_the_scalar_definitions(
+    world: tuple[list[Generation], set[str], RoutingTable], rows: list[Write]
+) -> None:
+    generations, closed, table = world
+    found = route(table, columns(rows))
+    assert len(found.verdict) == len(rows)
+    for index, row in enumerate(rows):
+        wanted = expected(generations, closed, row)
+        if wanted is None:
+            assert found.verdict[index] == SKIPPED
+        elif isinstance(wanted, str):
+            assert CODES[int(found.verdict[index])] == wanted
+        else:
+            token = token_of(compose([part or b"" for part in row.key]))
+            stream = stream_of(wanted.ranges, token)
+            assert found.verdict[index] == ROUTED
+            assert found.generation[index] == wanted.timestamp
+            assert stream_at(found, index) == stream
+            assert found.partition[index] == cdc_partition(stream, PARTITIONS)
+
+
+@settings(deadline=None)
+@given(tables(), st.lists(writes, min_size=1, max_size=20), st.data())
+def test_a_row_is_routed_the_same_whatever_lies_around_it(
+    world: tuple[list[Generation], set[str], RoutingTable], rows: list[Write], data: st.DataObject
+) -> None:
+    _, _, table = world
+    index = data.draw(st.integers(0, len(rows) - 1))
+    together, alone = route(table, columns(rows)), route(table, columns([rows[index]]))
+    for name in Routed.__dataclass_fields__:
+        assert getattr(together, name)[index] == getattr(alone, name)[0], name
+
+
+def scalar_low_half(row: Write) -> int:
+    """The definition of the low half of ``cdc$time``, in Python numbers."""
+    mask = 2**64 - 1
+
+    def mix(value: int) -> int:
+        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & mask
+        value = (value ^ value >> 27) * 0x94D049BB133111EB & mask
+        return value ^ value >> 31
+
+    if row.identity:
+        first, second = int.from_bytes(row.identity[:8], "big"), int.from_bytes(row.identity[8:], "big")
+    else:
+        first, second = topic_number(TOPIC) ^ row.partition, row.offset
+    return mix(mix(first) ^ second) & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
+
+
+@settings(deadline=None)
+@given(st.lists(writes, min_size=1, max_size=10))
+def test_time_is_a_version_1_uuid_of_the_timestamp_and_the_rows_identity(rows: list[Write]) -> None:
+    table = routing_table(TOPIC, [], TABLES, (), LEEWAY, PARTITIONS)
+    found = route(table, columns(rows))
+    for index, row in enumerate(rows):
+        made = uuid.UUID(bytes=halves(found.time_high[index], found.time_low[index]))
+        assert made.version == 1
+        assert made.variant == uuid.RFC_4122
+        assert (made.time - 0x01B21DD213814000) / 10 == row.timestamp
+        assert made.int & (2**64 - 1) == scalar_low_half(row)
+
+
+def test_time_of_a_known_timestamp() -> None:
+    high = high_halves(np.array([1_700_000_000_123_456], dtype=np.int64))
+    assert halves(high[0], np.int64(0)).hex()[:16] == "04c29680833b11ee"
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16), max_size=20))
+def test_crc32_is_that_of_zlib(ids: list[bytes]) -> None:
+    rows = np.frombuffer(b"".join(ids), dtype=np.uint8).reshape(-1, 16)
+    assert crc32_rows(rows).tolist() == [zlib.crc32(each) for each in ids]
+
+
+def test_reasons_are_numbered_once() -> None:
+    assert len(NUMBERS) == len(REASONS) == len(CODES)
+    assert sorted(CODES) == list(range(1, len(REASONS) + 1))
+
+
+def test_generations_out_of_order_are_refused() -> None:
+    two = [Generation(name, at, (), "committed", 1, None, None, ()) for name, at in (("b", 2), ("a", 1))]
+    with pytest.raises(AssertionError):
+        routing_table(TOPIC, two, TABLES, (), LEEWAY, PARTITIONS)
