@@ -14,6 +14,7 @@ from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve
 from ringlog.cli.submitting import submit_json
 from ringlog.client.founding import found_cluster
+from ringlog.client.results import AppliedResult, ExpiredResult, WithdrawnResult
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState
 from ringlog.runtime.clock import SystemClock
@@ -140,3 +141,17 @@ def submit(
     submit_json(
         resolve(bootstrap, cluster), given, True, timeout_s=timeout, request_id=request_id, since_epoch=since_epoch
     )
+
+
+def withdraw(
+    request_id: Annotated[str, typer.Argument(help="The request's id, as the error gave it.")],
+    since_epoch: Annotated[int, typer.Argument(help="Its epoch, as the error gave it.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+) -> None:
+    """End a request whose fate is open: after this it is applied, or never will be. Prints which, as JSON."""
+    with connect(resolve(bootstrap, cluster)) as client:
+        ended = client.withdraw(request_id, since_epoch)
+    outcome = {AppliedResult: "applied", WithdrawnResult: "withdrawn", ExpiredResult: "expired"}[type(ended)]
+    epoch = {} if isinstance(ended, ExpiredResult) else {"epoch": ended.epoch}
+    typer.echo(json.dumps({"outcome": outcome, **epoch, "request_id": ended.request_id}))

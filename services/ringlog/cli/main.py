@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cdc": ("ringlog.cli.data", "app"),
     "audit": ("ringlog.cli.data", "audit_command"),
     "submit": ("ringlog.cli.cluster", "submit"),
+    "withdraw": ("ringlog.cli.cluster", "withdraw"),
     "log": ("ringlog.cli.log", "show"),
     "rehearse": ("ringlog.cli.rehearse", "rehearse"),
     "token": ("ringlog.cli.scripts", "token"),
@@ -93,6 +94,8 @@ def main() -> None:
         if not isinstance(code, str):
             raise
         typer.echo(f"{code}: {error}", err=True)
+        if code == "submission_timed_out":
+            typer.echo("from the command line: ringlog withdraw REQUEST_ID EPOCH, with the two above", err=True)
         sys.exit(1)
 
 

@@ -61,6 +61,8 @@ def show_summary(console: Console, figures: Figures, commands: list[tuple[str, s
     table.add_row("whole run", f"{figures.seconds:.0f} s")
     table.add_row("data", figures.data)
     console.print(table)
+    if not commands:
+        return
     console.print("\n[bold]Try next[/bold] (the broker and Redis still run)")
     for command, meaning in commands:
         console.print(f"  {command}", style="cyan", end="")
