@@ -24,8 +24,8 @@ from ringlog.wire.entries import decode_entry
 from ringlog.wire.records import Result, decode_result
 
 T = TypeVar("T")
-DEADLINE_S = 60.0
-LOOK_S = 0.02
+DEADLINE_S = 120.0
+LOOK_S = 0.05
 SESSION_TIMEOUT_S = 2
 
 
@@ -79,7 +79,7 @@ class AgentsWorld:
         self.stack = stack
         self.cluster = cluster
         self._agents: list[AgentProcess] = []
-        self._environment = os.environ | {
+        self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "RINGLOG_BOOTSTRAP_SERVERS": stack.bootstrap_servers,
             "RINGLOG_REDIS_URL": stack.redis_url,
@@ -97,7 +97,7 @@ class AgentsWorld:
 
     def spawn(self, role: str) -> AgentProcess:
         """Start an agent; it stands by while another one of its role works."""
-        agent = AgentProcess(role, self._environment)
+        agent = AgentProcess(role, self.environment)
         self._agents.append(agent)
         return agent
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import Tail
 from ringlog.log.replica import Replica
 from ringlog.log.topics import AGENTS
 from ringlog.wire.errors import WireError
@@ -45,36 +46,51 @@ def view(status: AgentStatus, epoch: int, now_us: int) -> AgentView:
     return AgentView(status.role, status.instance, status.term, status.epoch, status.state, lag, age_s)
 
 
+class StatusReader:
+    """Looks again and again at little cost. For use by one thread, as a context."""
+
+    def __init__(self, bootstrap_servers: str, cluster: str) -> None:
+        self._metadata = KafkaLog(bootstrap_servers, cluster)
+        self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
+        self._replica = Replica(self._metadata)
+        self._tail: Tail | None = None
+        self._last: dict[str, AgentStatus] = {}
+
+    def __enter__(self) -> StatusReader:
+        """Begin to follow the log. Raises TopicMissing, LogUnavailable."""
+        self._replica.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the connections."""
+        if self._tail is not None:
+            self._tail.close()
+        self._replica.stop()
+        self._agents.close()
+        self._metadata.close()
+
+    def read(self) -> tuple[AgentView, ...]:
+        """Every role that was ever heard of, by name. Raises LogUnavailable."""
+        epoch = self._replica.read_barrier().epoch
+        self._listen()
+        now_us = time.time_ns() // 1_000
+        return tuple(view(self._last[role], epoch, now_us) for role in sorted(self._last))
+
+    def _listen(self) -> None:
+        """Take in the newest readable status of each role."""
+        if self._tail is None:
+            self._tail = self._agents.tail(self._agents.begin_offset())
+        end = self._agents.end_offset()
+        while self._tail.position < end:
+            for record in self._tail.poll(POLL_S):
+                try:
+                    status = decode_agent_status(record.data)
+                except WireError:
+                    continue
+                self._last[status.role] = status
+
+
 def read_status(bootstrap_servers: str, cluster: str) -> tuple[AgentView, ...]:
-    """Every role that was ever heard of, by name. Raises TopicMissing, LogUnavailable."""
-    metadata = KafkaLog(bootstrap_servers, cluster)
-    try:
-        with Replica(metadata) as replica:
-            epoch = replica.read_barrier().epoch
-    finally:
-        metadata.close()
-    found = _last_words(bootstrap_servers, cluster)
-    now_us = time.time_ns() // 1_000
-    return tuple(view(found[role], epoch, now_us) for role in sorted(found))
-
-
-def _last_words(bootstrap_servers: str, cluster: str) -> dict[str, AgentStatus]:
-    """The newest readable status of each role."""
-    agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
-    found: dict[str, AgentStatus] = {}
-    try:
-        end = agents.end_offset()
-        tail = agents.tail(agents.begin_offset())
-        try:
-            while tail.position < end:
-                for record in tail.poll(POLL_S):
-                    try:
-                        status = decode_agent_status(record.data)
-                    except WireError:
-                        continue
-                    found[status.role] = status
-        finally:
-            tail.close()
-    finally:
-        agents.close()
-    return found
+    """One look: every role that was ever heard of, by name. Raises TopicMissing, LogUnavailable."""
+    with StatusReader(bootstrap_servers, cluster) as reader:
+        return reader.read()

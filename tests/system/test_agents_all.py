@@ -1,0 +1,129 @@
+"""All four agents under one supervisor: a node joins while one of them is killed, and SIGTERM leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.agents.finish import acks_of
+
+from ringlog.agents.status import StatusReader
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import Command, Join, RegisterNode
+from ringlog.log.producer import AckedProducer
+from ringlog.log.topics import ACKS, topic_name
+from ringlog.stack import StackInfo
+from ringlog.wire.records import encode_node_ack
+
+from .agents_world import DEADLINE_S, AgentsWorld, until
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+ROLES = ("coordinator", "keeper", "publisher", "validator")
+SUPERVISE = """
+import sys
+from ringlog.agents.supervise import supervise
+from ringlog.runtime.settings import Settings
+sys.exit(supervise(Settings(), tuple(sys.argv[1:])))
+"""
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[AgentsWorld]:
+    world = AgentsWorld(stack, cluster_name, tmp_path)
+    yield world
+    world.close()
+
+
+@contextmanager
+def supervised(world: AgentsWorld, *roles: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A supervisor of these roles; stopped at the end if it still runs."""
+    process = subprocess.Popen([sys.executable, "-c", SUPERVISE, *roles], env=world.environment)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def status(world: AgentsWorld) -> Iterator[StatusReader]:
+    with StatusReader(world.stack.bootstrap_servers, world.cluster) as reader:
+        yield reader
+
+
+def all_caught_up(status: StatusReader) -> bool:
+    return tuple(agent.role for agent in status.read() if agent.caught_up) == ROLES
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    """The process ids of the supervisor's children."""
+    tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii")
+    return [int(pid) for pid in tasks.split()]
+
+
+def role_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2].decode()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def apply(world: AgentsWorld, command: Command) -> None:
+    assert isinstance(world.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
+
+
+def test_a_node_joins_although_the_coordinator_is_killed(world: AgentsWorld, status: StatusReader) -> None:
+    with supervised(world, *ROLES) as supervisor:
+        until(lambda: all_caught_up(status), "all agents to be caught up")
+        node = str(uuid.uuid4())
+        apply(world, RegisterNode("n1", node, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1))
+        apply(world, Join(node, (-(2**62), 5, 2**62), bytes(16)))
+        until(lambda: any(op.stage == "prepared" for op in world.state.operations.values()), "the first stage")
+        (coordinator,) = [pid for pid in children(supervisor) if role_of(pid) == "coordinator"]
+        term = world.term("coordinator")
+        os.kill(coordinator, signal.SIGKILL)
+        acknowledge_until_normal(world, node)
+        assert world.term("coordinator") > term
+        until(lambda: all_caught_up(status), "all agents to be caught up again")
+        running = children(supervisor)
+        assert len(running) == len(ROLES)
+        supervisor.terminate()
+        assert supervisor.wait(DEADLINE_S) == 0
+        assert all(is_gone(pid) for pid in running)
+
+
+def acknowledge_until_normal(world: AgentsWorld, node: str) -> None:
+    """Speak for every node, as if it had applied all that there is, until the joining one is normal."""
+    producer = AckedProducer(world.stack.bootstrap_servers)
+    topic = topic_name(world.cluster, ACKS.suffix)
+
+    def joined() -> bool:
+        for name, ack in acks_of(world.state).items():
+            producer.send(topic, encode_node_ack(ack), key=name.encode(), partition=0).result(DEADLINE_S)
+        return world.state.nodes[node].state == "normal"
+
+    until(joined, "the node to be normal")
+    producer.close()
+
+
+def test_agents_end_when_their_supervisor_is_killed(world: AgentsWorld) -> None:
+    with supervised(world, "validator") as supervisor:
+        world.await_term("validator", 1)
+        running = children(supervisor)
+        assert len(running) == 1
+        supervisor.kill()
+        supervisor.wait(DEADLINE_S)
+        until(lambda: all(is_gone(pid) for pid in running), "the agent to end")
