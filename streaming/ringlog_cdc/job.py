@@ -169,9 +169,9 @@ class CdcJob:
             self._opened.pop()()
 
 
-def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None) -> None:
+def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
     """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed."""
-    session = open_session(f"ringlog-cdc-{settings.cluster}", jars, master)
+    session = open_session(f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options)
     job = CdcJob(settings, session)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.stopping.set())

@@ -31,7 +31,9 @@ LOCK_WAIT_S = 30.0
 LOCK_LOOK_S = 0.2
 
 
-def open_session(name: str, jars: Sequence[Path], master: str | None = "local[2]", memory: str = "1g") -> SparkSession:
+def open_session(
+    name: str, jars: Sequence[Path], master: str | None, memory: str = "1g", java_options: str = ""
+) -> SparkSession:
     """A session with the Kafka and Avro connectors; the Python workers run under this interpreter.
 
     ``master`` None: that of ``spark-submit`` or of the Spark configuration.
@@ -41,7 +43,7 @@ def open_session(name: str, jars: Sequence[Path], master: str | None = "local[2]
     builder: Any = (
         SparkSession.builder.appName(name)
         .config("spark.driver.memory", memory)
-        .config("spark.driver.extraJavaOptions", f"{limits} -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", f"{limits} -XX:+UseSerialGC {java_options}")
         .config("spark.executor.extraJavaOptions", limits)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -152,7 +152,7 @@ def test_routing_equals_the_scalar_definitions(
             assert CODES[int(found.verdict[index])] == wanted
         else:
             token = token_of(compose([part or b"" for part in row.key]))
-            stream = stream_of(wanted.ranges, token)
+            stream = stream_of(wanted, token)
             assert found.verdict[index] == ROUTED
             assert found.generation[index] == wanted.timestamp
             assert stream_at(found, index) == stream

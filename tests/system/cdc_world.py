@@ -6,9 +6,10 @@ the time that it names, so that tests need no waiting for clocks.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -78,6 +79,19 @@ def write(key: str | None, number: int, timestamp: int | None = None, **changes:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
+def until(
+    condition: Callable[[], T], what: str, check: Callable[[], None] | None = None, timeout_s: float = 120.0
+) -> T:
+    """The first true answer of ``condition``; ``check`` may raise why there will be none."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if check is not None:
+            check()
+        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
+        threading.Event().wait(0.1)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A record as it lies in a topic."""
@@ -114,14 +128,17 @@ class World:
     def schema(self) -> None:
         """Keyspace ``shop`` with the tables ``orders`` (CDC) and ``quiet`` (no CDC)."""
         self.apply(CreateKeyspace("shop", Replication("simple", 1)))
+        self.table("orders")
+        self.table("quiet", cdc=False)
+
+    def table(self, name: str, cdc: bool = True) -> None:
+        """A table of keyspace ``shop`` with the columns of ``orders``."""
         columns = tuple(
             Column(name, kind)
             for name, kind in (("customer", "text"), ("number", "bigint"), ("amount", "int"), ("note", "text"))
         )
-        for name, enabled in (("orders", True), ("quiet", False)):
-            options = CdcOptions(enabled=enabled)
-            table = CreateTable("shop", name, str(uuid.uuid4()), columns, ("customer",), ("number",), options)
-            self.apply(table)
+        options = CdcOptions(enabled=cdc)
+        self.apply(CreateTable("shop", name, str(uuid.uuid4()), columns, ("customer",), ("number",), options))
 
     def join(self, name: str, tokens: Iterable[int], start: int) -> Generation:
         """A node joins to the end; its generation operates from ``start``."""

@@ -1,49 +1,278 @@
-"""The CDC job on a real broker and a real Spark session: rows, dead letters, held writes."""
+"""The CDC job on a real broker and a real Spark session: rows, dead letters, held writes, replay."""
 
 from __future__ import annotations
 
+import io
+import json
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fastavro
 import pytest
-from tests.system.cdc_world import founded, now_us, write
+from tests.system.cdc_world import World, founded, now_us, until, write
 
+from ringlog.kernel.generations.lookup import stream_of
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.state import Generation
 from ringlog.stack import StackInfo
+from ringlog.wire.partitions import cdc_partition
+from ringlog.wire.records import CdcRow, Cell, encode_mutation
+from ringlog.wire.single_object import header
 from ringlog_cdc.settings import JobSettings
+from ringlog_schemas import current
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.system, pytest.mark.spark]
-
-HOUR_US = 3_600_000_000
-
-
-def run_to_idle(settings: JobSettings, spark: SparkSession) -> None:
-    """Run the job until all mutations are durable."""
     from ringlog_cdc.job import CdcJob
 
-    job = CdcJob(settings, spark).start()
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+HOUR_US = 3_600_000_000
+TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
+MORE_TOKENS = (-2_000_000_000_000_000_000, 3_000_000_000_000_000_000)
+CDC_PARTITIONS = 8
+
+
+def start(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession, **changes: object) -> CdcJob:
+    """A job that runs in this process and appends its promises itself."""
+    from ringlog_cdc.job import CdcJob
+
+    values = {"direct": True, "trigger_seconds": 0.1, "write_tasks": 2} | changes
+    return CdcJob(JobSettings(stack.bootstrap_servers, cluster, checkpoint, **values), spark).start()  # type: ignore[arg-type]
+
+
+def run_to_idle(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession, **changes: object) -> None:
+    """Run the job until all mutations are durable."""
+    job = start(stack, cluster, checkpoint, spark, stop_when_idle=True, **changes)
     try:
         job.wait()
     finally:
         job.stop()
 
 
-def settings_of(stack: StackInfo, cluster: str, checkpoint: Path, **changes: object) -> JobSettings:
-    """Settings for a run that ends by itself."""
-    values = {"stop_when_idle": True, "direct": True, "trigger_seconds": 0.0, "write_tasks": 2} | changes
-    return JobSettings(stack.bootstrap_servers, cluster, checkpoint, **values)  # type: ignore[arg-type]
+def lines(checkpoint: Path, event: str) -> list[dict[str, object]]:
+    """The progress lines of one kind."""
+    path = checkpoint / "progress.jsonl"
+    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in found if line["event"] == event]
 
 
-def test_rows_lie_under_the_stream_of_their_key(
+def identity(row: CdcRow) -> tuple[int, int]:
+    """Where the row's write came from."""
+    return row.source_partition, row.source_offset
+
+
+def check_places(world: World, generations: dict[int, Generation]) -> None:
+    """Every row lies under the stream of its key in its generation, in that stream's partition, in order of its key."""
+    last: dict[tuple[bytes, int], int] = defaultdict(lambda: -1)
+    for item, row in zip(world.read("cdc"), world.rows(), strict=True):
+        wanted = stream_of(generations[row.generation], token_of(row.partition_key[0]))
+        assert (item.key, row.stream_id) == (wanted, wanted)
+        assert item.partition == cdc_partition(wanted, CDC_PARTITIONS)
+        key = (row.partition_key[0], row.generation)
+        assert row.source_offset > last[key]
+        last[key] = row.source_offset
+
+
+def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    began = now_us() - HOUR_US
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        generation = world.join("n1", TOKENS, began)
+        world.schema()
+        world.send(write(f"customer-{number % 37}", number) for number in range(500))
+        number = (9).to_bytes(8, "big")
+        bad = {
+            "foreign_cluster": write("k", 1, cluster_id=str(uuid.uuid4())),
+            "unknown_table": write("k", 1, table="nowhere"),
+            "unknown_operation": write("k", 1, operation="UNKNOWN"),
+            "null_partition_key": write(None, 1),
+            "bad_key": write("k", 1, clustering_key=(number, number)),
+            "timestamp_in_future": write("k", 1, now_us() + 60_000_000),
+            "timestamp_too_old": write("k", 1, began - HOUR_US),
+            "oversized": write("k", 1, cells=(Cell("note", b"x" * 60_000),)),
+        }
+        # Before the first generation there is none, and the rule of old writes does not apply to what never had one.
+        bad["no_generation"] = bad.pop("timestamp_too_old")
+        world.send(bad.values())
+        claims_gigabytes = (
+            header(current()["ringlog.mutations.Mutation"].fingerprint) + b"\x00\x00" + b"\xfe" * 4 + b"\x0f"
+        )
+        unreadable = [None, b"", b"no mutation", b"\xc3\x01" + b"\0" * 30, claims_gigabytes]
+        for value in unreadable:
+            world.send_raw(value)
+        world.send([write("quiet", 1, table="quiet"), write("last", 77)])
+        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
+
+        rows, letters = world.rows(), world.letters()
+        assert len(rows) == 501
+        assert len({identity(row) for row in rows}) == 501
+        check_places(world, {began: generation})
+        assert {row.generation for row in rows} == {began}
+        assert {(row.operation, row.deleted, row.batch_seq_no, row.end_of_batch) for row in rows} == {
+            (2, ("note",), 0, True)
+        }
+        assert all(uuid.UUID(bytes=row.time).time // 10 - 12_219_292_800_000_000 == row.timestamp for row in rows)
+
+        assert Counter(letter.reason for letter in letters) == Counter([*bad, *["unreadable"] * len(unreadable)])
+        originals = {letter.reason: letter.value for letter in letters}
+        for reason, mutation in bad.items():
+            assert originals[reason] == encode_mutation(mutation), reason
+        assert {letter.value for letter in letters if letter.reason == "unreadable"} == set(unreadable)
+        mutations = {(item.partition, item.offset): item for item in world.read("mutations")}
+        for letter in letters:
+            source = mutations[letter.partition, letter.offset]
+            assert (letter.key, letter.value) == (source.key, source.value)
+        assert [line["skipped"] for line in lines(tmp_path, "batch") if line["skipped"]] == [1]
+
+
+def test_a_mutation_of_every_operation_keeps_its_fields(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    began = now_us() - HOUR_US
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, began)
+        world.schema()
+        sent = [
+            write("a", 1, ttl=60),
+            write("a", 1, operation="UPDATE", mutation_id=None),
+            write("a", 1, operation="ROW_DELETE", cells=()),
+            write("a", 1, operation="PARTITION_DELETE", clustering_key=(), cells=()),
+        ]
+        world.send(sent)
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+        rows = world.rows()
+        assert [row.operation for row in rows] == [2, 1, 3, 4]
+        for row, mutation in zip(rows, sent, strict=True):
+            assert row.mutation_id == mutation.mutation_id
+            assert (row.keyspace, row.table, row.timestamp, row.ttl) == (
+                mutation.keyspace,
+                mutation.table,
+                mutation.timestamp,
+                mutation.ttl,
+            )
+            assert (row.partition_key, row.clustering_key) == (mutation.partition_key, mutation.clustering_key)
+            assert row.cells == tuple(cell for cell in mutation.cells if cell.value is not None)
+            assert row.source_topic == f"{cluster_name}.mutations"
+
+
+def test_writes_are_held_while_a_generation_is_prepared_and_go_on_under_the_new_one(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The switch: nothing is routed above the frozen horizon; the generation is committed above it; all goes on."""
+    with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
+        first = world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        job = start(stack, cluster_name, tmp_path, spark)
+        try:
+            count = world.send(write(f"customer-{number % 37}", number) for number in range(200))
+            until(lambda: len(world.read("cdc")) == count, "the first rows", job.writer.check)
+            operation = world.begin_join("n2", MORE_TOKENS)
+            world.prepare_generation()
+            used = max(row.timestamp for row in world.rows())
+            lowered = until(
+                lambda: (found := world.state.writers["spark"].horizon) < now_us() and found,
+                "the horizon to be lowered",
+                job.writer.check,
+            )
+            assert lowered > used
+            world.send(write(f"customer-{number % 37}", number) for number in range(200))
+            until(lambda: lines(tmp_path, "held"), "a held batch", job.writer.check)
+            assert len(world.read("cdc")) == count
+
+            second = world.commit_generation(now_us())
+            world.finish(operation)
+            count += world.send(write(f"customer-{number % 37}", number) for number in range(200)) + 200
+            until(lambda: len(world.read("cdc")) == count, "all rows", job.writer.check)
+            world.send([write("one", 1)])
+            until(
+                lambda: world.state.writers["spark"].low_watermark == second.timestamp,
+                "the low-watermark of the second generation",
+                job.writer.check,
+            )
+        finally:
+            job.stop()
+        check_places(world, {first.timestamp: first, second.timestamp: second})
+        rows = world.rows()
+        assert all((row.timestamp >= second.timestamp) == (row.generation == second.timestamp) for row in rows)
+        assert Counter(row.generation for row in rows)[first.timestamp] >= 200
+        assert Counter(row.generation for row in rows)[second.timestamp] >= 200
+        assert world.letters() == []
+        claimed = {position.partition: position.offset for position in world.state.writers["spark"].positions}
+        for item, row in zip(world.read("cdc"), rows, strict=True):
+            assert row.generation == second.timestamp or item.offset < claimed[item.partition]
+
+
+def forget_last_batch(checkpoint: Path) -> None:
+    """As if the driver had died after the last rows went out, before it noted that."""
+    batch = max(int(path.name) for path in (checkpoint / "spark" / "commits").iterdir() if path.name.isdigit())
+    (checkpoint / "spark" / "commits" / str(batch)).unlink()
+    (checkpoint / "spark" / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+    done = sorted((checkpoint / "plans").glob("*.done"))
+    for path in done:
+        entry = json.loads(path.with_suffix(".json").read_text())
+        if entry["batch"] == batch:
+            path.unlink()
+
+
+def test_a_replayed_batch_writes_the_same_bytes_whatever_happened_since(
     stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", (-5_000_000_000, 0, 7_000_000_000), now_us() - HOUR_US)
+        first = world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()
-        world.send(write(f"customer-{number % 37}", number) for number in range(1_000))
-        run_to_idle(settings_of(stack, cluster_name, tmp_path / "checkpoint"), spark)
-        rows = world.rows()
-        assert len(rows) == 1_000
-        assert world.letters() == []
+        world.send(write(f"customer-{number % 37}", number) for number in range(300))
+        world.send([write("k", 1, table="later")])
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+        rows, letters = world.read("cdc"), world.read("dead-letters")
+        assert (len(rows), len(letters)) == (300, 1)
+
+        horizon = world.state.writers["spark"].horizon
+        second = world.join("n2", MORE_TOKENS, horizon + 1)
+        assert second.timestamp > first.timestamp
+        world.table("later")
+        forget_last_batch(tmp_path)
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+
+        again = world.read("cdc")
+        assert Counter((item.partition, item.key, item.value) for item in again) == Counter(
+            {(item.partition, item.key, item.value): 2 for item in rows}
+        )
+        assert [item.value for item in world.read("dead-letters")] == [letters[0].value] * 2
+        check_replay_order([item.value for item in again], [item.value for item in rows])
+
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+        assert len(world.read("cdc")) == 600
+
+
+def check_replay_order(again: list[bytes], rows: list[bytes]) -> None:
+    """A repetition comes after all that it repeats: the first time each row is seen, the order is the original one."""
+    seen: dict[bytes, None] = dict.fromkeys(again)
+    assert list(seen) == rows
+
+
+def schema_of(full_name: str) -> Callable[[bytes], object]:
+    """A decoder of bodies by plain fastavro, for readers that know nothing of Ringlog."""
+    parsed = fastavro.parse_schema(dict(current()[full_name].json))
+    return lambda data: fastavro.schemaless_reader(io.BytesIO(data[10:]), parsed)
+
+
+def test_rows_are_plain_avro_for_any_reader(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        sent = write("a", 1)
+        world.send([sent])
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+        (item,) = world.read("cdc")
+        found = schema_of("ringlog.cdc.CdcRow")(item.value)
+        assert isinstance(found, dict)
+        assert found["cells"] == [{"column": "amount", "value": b"\0\0\0\7"}]
+        assert found["stream_id"] == item.key
