@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
@@ -10,22 +14,38 @@ from confluent_kafka.admin import (
     ConfigResource,
     ConfigSource,
     NewPartitions,
-    NewTopic,
     ResourceType,
 )
 
 from ringlog.log.errors import TopicMisconfigured, TopicMissing
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.replica import Replica
-from ringlog.log.topics import METADATA, MUTATIONS, TOPICS, admin_client, create_topics, topic_name, verify_topics
+from ringlog.log.topics import (
+    METADATA,
+    MUTATIONS,
+    TOPICS,
+    admin_client,
+    create_topics,
+    describe,
+    topic_name,
+    verify_topics,
+)
 from ringlog.stack import StackInfo
 
 pytestmark = pytest.mark.system
+DEADLINE_S = 30.0
 
 
 @pytest.fixture
 def admin(stack: StackInfo) -> AdminClient:
     return admin_client(stack.bootstrap_servers)
+
+
+def until(heard: Callable[[], bool]) -> None:
+    """Ask the broker until it has heard what the controller already answered."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not heard():
+        assert time.monotonic() < deadline
 
 
 def alter(admin: AdminClient, topic: str, setting: str, value: str) -> None:
@@ -34,7 +54,13 @@ def alter(admin: AdminClient, topic: str, setting: str, value: str) -> None:
     )
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
+
+    def shown() -> str:
+        (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        return str(found.result(DEADLINE_S)[setting].value)
+
+    until(lambda: shown() == value)
 
 
 def test_all_topics_are_made_once_and_as_wanted(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
@@ -75,17 +101,18 @@ def test_a_wrong_setting_is_refused_by_name(
 
 
 def test_more_than_one_partition_is_refused(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
+    topic = topic_name(cluster_name, "metadata")
     create_topics(admin, cluster_name, specs=[METADATA])
-    for future in admin.create_partitions([NewPartitions(topic_name(cluster_name, "metadata"), 2)]).values():
-        future.result(10)
+    for future in admin.create_partitions([NewPartitions(topic, 2)]).values():
+        future.result(DEADLINE_S)
+    until(lambda: describe(admin, [topic])[topic].partitions == 2)
     with pytest.raises(TopicMisconfigured, match=r"partitions is 2, wanted 1 .*under another name"):
         verify_topics(admin, cluster_name, stack.bootstrap_servers, [METADATA])
 
 
 def test_too_few_partitions_can_be_mended(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     topic = topic_name(cluster_name, "mutations")
-    for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
-        future.result(10)
+    create_topics(admin, cluster_name, specs=[replace(MUTATIONS, partitions=1)])
     with pytest.raises(TopicMisconfigured, match=f"--topic {topic} --partitions 4"):
         verify_topics(admin, cluster_name, stack.bootstrap_servers, [MUTATIONS])
 

@@ -13,6 +13,7 @@ committed.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -23,7 +24,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from ringlog.log.errors import LogTruncated, LogUnavailable, TopicMissing
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 from ringlog.log.producer import AckedProducer, Delivered
-from ringlog.log.topics import METADATA, RECORD_BYTES_MAX, TopicSpec, admin_client, describe, topic_name, verify_topics
+from ringlog.log.topics import (
+    LOOK_AGAIN_S,
+    METADATA,
+    RECORD_BYTES_MAX,
+    TopicSpec,
+    admin_client,
+    describe,
+    topic_name,
+    verify_topics,
+)
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
@@ -155,17 +165,22 @@ class KafkaLog:
             if self._asker is None:
                 self._asker = Consumer(reader_config(self._bootstrap, self._isolation))
             asker = self._asker
-        try:
-            found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=timeout_s, cached=False)
-        except KafkaException as error:
-            if error.args[0].code() in _MISSING:
-                raise TopicMissing(self._topic) from error
-            raise LogUnavailable(
-                f"{self._topic}: its end is unknown: {error.args[0].str()}", "is the broker up?"
-            ) from error
-        if found is None:
-            raise LogUnavailable(f"{self._topic}: its end is unknown: no answer in time", "is the broker up?")
-        return int(found[0]), int(found[1])
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = max(deadline - time.monotonic(), LOOK_AGAIN_S)
+            try:
+                found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=left, cached=False)
+                why = "no answer in time"
+            except KafkaException as error:
+                if error.args[0].code() in _MISSING:
+                    raise TopicMissing(self._topic) from error
+                found, why = None, error.args[0].str()
+            if found is not None:
+                return int(found[0]), int(found[1])
+            # A partition's leader may not know yet that it leads: right after it was made, or after a restart.
+            if time.monotonic() + LOOK_AGAIN_S >= deadline:
+                raise LogUnavailable(f"{self._topic}: its end is unknown: {why}", "is the broker up?")
+            time.sleep(LOOK_AGAIN_S)
 
 
 class KafkaTail:
