@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 from rich.console import Console
 
-from ringlog.agents.status import AgentView, read_status
+from ringlog.agents.status import AgentView, StatusReader
 from ringlog.client.acks import AcksReader
 from ringlog.client.client import Client
 from ringlog.client.founding import found_cluster
@@ -39,12 +39,13 @@ from ringlog.wire.draw import SystemDraw, draw_uuid
 CLUSTER = "demo"
 SUBMITTER = "demo"
 FACTOR = 2
+ROLES = ("coordinator", "keeper", "publisher", "validator")
 NODES = ("n1", "n2", "n3")
 JOINER = "n4"
-STEP_S = 120.0
+STEP_S = 300.0
 LOAD_S = 1_800.0
 LOOK_S = 0.1
-BATCHES_PER_LOAD = 25
+BATCHES_PER_LOAD = 16
 
 
 class DemoFailed(Exception):
@@ -109,14 +110,16 @@ class Demo:
         self._command(context, "agents", ["agents"])
         seen: set[str] = set()
 
-        def caught_up() -> bool:
-            for agent in read_status(context.bootstrap, context.cluster):
-                if agent.caught_up and agent.role not in seen:
-                    seen.add(agent.role)
-                    self.screen.say(_agent_line(agent))
-            return len(seen) == 4
+        with StatusReader(context.bootstrap, context.cluster) as status:
 
-        self._until("the agents to catch up", STEP_S, caught_up)
+            def caught_up() -> bool:
+                for agent in status.read():
+                    if agent.caught_up and agent.role not in seen:
+                        seen.add(agent.role)
+                        self.screen.say(_agent_line(agent))
+                return len(seen) == len(ROLES)
+
+            self._until("the agents to catch up", STEP_S, caught_up)
 
     def _nodes(self, context: Context, client: Client) -> None:
         self.screen.step("4. Three nodes register and join, one after the other")
