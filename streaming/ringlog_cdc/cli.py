@@ -12,6 +12,9 @@ from ringlog.log.errors import LogError
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
 
+ROW_BYTES_MAX = 2_000_000
+"""The CDC topic takes records of 2 MiB; key and header of a row need little of it."""
+
 app = typer.Typer(no_args_is_help=True, help="The CDC pipeline on Spark.")
 
 
@@ -28,7 +31,9 @@ def run(
     writer: Annotated[str, typer.Option(help="Name of the CDC writer in the metadata log.")] = "spark",
     max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Mutations in a batch, at most.")] = 50_000,
     trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Least time between two batches.")] = 1.0,
-    row_bytes_max: Annotated[int, typer.Option(min=1, help="Larger CDC rows become dead letters.")] = 1_048_576,
+    row_bytes_max: Annotated[
+        int, typer.Option(min=1, max=ROW_BYTES_MAX, help="Larger CDC rows become dead letters.")
+    ] = 1_048_576,
     write_tasks: Annotated[int, typer.Option(min=1, help="Spark tasks that write a batch.")] = 4,
     master: Annotated[str, typer.Option(help="Spark master; empty: that of spark-submit.")] = "local[2]",
     jars: Annotated[

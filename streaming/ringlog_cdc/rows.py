@@ -12,13 +12,18 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.pandas.functions import pandas_udf
 
+from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import decode_mutation
 from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_cdc.plan import OffsetRange, PartitionFacts
 from ringlog_cdc.routing import RoutingTable, Rows, route
@@ -28,8 +33,9 @@ from ringlog_schemas import by_fingerprint, current
 MUTATION = "ringlog.mutations.Mutation"
 CDC_ROW = "ringlog.cdc.CdcRow"
 DEAD_LETTER = "ringlog.cdc.DeadLetter"
-COMPONENT_BYTES_MAX = 65_535
-"""A component of a composed key carries its length in two bytes."""
+
+NAME_SHOWN = 100
+"""Characters of a name in the detail of a dead letter: a hostile one may be as long as the record."""
 
 VERDICT_TYPE = (
     "verdict int, generation bigint, cdc_partition int, "
@@ -120,6 +126,7 @@ def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
 
     def verdicts(
         readable: pd.Series,
+        doubtful: pd.Series,
         foreign: pd.Series,
         names: pd.Series,
         operations: pd.Series,
@@ -136,7 +143,7 @@ def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
     ) -> pd.DataFrame:
         known: RoutingTable = table.value
         rows = Rows(
-            readable=readable.to_numpy(),
+            readable=readable.to_numpy() & sound(doubtful),
             foreign=foreign.to_numpy(),
             names=pa.array(names, type=pa.string()),
             operations=operations.to_numpy(),
@@ -169,6 +176,21 @@ def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
     return wrapped
 
 
+def sound(doubtful: pd.Series) -> NDArray[np.bool_]:
+    """True where a value is null, or is a mutation by the strict decoder that base nodes use; a loop over the others.
+
+    The JVM's decoder is lenient: it takes bytes that follow the record, and text that is no UTF-8. Only such values
+    come here, so that base and CDC log agree on them.
+    """
+    flags = np.ones(len(doubtful), dtype=bool)
+    for index in np.flatnonzero(doubtful.notna().to_numpy()):
+        try:
+            decode_mutation(bytes(doubtful.iloc[index]))
+        except WireError:
+            flags[index] = False
+    return flags
+
+
 def routed(decoded: DataFrame, function: Callable[..., Column], cluster_id: bytes) -> DataFrame:
     """The decoded rows with ``r``, the answer of ``ringlog_cdc.routing.route``."""
     operation = F.lit(NO_OPERATION)
@@ -185,8 +207,10 @@ def routed(decoded: DataFrame, function: Callable[..., Column], cluster_id: byte
         "*",
         function(
             F.col("m.keyspace").isNotNull(),
+            F.when(F.col("m.keyspace").isNotNull() & _is_doubtful(), F.col("value")),
             F.coalesce(F.col("m.cluster_id") != F.lit(cluster_id), F.lit(False)),
-            F.coalesce(F.concat(F.col("m.keyspace"), F.lit("."), F.col("m.table")), F.lit("")),
+            # A name that is no UTF-8 is no table's, and must not reach Python as text.
+            F.coalesce(F.try_validate_utf8(F.concat(F.col("m.keyspace"), F.lit("."), F.col("m.table"))), F.lit("")),
             operation,
             F.coalesce("m.timestamp", F.lit(0)),
             F.col("appended"),
@@ -200,6 +224,14 @@ def routed(decoded: DataFrame, function: Callable[..., Column], cluster_id: byte
             F.col("offset"),
         ).alias("r"),
     )
+
+
+def _is_doubtful() -> Column:
+    """True if what the JVM read gives other bytes again, or holds text that is no UTF-8 (it passes that on)."""
+    differs = F.col("value") != _single_object(F.col("m"), MUTATION)
+    names = F.is_valid_utf8("m.keyspace") & F.is_valid_utf8("m.table")
+    columns = F.forall("m.cells", lambda cell: F.is_valid_utf8(cell["column"]))
+    return differs | ~names | ~columns
 
 
 def _size(array: str) -> Column:
@@ -291,8 +323,8 @@ def _dead_letter(source_topic: str, incarnation: str, row_bytes_max: int) -> Col
     ).otherwise(
         F.format_string(
             f"%s.%s, %s, timestamp %d, appended at %d; epoch %d; rows have at most {row_bytes_max} bytes",
-            "m.keyspace",
-            "m.table",
+            F.substring("m.keyspace", 1, NAME_SHOWN),
+            F.substring("m.table", 1, NAME_SHOWN),
             "m.operation",
             "m.timestamp",
             "appended",

@@ -21,6 +21,7 @@ from ringlog.stack import StackInfo
 from ringlog.wire.partitions import cdc_partition
 from ringlog.wire.records import CdcRow, Cell, encode_mutation
 from ringlog.wire.single_object import header
+from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
 from ringlog_schemas import current
 
@@ -103,7 +104,19 @@ def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
         claims_gigabytes = (
             header(current()["ringlog.mutations.Mutation"].fingerprint) + b"\x00\x00" + b"\xfe" * 4 + b"\x0f"
         )
-        unreadable = [None, b"", b"no mutation", b"\xc3\x01" + b"\0" * 30, claims_gigabytes]
+        good = encode_mutation(write("k", 1))
+        unreadable = [
+            None,
+            b"",
+            b"no mutation",
+            b"\xc3\x01" + b"\0" * 30,
+            claims_gigabytes,
+            good + b"!",
+            good[:-1],
+            good.replace(b"amount", b"amo\xffnt"),
+            good.replace(b"amount", b"a\xed\xa0\x80nt"),
+            good.replace(b"orders", b"order\xff"),
+        ]
         for value in unreadable:
             world.send_raw(value)
         world.send([write("quiet", 1, table="quiet"), write("last", 77)])
@@ -172,6 +185,7 @@ def test_writes_are_held_while_a_generation_is_prepared_and_go_on_under_the_new_
         try:
             count = world.send(write(f"customer-{number % 37}", number) for number in range(200))
             until(lambda: len(world.read("cdc")) == count, "the first rows", job.writer.check)
+            check_checkpoint_rules(stack, cluster_name, tmp_path, spark)
             operation = world.begin_join("n2", MORE_TOKENS)
             world.prepare_generation()
             used = max(row.timestamp for row in world.rows())
@@ -206,6 +220,18 @@ def test_writes_are_held_while_a_generation_is_prepared_and_go_on_under_the_new_
         claimed = {position.partition: position.offset for position in world.state.writers["spark"].positions}
         for item, row in zip(world.read("cdc"), rows, strict=True):
             assert row.generation == second.timestamp or item.offset < claimed[item.partition]
+
+
+def check_checkpoint_rules(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession) -> None:
+    """While a job runs: no second one on its checkpoint, nor one of its name on another."""
+    from ringlog_cdc.job import CdcJob
+
+    for folder, code in ((checkpoint, "checkpoint_in_use"), (checkpoint / "other", "checkpoint_lost")):
+        job = CdcJob(JobSettings(stack.bootstrap_servers, cluster, folder, direct=True), spark)
+        job.stopping.set()  # it does not wait for the lock
+        with pytest.raises(CdcError) as caught:
+            job.start()
+        assert caught.value.code == code
 
 
 def forget_last_batch(checkpoint: Path) -> None:

@@ -1,0 +1,94 @@
+"""The driver of the CDC job dies in the middle of a batch, and is asked to stop in the middle of one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.system.cdc_world import World, founded, now_us, until, write
+
+from ringlog.stack import StackInfo
+from ringlog.stack.artifacts import jars
+from ringlog.wire.records import decode_cdc_row
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+HOUR_US = 3_600_000_000
+BATCH = 500
+
+
+@contextmanager
+def driver(world: World, checkpoint: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The job as its own process."""
+    command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", world.bootstrap, "--cluster", world.cluster]
+    command += ["--checkpoint", str(checkpoint), "--jars", ",".join(str(jar) for jar in jars("spark")), "--direct"]
+    command += ["--max-offsets-per-trigger", str(BATCH), "--trigger-seconds", "0", "--write-tasks", "2"]
+    command += ["--java-options", "-XX:TieredStopAtLevel=1", *options]
+    paths = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
+    checkpoint.mkdir(exist_ok=True)
+    with (checkpoint / "output").open("ab") as output:
+        process = subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def alive(process: subprocess.Popen[bytes], checkpoint: Path) -> None:
+    """Raise with what the driver said if it is gone."""
+    assert process.poll() is None, (checkpoint / "output").read_text()[-3000:]
+
+
+def in_hand(checkpoint: Path) -> str:
+    """The plan that is stored and not carried out yet, from the third on; empty if there is none now."""
+    plans = {path.stem for path in (checkpoint / "plans").glob("*.json")}
+    done = {path.stem for path in (checkpoint / "plans").glob("*.done")}
+    open_ones = sorted(plans - done)
+    return open_ones[0] if open_ones and int(open_ones[0]) >= 2 else ""
+
+
+def test_a_driver_killed_in_the_middle_of_a_batch_leaves_no_hole_and_one_asked_to_stop_nothing_to_repeat(
+    stack: StackInfo, cluster_name: str, tmp_path: Path
+) -> None:
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), now_us() - HOUR_US)
+        world.schema()
+        world.send(write(f"customer-{number % 97}", number) for number in range(5_000))
+        with driver(world, tmp_path) as process:
+            until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
+            process.send_signal(signal.SIGKILL)
+        killed_in = in_hand(tmp_path)
+        with driver(world, tmp_path) as process:
+            until(lambda: in_hand(tmp_path) > killed_in, "another batch in hand", lambda: alive(process, tmp_path))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0, (tmp_path / "output").read_text()[-3000:]
+        assert in_hand(tmp_path) == ""
+        before = len(world.read("cdc"))
+        world.send(write(f"customer-{number % 97}", number) for number in range(5_000, 6_000))
+        with driver(world, tmp_path, "--stop-when-idle") as process:
+            assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
+
+        found = world.read("cdc")
+        copies = Counter((item.partition, item.key, item.value) for item in found)
+        rows = [decode_cdc_row(value) for _, _, value in copies]
+        mutations = {(item.partition, item.offset) for item in world.read("mutations")}
+        # One distinct value for each write: whatever was written twice is the same, byte for byte.
+        assert {(row.source_partition, row.source_offset) for row in rows} == mutations
+        assert len(rows) == len(mutations) == 6_000
+        repeated = len(found) - 6_000
+        assert repeated <= BATCH
+        # The clean stop repeats nothing: what came after it are exactly the rows that were not there.
+        assert len(found) - before == 6_000 - (before - repeated)
+        assert world.letters() == []
