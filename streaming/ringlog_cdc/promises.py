@@ -17,6 +17,9 @@ from dataclasses import dataclass
 
 from ringlog.kernel.state import Generation
 
+HELD_STEPS = 10
+"""While rows are held the horizon is raised at most so many times a lead: each time is an entry of the log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -40,9 +43,9 @@ def next_horizon(standing: Standing, now: int, lead: int) -> int | None:
     if standing.prepared:
         lowest = max(standing.floor, standing.low_watermark, standing.used + 1)
         return lowest if lowest < standing.horizon else None
-    target = now + lead
-    short = standing.held or (standing.active and standing.horizon - now < lead // 2)
-    return target if short and target > standing.horizon else None
+    left = standing.horizon - now
+    short = (standing.held and left < lead - lead // HELD_STEPS) or (standing.active and left < lead // 2)
+    return now + lead if short else None
 
 
 def next_closing(generations: Sequence[Generation], low_watermark: int) -> Generation | None:

@@ -157,9 +157,10 @@ class Writer:
                 self._bound = horizon
         if horizon is not None:
             self._advance(horizon, mine.low_watermark, ())
-        elif time.monotonic() >= self._close_at:
+        if time.monotonic() >= self._close_at:
             self._close_at = time.monotonic() + CLOSE_LOOK_S
-            self._claim(state, mine, now)
+            state = self._replica.state
+            self._claim(state, self.mine(state), now)
 
     def _claim(self, state: ClusterState, mine: CdcWriter, now: int) -> None:
         """Close what can be closed, and claim the low-watermark that the chain allows."""

@@ -21,8 +21,8 @@ BUSY = Standing(horizon=1_000, floor=0, low_watermark=0, used=0, prepared=False,
         ({}, 951, 1_051),  # less than half of it
         ({"active": False}, 2_000, None),  # nothing to route: let it lie
         ({"active": False, "held": True}, 2_000, 2_100),
-        ({"held": True}, 901, 1_001),  # somebody waits: the little there is to give
-        ({"held": True}, 900, None),
+        ({"held": True}, 911, 1_011),  # somebody waits: raise it in smaller steps
+        ({"held": True}, 909, None),
         ({"prepared": True, "used": 700}, 990, 701),
         ({"prepared": True, "used": 700, "held": True}, 2_000, 701),  # frozen: never raised
         ({"prepared": True, "used": 999}, 990, None),

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -110,7 +111,10 @@ class World:
         self.cluster = cluster
         self.replica = replica
         self.author = author
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+
+    @cached_property
+    def _producer(self) -> Producer:
+        return Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "linger.ms": 5})
 
     @property
     def state(self) -> ClusterState:

@@ -1,0 +1,276 @@
+"""The registered writer against a log in memory: its promises, and what stops it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.errors import SubmissionTimedOut
+from ringlog.client.founding import found
+from ringlog.client.results import Submitted
+from ringlog.kernel.commands.model import AdvanceCdcWriter, Command
+from ringlog.kernel.state import CdcWriter
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+from ringlog_cdc.errors import StopRequested, WriterReplaced
+from ringlog_cdc.plan import OffsetRange, close_entry, route_entry
+from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.writer import Writer
+from tests.system.cdc_world import World
+
+T = TypeVar("T")
+LEAD_US = 10_000_000
+
+
+class TopicEnds:
+    """What the broker would say of offsets."""
+
+    def __init__(self) -> None:
+        self.passing = False
+
+    def ends(self, topic: str) -> dict[int, int]:
+        assert topic == "sink"
+        return {0: 11, 1: 22}
+
+    def passed(self, topic: str, durable: Mapping[int, int], limit: int, clock_is_past: bool) -> bool:
+        assert topic == "source"
+        return self.passing
+
+
+class Bench:
+    """A founded cluster in memory, and writers on it."""
+
+    def __init__(self, metadata: MemoryLog, replica: Replica, folder: Path) -> None:
+        self.author = DirectAuthor(metadata, replica, "test")
+        self.replica = replica
+        self.store = PlanStore(folder)
+        self.offsets = TopicEnds()
+        self.world = World("", "memory", replica, self.author)
+
+    def writer(self, submit: Callable[..., Submitted] | None = None) -> Writer:
+        """A writer named ``spark`` that was not registered yet."""
+        ends: Any = self.offsets
+        return Writer(self.replica, submit or self.author.submit, "spark", self.store, ends, "source", "sink")
+
+    @property
+    def known(self) -> CdcWriter:
+        """The writer as the log has it."""
+        return self.replica.read_barrier().writers["spark"]
+
+    def plan(self, used: int) -> None:
+        """A stored plan that routed something up to ``used``."""
+        self.store.append(
+            route_entry(
+                self.store.head,
+                batch=0,
+                part=0,
+                last=True,
+                ranges=[OffsetRange(0, 0, 1)],
+                epoch=1,
+                context="c",
+                horizon=used + 1,
+                used=used,
+                incarnation="i",
+            )
+        )
+        self.store.mark_done(self.store.head)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A cluster with one generation that has operated for an hour."""
+    metadata = MemoryLog()
+    with Replica(metadata) as replica:
+        found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
+        made = Bench(metadata, replica, tmp_path)
+        made.world.join("n1", (0,), time.time_ns() // 1000 - 3_600_000_000)
+        yield made
+
+
+def until(condition: Callable[[], T], what: str) -> T:
+    """The first true answer."""
+    deadline = time.monotonic() + 20
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited for {what}"
+        threading.Event().wait(0.01)
+    return found
+
+
+def test_a_new_writer_starts_at_the_oldest_open_generation(bench: Bench) -> None:
+    writer = bench.writer()
+    epoch = writer.register()
+    start = bench.replica.state.generations[0].timestamp
+    assert bench.replica.state.epoch >= epoch
+    assert (bench.known.horizon, bench.known.floor, bench.known.low_watermark) == (start, start, start)
+
+
+def test_the_horizon_is_raised_when_the_writer_starts_and_then_lies_while_it_is_idle(bench: Bench) -> None:
+    writer = bench.writer()
+    writer.register()
+    writer.start()
+    try:
+        until(lambda: bench.known.horizon > time.time_ns() // 1000, "the first extension")
+        assert writer.failure is None
+    finally:
+        writer.stop()
+
+
+def test_a_preparation_lowers_the_horizon_to_just_above_what_plans_used(bench: Bench) -> None:
+    writer = bench.writer()
+    writer.register()
+    writer.start()
+    try:
+        high = until(lambda: (h := bench.known.horizon) > time.time_ns() // 1000 and h, "the first extension")
+        used = high - 8_000_000
+        with writer.lock:
+            bench.plan(used)
+        bench.world.begin_join("n2", (77,))
+        bench.world.prepare_generation()
+        until(lambda: bench.known.horizon == used + 1, "the lowering")
+        bench.world.commit_generation(used + 2)
+        writer.note_need(held=True)
+        until(lambda: bench.known.horizon > used + 2, "the extension past the new generation")
+    finally:
+        writer.stop()
+
+
+def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
+    """Its fate is open: nothing above it may be routed, though the folded horizon is still higher."""
+    asked: list[AdvanceCdcWriter] = []
+    answer = threading.Event()
+
+    def slow(command: Command, **options: Any) -> Submitted:
+        if isinstance(command, AdvanceCdcWriter) and bench.replica.state.prepared is not None:
+            asked.append(command)
+            if not answer.wait(0.05):
+                raise SubmissionTimedOut(options["request_id"], options["since_epoch"], 0.05, "an answer")
+        return bench.author.submit(command, **options)
+
+    writer = bench.writer(slow)
+    writer.register()
+    writer.start()
+    try:
+        high = until(lambda: (h := bench.known.horizon) > time.time_ns() // 1000 and h, "the first extension")
+        used = high - 8_000_000
+        with writer.lock:
+            bench.plan(used)
+        bench.world.begin_join("n2", (77,))
+        bench.world.prepare_generation()
+        until(lambda: len(asked) > 2, "a submission without an answer, repeated")
+        assert {command.horizon for command in asked} == {used + 1}
+        assert bench.known.horizon == high
+        assert writer.horizon(bench.replica.state) == used + 1
+        answer.set()
+        until(lambda: bench.known.horizon == used + 1, "the lowering")
+    finally:
+        answer.set()
+        writer.stop()
+
+
+def test_a_newer_incarnation_stops_the_old_one(bench: Bench) -> None:
+    writer = bench.writer()
+    writer.register()
+    writer.start()
+    try:
+        until(lambda: bench.known.horizon > time.time_ns() // 1000, "the first extension")
+        newer = bench.writer()
+        newer.register()
+        until(lambda: writer.failure, "the old one to stop")
+        with pytest.raises(WriterReplaced):
+            writer.check()
+        with pytest.raises(WriterReplaced):
+            writer.horizon(bench.replica.state)
+        assert bench.known.incarnation == newer.incarnation
+    finally:
+        writer.stop()
+
+
+def test_an_ended_generation_is_closed_in_the_chain_before_the_low_watermark_is_claimed(bench: Bench) -> None:
+    writer = bench.writer()
+    writer.register()
+    writer.start()
+    try:
+        until(lambda: bench.known.horizon > time.time_ns() // 1000, "the first extension")
+        operation = bench.world.begin_join("n2", (77,))
+        bench.world.prepare_generation()
+        second = bench.world.commit_generation(bench.known.horizon + 1)
+        bench.world.finish(operation)
+        writer.note_need(held=True)
+        until(lambda: bench.known.horizon > second.timestamp, "the extension past the new generation")
+        assert bench.store.head.low_watermark == 0
+        bench.offsets.passing = True
+        until(lambda: bench.known.low_watermark == second.timestamp, "the claim")
+        assert bench.store.head.kind == "close"
+        assert bench.store.head.closed == (bench.replica.state.generations[0].id,)
+        assert [(place.partition, place.offset) for place in bench.known.positions] == [(0, 11), (1, 22)]
+    finally:
+        writer.stop()
+
+
+def test_a_close_that_was_stored_but_not_claimed_is_claimed_after_a_restart(bench: Bench) -> None:
+    writer = bench.writer()
+    writer.register()
+    operation = bench.world.begin_join("n2", (77,))
+    bench.world.prepare_generation()
+    second = bench.world.commit_generation(bench.known.horizon + 1)
+    bench.world.finish(operation)
+    first = bench.replica.state.generations[0].id
+    bench.store.append(
+        close_entry(
+            bench.store.head, generations=[first], low_watermark=second.timestamp, epoch=1, incarnation="before"
+        )
+    )
+    again = bench.writer()
+    again.register()
+    again.start()
+    try:
+        until(lambda: bench.known.low_watermark == second.timestamp, "the claim")
+    finally:
+        again.stop()
+
+
+def test_a_registration_without_an_answer_is_asked_for_again_under_the_same_request(bench: Bench) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def lossy(command: Command, **options: Any) -> Submitted:
+        seen.append((options["request_id"], options["since_epoch"]))
+        found = bench.author.submit(command, **options)
+        if len(seen) < 3:
+            raise SubmissionTimedOut(options["request_id"], options["since_epoch"], 0.0, "an answer")
+        return found
+
+    writer = bench.writer(lossy)
+    writer.register()
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+    assert bench.known.incarnation == writer.incarnation
+
+
+def test_a_writer_that_is_stopped_does_not_wait_for_an_answer(bench: Bench) -> None:
+    calls = threading.Event()
+
+    def never(command: Command, **options: Any) -> Submitted:
+        calls.set()
+        raise SubmissionTimedOut(options["request_id"], options["since_epoch"], 0.0, "an answer")
+
+    writer = bench.writer(never)
+    ended: list[BaseException] = []
+
+    def register() -> None:
+        try:
+            writer.register()
+        except StopRequested as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=register)
+    thread.start()
+    assert calls.wait(10)
+    writer.stop()
+    thread.join(10)
+    assert len(ended) == 1
