@@ -63,6 +63,8 @@ class World:
         self.topic: list[list[Mutation]] = [[] for _ in range(PARTITIONS)]
         self.operation = ""
         self.written = 0
+        for _ in range(30):
+            self.write()
         for node in self.nodes.values():
             node.adopt(self.states[0])
 
@@ -126,7 +128,9 @@ class World:
             self.states.append(applied(self.state, CancelOperation(self.operation, "no")))
             self.operation = ""
             return
-        if all(self._acknowledged(node, found.stage_epoch) for node in self.nodes.values()):
+        for node in self.nodes.values():
+            node.adopt(self.dice.choice(self.states[-2:]))
+        if all(node.holder.state.epoch >= found.stage_epoch for node in self.nodes.values()):
             reports: tuple[StreamReport, ...] = ()
             if found.stage == WRITE_BOTH_READ_OLD:
                 report = self.nodes[JOINER].holder.reports.get(self.operation)
@@ -134,10 +138,6 @@ class World:
                     return
                 reports = (report,)
             self.states.append(step(self.state, self.operation, reports))
-
-    @staticmethod
-    def _acknowledged(node: Node, epoch: int) -> bool:
-        return node.holder.state.epoch >= epoch
 
     def settle(self) -> None:
         """Everything arrives, the join ends."""
@@ -164,7 +164,7 @@ class World:
 def test_every_node_ends_with_the_rows_that_a_plain_model_gives_it(seed: int, factor: int) -> None:
     world = World(random.Random(seed), factor)
     moves: list[Callable[[], None]] = [world.write, world.write, world.consume, world.learn, world.step, world.stream]
-    for _ in range(120):
+    for _ in range(150):
         world.dice.choice([*moves, world.restart])()
     world.settle()
     assert world.state.operations[world.operation].stage == FINISHED

@@ -66,7 +66,7 @@ def joined(state: ClusterState, number: int, tokens: tuple[int, ...]) -> Cluster
     """The state after a whole join, streaming taken for granted."""
     state, operation = begin_join(state, number, tokens)
     while state.operations[operation].stage != JOIN_STAGES[-1]:
-        reports = ()
+        reports: tuple[StreamReport, ...] = ()
         if state.operations[operation].stage == WRITE_BOTH_READ_OLD:
             reports = (StreamReport(name_of(number), operation, 0, "00"),)
         state = step(state, operation, reports)

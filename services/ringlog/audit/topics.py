@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 HEADER = 10
 MARKER = b"\xc3\x01"
+RECORDS_PER_POLL = 2_000
+POLL_S = 0.05
+SILENCE_S = 30.0
 
 
 class AuditError(Exception):
@@ -46,8 +50,13 @@ def records(bootstrap: str, topic: str) -> Iterator[Message]:
 
 def _until(consumer: Consumer, high: int) -> Iterator[Message]:
     """Records below ``high``; transaction markers leave gaps, so the end of the partition ends it too."""
+    heard = time.monotonic()
     while True:
-        batch = consumer.consume(5_000, 1.0)
+        batch = consumer.consume(RECORDS_PER_POLL, POLL_S)
+        if batch:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > SILENCE_S:
+            raise AuditError(f"no answer from the broker for {SILENCE_S:.0f} s")
         for message in batch:
             error = message.error()
             if error is not None:
@@ -75,18 +84,20 @@ class Decoder:
 
     def name(self, value: bytes) -> str:
         """Full name of the record's schema."""
-        return str(self._schema(value)["name"])
+        return str(self.schema(value)["name"])
 
     def decode(self, value: bytes) -> dict[str, Any]:
         """The record; raises AuditError for bytes that are none of the cluster's records."""
+        schema, body = self.schema(value), io.BytesIO(value[HEADER:])
         try:
-            found = fastavro.schemaless_reader(io.BytesIO(value[HEADER:]), self._schema(value), None)
-        except (ValueError, EOFError, IndexError, TypeError) as broken:
-            raise AuditError(f"undecodable record: {broken}") from broken
+            found = fastavro.schemaless_reader(body, schema, None)
+        except Exception as broken:  # whatever bytes are there
+            raise AuditError(f"undecodable record: {type(broken).__name__}: {broken}") from broken
         assert isinstance(found, dict)
         return found
 
-    def _schema(self, value: bytes) -> Any:
+    def schema(self, value: bytes) -> Any:
+        """The parsed schema of a record; raises AuditError for bytes that are none of the cluster's records."""
         schema = self._schemas.get(value[2:HEADER]) if value[:2] == MARKER else None
         if schema is None:
             raise AuditError(f"no schema for a record that begins with {value[:HEADER].hex()}")

@@ -1,188 +1,236 @@
-"""Reads the topics once and compares: every write against what became of it.
-
-Per write the audit keeps a few bytes (position, expected stream, a digest of key and cells), so its memory grows
-with the number of writes, about 0.4 KB each.
-"""
+"""Reads the topics once and compares: every write against what became of it."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+from confluent_kafka import Message
+
+from ringlog.audit.heads import CDC_TAIL, Head
+from ringlog.audit.published import published_rules
 from ringlog.audit.report import Check, Report
-from ringlog.audit.streams import PublishedGeneration, PublishedRange, compose, generation_for, hash_of, stream_for
-from ringlog.audit.topics import AuditError, Decoder, latest, records
+from ringlog.audit.rules import CDC_OPERATIONS, LEEWAY_US
+from ringlog.audit.topics import HEADER, AuditError, Decoder, records
+from ringlog.audit.writes import UNREADABLE, Position, Reading, Write, Writes
 
 SHARE_MIN = 0.10
+NO_MORE_ARRAY = b"\0"
+UUID_EPOCH_100NS = 0x01B21DD213814000
+"""Hundreds of nanoseconds from the beginning of the Gregorian calendar, the zero of a timeuuid, to 1970."""
+
+ROW_FIELDS = (
+    "stream_id",
+    "generation",
+    "time",
+    "batch_seq_no",
+    "operation",
+    "ttl",
+    "end_of_batch",
+    "keyspace",
+    "table",
+    "mutation_id",
+    "source_topic",
+    "source_partition",
+    "source_offset",
+    "timestamp",
+    "partition_key",
+)
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Write:
-    """What a mutation says and where it belongs. ``stream`` is empty where it must be refused for ``refusal``."""
-
-    stream: bytes
-    generation: int
-    timestamp: int
-    digest: bytes
-    refusal: str
-
-
-@dataclass(frozen=True, slots=True)
 class Expected:
-    """What the caller knows of the input; None: not checked."""
+    """What the caller knows of the input; None: not checked. ``leeway_us``: the cluster's ``cdc_leeway_us``."""
 
     written: int | None = None
     rejected: int | None = None
     generations: int | None = None
+    leeway_us: int = LEEWAY_US
 
 
 def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> Report:
     """Check the CDC log of ``cluster`` against its mutations; raises AuditError if a topic can't be read."""
     report = Report()
     decoder = Decoder(bootstrap, cluster)
-    generations = published_generations(bootstrap, cluster, decoder)
-    say(f"{len(generations)} published generations")
-    writes = _writes(bootstrap, cluster, decoder, generations)
-    say(f"{len(writes):,} mutations read and hashed with the Cassandra driver")
-    written = _check_rows(bootstrap, cluster, decoder, writes, report)
-    say(f"{report.counts['cdc_rows']:,} CDC rows compared")
+    rules = published_rules(bootstrap, cluster, decoder, expected.leeway_us)
+    say(f"{len(rules.generations)} published generations")
+    writes = Reading(decoder, rules).all(bootstrap, cluster)
+    say(f"{len(writes.by_position):,} mutations read and hashed with the Cassandra driver")
+    rows = _Rows(writes, decoder, f"{cluster}.mutations", report)
+    for message in records(bootstrap, f"{cluster}.cdc"):
+        rows.check(message)
+    report.counts |= {"cdc_rows": rows.count, "streams_used": len(rows.homes)}
+    say(f"{rows.count:,} CDC rows compared")
     rejected = _check_dead_letters(bootstrap, cluster, decoder, writes, report)
-    _check_complete(writes, written, rejected, expected, report)
-    _check_shares(writes, written, expected, report)
+    _check_complete(writes, rows.seen, rejected, expected, report)
+    _check_shares(writes, rows.seen, expected, report)
     return report
 
 
-def published_generations(bootstrap: str, cluster: str, decoder: Decoder) -> list[PublishedGeneration]:
-    """The generations by ascending timestamp, from ``cdc-generations`` and ``cdc-streams``."""
-    ranges: dict[str, list[PublishedRange]] = {}
-    for value in latest(bootstrap, f"{cluster}.cdc-streams").values():
-        row = decoder.decode(value)
-        streams = tuple(bytes(stream) for stream in row["streams"])
-        ranges.setdefault(row["generation"], []).append(PublishedRange(row["end"], row["ignore_msb"], streams))
-    found = []
-    for value in latest(bootstrap, f"{cluster}.cdc-generations").values():
-        row = decoder.decode(value)
-        own = sorted(ranges.get(row["id"], []), key=lambda r: r.end)
-        if len(own) != row["ranges"]:
-            raise AuditError(f"generation {row['id']} has {row['ranges']} ranges, {len(own)} are published")
-        found.append(PublishedGeneration(row["timestamp"], tuple(own)))
-    return sorted(found, key=lambda g: g.timestamp)
-
-
-def _writes(
-    bootstrap: str, cluster: str, decoder: Decoder, generations: list[PublishedGeneration]
-) -> dict[tuple[int, int], _Write]:
-    token_of = lru_cache(maxsize=200_000)(hash_of)
-    streams: dict[tuple[int, int], bytes] = {}
-    writes = {}
-    for message in records(bootstrap, f"{cluster}.mutations"):
-        mutation = decoder.decode(message.value() or b"")
-        components = [None if part is None else bytes(part) for part in mutation["partition_key"]]
-        timestamp = mutation["timestamp"]
-        position = (message.partition() or 0, message.offset() or 0)
-        digest = _digest(mutation)
-        if None in components:
-            writes[position] = _Write(b"", 0, timestamp, digest, "null_partition_key")
-            continue
-        generation = generation_for(generations, timestamp)
-        if generation is None:
-            writes[position] = _Write(b"", 0, timestamp, digest, "no_generation")
-            continue
-        token = token_of(compose([part for part in components if part is not None]))
-        stream = streams.get((generation.timestamp, token))
-        if stream is None:
-            stream = streams[generation.timestamp, token] = stream_for(generation, token)
-        writes[position] = _Write(stream, generation.timestamp, timestamp, digest, "")
-    return writes
-
-
-def _digest(row: dict[str, Any]) -> bytes:
-    """Digest of what a row says: table, keys, and the cells that hold a value."""
-    cells = sorted((c["column"], bytes(c["value"])) for c in row["cells"] if c["value"] is not None)
-    whole = (row["keyspace"], row["table"], row["partition_key"], row["clustering_key"], cells, row["timestamp"])
-    return hashlib.blake2b(repr(whole).encode(), digest_size=12).digest()
-
-
-def _check_rows(
-    bootstrap: str, cluster: str, decoder: Decoder, writes: dict[tuple[int, int], _Write], report: Report
-) -> set[tuple[int, int]]:
+class _Rows:
     """Each CDC row: its write exists, once, unchanged, under the right stream and generation, in order."""
-    source = Check("source", "every CDC row comes from one write, key and cells unchanged")
-    once = Check("exactly_once", "no write has two CDC rows, also physically")
-    stream = Check(
-        "stream", "every row lies under the stream of its token in the generation operating at its timestamp"
-    )
-    partition = Check("partition", "every stream lies in exactly one partition of the CDC topic")
-    order = Check("order", "writes of one partition key appear in the order of the mutations topic")
-    report.checks += [source, once, stream, partition, order]
-    homes: dict[bytes, int] = {}
-    last: dict[bytes, tuple[int, int]] = {}
-    seen: set[tuple[int, int]] = set()
-    count = 0
-    for message in records(bootstrap, f"{cluster}.cdc"):
-        count += 1
-        row = decoder.decode(message.value() or b"")
-        key = message.key() or b""
+
+    def __init__(self, writes: Writes, decoder: Decoder, source_topic: str, report: Report) -> None:
+        self._writes = writes.by_position
+        self._decoder = decoder
+        self._source_topic = source_topic
+        self._source = Check("source", "every CDC row comes from one write, key and cells unchanged")
+        self._once = Check("exactly_once", "no write has two CDC rows, also physically; no row identity comes twice")
+        self._stream = Check(
+            "stream", "every row lies under the stream of its token in the generation operating at its timestamp"
+        )
+        self._partition = Check("partition", "every stream lies in exactly one partition of the CDC topic")
+        self._order = Check("order", "writes of one partition key appear in the order of the mutations topic")
+        report.checks += [self._source, self._once, self._stream, self._partition, self._order]
+        self._heads: dict[bytes, Head] = {}
+        self._last: dict[tuple[int, int, int], int] = {}
+        self._identities: dict[bytes, bytes | None] = {}
+        self.homes: dict[bytes, int] = {}
+        self.seen: set[Position] = set()
+        self.count = 0
+
+    def check(self, message: Message) -> None:
+        """Count every contradiction that one record of the CDC topic shows."""
+        self.count += 1
+        value, key = message.value() or b"", message.key() or b""
+        where = f"CDC {message.partition()}/{message.offset()}"
+        try:
+            row, tail = self._look(value)
+        except AuditError as broken:
+            self._source.fail(f"{where}: {broken}")
+            return
         position = (row["source_partition"], row["source_offset"])
-        write = writes.get(position)
-        where = f"source {position[0]}/{position[1]}, CDC {message.partition()}/{message.offset()}"
-        if write is None or write.digest != _digest(row):
-            source.fail(where)
-            continue
-        if position in seen:
-            once.fail(where)
-        seen.add(position)
-        if write.refusal or key != write.stream or row["stream_id"] != key or row["generation"] != write.generation:
-            stream.fail(f"{where}: key {key.hex()}, expected {write.stream.hex()} {write.refusal}")
-        if homes.setdefault(key, message.partition() or 0) != message.partition():
-            partition.fail(f"{where}: stream {key.hex()} is also in partition {homes[key]}")
+        where = f"source {position[0]}/{position[1]}, {where}"
+        write = self._writes.get(position)
+        if write is None or write.refusal == UNREADABLE or not self._unchanged(write, row, value, tail):
+            self._source.fail(where)
+            return
+        identity = key + row["time"] + row["batch_seq_no"].to_bytes(4, "big")
+        # A producer may send a mutation twice under one id; any other rows of one identity are two.
+        mutation_id = row["mutation_id"]
+        is_other = identity in self._identities and (mutation_id is None or mutation_id != self._identities[identity])
+        self._identities[identity] = mutation_id
+        if position in self.seen or is_other:
+            self._once.fail(where)
+        self.seen.add(position)
+        self._check_place(message.partition() or 0, key, row, write, where)
         # Rows of another generation lie in another stream, which is read after this one is closed.
-        base = repr((row["generation"], row["keyspace"], row["table"], row["partition_key"])).encode()
-        if last.get(base, position) > position or last.get(base, position)[0] != position[0]:
-            order.fail(where)
-        last[base] = position
-    report.counts["cdc_rows"] = count
-    report.counts["streams_used"] = len(homes)
-    return seen
+        base = (row["generation"], position[0], write.base)
+        if self._last.get(base, -1) > position[1]:
+            self._order.fail(where)
+        self._last[base] = position[1]
+
+    def _check_place(self, partition: int, key: bytes, row: dict[str, Any], write: Write, where: str) -> None:
+        if write.refusal or key != write.stream or row["stream_id"] != key or row["generation"] != write.generation:
+            self._stream.fail(f"{where}: key {key.hex()}, expected {write.stream.hex()} {write.refusal}")
+        if self.homes.setdefault(key, partition) != partition:
+            self._partition.fail(f"{where}: stream {key.hex()} is also in partition {self.homes[key]}")
+
+    def _look(self, value: bytes) -> tuple[dict[str, Any], int]:
+        """The fields before the clustering key, and where that begins (0: the row was decoded whole)."""
+        head = self._heads.get(value[:HEADER])
+        if head is None:
+            head = self._heads[value[:HEADER]] = Head(self._decoder.schema(value), CDC_TAIL, ROW_FIELDS)
+        if head.usable:
+            try:
+                fields, tail = head.read(value, HEADER)
+                return dict(zip(ROW_FIELDS, fields, strict=True)), tail
+            except (IndexError, ValueError):
+                pass
+        return self._decoder.decode(value), 0
+
+    def _unchanged(self, write: Write, row: dict[str, Any], value: bytes, tail: int) -> bool:
+        mutation_id, _, keyspace, table, timestamp, ttl, operation, partition_key = write.head
+        said = (row["mutation_id"], row["keyspace"], row["table"], row["timestamp"], row["ttl"], row["operation"])
+        if said != (mutation_id, keyspace, table, timestamp, ttl, CDC_OPERATIONS.get(operation)):
+            return False
+        if row["partition_key"] != partition_key:
+            return False
+        if row["source_topic"] != self._source_topic or (row["batch_seq_no"], row["end_of_batch"]) != (0, True):
+            return False
+        if _time_of(row["time"]) != timestamp:
+            return False
+        if tail and write.tail and value[tail:] == write.value[write.tail :] + NO_MORE_ARRAY:
+            return True
+        try:
+            return _same(self._decoder.decode(write.value), self._decoder.decode(value))
+        except AuditError:
+            return False
+
+
+def _time_of(timeuuid: bytes) -> int:
+    """Microseconds since 1970 of a version-1 UUID; -1 for another one."""
+    low, mid, high = timeuuid[0:4], timeuuid[4:6], timeuuid[6:8]
+    ticks = int.from_bytes(bytes((high[0] & 0x0F, high[1])) + mid + low, "big")
+    micros, rest = divmod(ticks - UUID_EPOCH_100NS, 10)
+    return micros if high[0] >> 4 == 1 and rest == 0 else -1
+
+
+def _same(mutation: dict[str, Any], row: dict[str, Any]) -> bool:
+    """True if a row says what its mutation said: clustering key, the cells with a value, the names of the others."""
+    values = [(cell["column"], cell["value"]) for cell in mutation["cells"]]
+    return (
+        mutation["clustering_key"] == row["clustering_key"]
+        and [pair for pair in values if pair[1] is not None] == [(c["column"], c["value"]) for c in row["cells"]]
+        and [column for column, value in values if value is None] == row["deleted"]
+    )
 
 
 def _check_dead_letters(
-    bootstrap: str, cluster: str, decoder: Decoder, writes: dict[tuple[int, int], _Write], report: Report
-) -> set[tuple[int, int]]:
-    """Each dead letter: its write exists, once, and had to be refused for that reason."""
+    bootstrap: str, cluster: str, decoder: Decoder, writes: Writes, report: Report
+) -> set[Position]:
+    """Each dead letter: its write exists, once, with its bytes, and had to be refused for that reason."""
     check = Check("dead_letters", "every dead letter is a write that the rules refuse, once, for the reason it names")
     report.checks.append(check)
-    seen: set[tuple[int, int]] = set()
+    seen: set[Position] = set()
     for message in records(bootstrap, f"{cluster}.dead-letters"):
-        letter = decoder.decode(message.value() or b"")
+        try:
+            letter = decoder.decode(message.value() or b"")
+        except AuditError as broken:
+            check.fail(f"dead letter {message.offset()}: {broken}")
+            continue
         position = (letter["partition"], letter["offset"])
-        write = writes.get(position)
-        if write is None or position in seen or letter["reason"] != write.refusal:
-            check.fail(f"{position[0]}/{position[1]}: {letter['reason']}")
+        where = f"{position[0]}/{position[1]}: {letter['reason']}"
+        write = writes.by_position.get(position)
+        if write is None or position in seen:
+            check.fail(f"{where}: {'twice' if write else 'no such write'}")
+        elif letter["reason"] != _refusal(write, decoder):
+            check.fail(f"{where}, expected {_refusal(write, decoder) or 'a CDC row'}")
+        elif (letter["topic"], letter["key"], letter["value"] or b"") != (
+            f"{cluster}.mutations",
+            write.key,
+            write.value,
+        ):
+            check.fail(f"{where}: not the bytes of the write")
         seen.add(position)
     report.counts["dead_letters"] = len(seen)
     return seen
 
 
+def _refusal(write: Write, decoder: Decoder) -> str:
+    """The reason to refuse a write, its cells looked at too: reading may have stopped before something unreadable."""
+    try:
+        decoder.decode(write.value)
+    except AuditError:
+        return UNREADABLE
+    return write.refusal
+
+
 def _check_complete(
-    writes: dict[tuple[int, int], _Write],
-    written: set[tuple[int, int]],
-    rejected: set[tuple[int, int]],
-    expected: Expected,
-    report: Report,
+    writes: Writes, written: set[Position], rejected: set[Position], expected: Expected, report: Report
 ) -> None:
-    whole = f"{len(written):,} written + {len(rejected):,} rejected = {len(writes):,} mutations"
+    every = writes.by_position
+    whole = f"{len(written):,} written + {len(rejected):,} rejected = {len(every):,} mutations"
     check = Check("complete", whole)
     report.checks.append(check)
-    report.counts |= {"mutations": len(writes), "written": len(written), "rejected": len(rejected)}
-    for position in sorted(writes.keys() - written - rejected)[:100]:
+    report.counts |= {"mutations": len(every), "written": len(written), "rejected": len(rejected)}
+    report.counts["skipped"] = len(writes.skipped)
+    for position in sorted(every.keys() - written - rejected):
         check.fail(f"write {position[0]}/{position[1]} is in neither topic")
-    for position in sorted(written & rejected)[:100]:
+    for position in sorted(written & rejected):
         check.fail(f"write {position[0]}/{position[1]} is in both topics")
     for what, found, wanted in (
         ("written", len(written), expected.written),
@@ -192,15 +240,11 @@ def _check_complete(
             check.fail(f"{found:,} {what}, {wanted:,} expected")
 
 
-def _check_shares(
-    writes: dict[tuple[int, int], _Write],
-    written: set[tuple[int, int]],
-    expected: Expected,
-    report: Report,
-) -> None:
+def _check_shares(writes: Writes, written: set[Position], expected: Expected, report: Report) -> None:
     used: dict[int, int] = {}
     for position in written:
-        used[writes[position].generation] = used.get(writes[position].generation, 0) + 1
+        generation = writes.by_position[position].generation
+        used[generation] = used.get(generation, 0) + 1
     report.generations = [{"timestamp": timestamp, "rows": used[timestamp]} for timestamp in sorted(used)]
     if expected.generations is None:
         return

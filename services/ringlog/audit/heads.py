@@ -1,0 +1,150 @@
+"""The first fields of an Avro record, read without decoding the rest: the audit looks at every row, and cells are many.
+
+What follows the head (clustering key and cells) is compared as bytes; where the bytes differ, or a schema
+is laid out in another way than today's, the records are decoded whole. So speed never changes a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Reader = Callable[[bytes, int], tuple[Any, int]]
+"""From a position to (value, position behind it); raises IndexError or ValueError."""
+
+MUTATION_TAIL = ("clustering_key", "cells")
+CDC_TAIL = (*MUTATION_TAIL, "deleted")
+
+
+class Head:
+    """Reads the fields of ``schema`` (parsed, a record) that come before ``tail``, its last fields, into a tuple.
+
+    ``usable`` is False for a schema that ends otherwise, or whose head has a type that is not known here.
+    """
+
+    def __init__(self, schema: dict[str, Any], tail: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+        fields = schema["fields"]
+        names = [field["name"] for field in fields]
+        self.usable = tuple(names[-len(tail) :]) == tail
+        self._readers: list[Reader] = []
+        known: dict[str, Any] = {}
+        try:
+            self._readers = [_reader(field["type"], known) for field in fields[: -len(tail)]]
+            self._wanted = tuple(names.index(name) for name in wanted)
+        except (KeyError, ValueError):
+            self.usable = False
+
+    def read(self, value: bytes, at: int) -> tuple[tuple[Any, ...], int]:
+        """(the wanted fields, position of the tail)."""
+        found = []
+        for reader in self._readers:
+            item, at = reader(value, at)
+            found.append(item)
+        return tuple([found[index] for index in self._wanted]), at
+
+
+def long_at(value: bytes, at: int) -> tuple[int, int]:
+    """A zigzag number."""
+    number = shift = 0
+    while True:
+        byte = value[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
+
+def bytes_at(value: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes with their length before them."""
+    size, at = long_at(value, at)
+    if not 0 <= size <= len(value) - at:
+        raise ValueError("a length beyond the end")
+    return value[at : at + size], at + size
+
+
+def _array(item: Reader) -> Reader:
+    """Of one block; ValueError for one of several blocks."""
+
+    def read(value: bytes, at: int) -> tuple[list[Any], int]:
+        found = []
+        count, at = long_at(value, at)
+        if count < 0:
+            raise ValueError("an array with sizes")
+        for _ in range(count):
+            part, at = item(value, at)
+            found.append(part)
+        if count and value[at] != 0:
+            raise ValueError("an array of several blocks")
+        return found, at + 1 if count else at
+
+    return read
+
+
+def _boolean(value: bytes, at: int) -> tuple[bool, int]:
+    return value[at] != 0, at + 1
+
+
+def _string(value: bytes, at: int) -> tuple[str, int]:
+    found, at = bytes_at(value, at)
+    return found.decode(), at
+
+
+def _fixed(size: int) -> Reader:
+    def read(value: bytes, at: int) -> tuple[bytes, int]:
+        if at + size > len(value):
+            raise ValueError("beyond the end")
+        return value[at : at + size], at + size
+
+    return read
+
+
+def _optional(inner: Reader) -> Reader:
+    def read(value: bytes, at: int) -> tuple[Any, int]:
+        branch = value[at]
+        if branch == 0:
+            return None, at + 1
+        if branch != 2:
+            raise ValueError("no such branch")
+        return inner(value, at + 1)
+
+    return read
+
+
+def _enum(symbols: list[str]) -> Reader:
+    def read(value: bytes, at: int) -> tuple[str, int]:
+        index, at = long_at(value, at)
+        return symbols[index], at
+
+    return read
+
+
+def _reader(schema: Any, known: dict[str, Any]) -> Reader:
+    """The reader of a type; KeyError for one that heads do not have."""
+    if isinstance(schema, list):
+        if len(schema) != 2 or schema[0] != "null":
+            raise KeyError("union")
+        return _optional(_reader(schema[1], known))
+    if isinstance(schema, str):
+        simple: dict[str, Reader] = {
+            "long": long_at,
+            "int": long_at,
+            "bytes": bytes_at,
+            "string": _string,
+            "boolean": _boolean,
+        }
+        return simple[schema] if schema in simple else _reader(known[schema], known)
+    known[schema.get("name", "")] = schema
+    if schema["type"] == "fixed":
+        return _fixed(schema["size"])
+    if schema["type"] == "array":
+        return _array(_reader(schema["items"], known))
+    if schema["type"] == "enum":
+        return _enum(schema["symbols"])
+    raise KeyError(schema["type"])
+
+
+components_at: Reader = _array(_optional(bytes_at))
+"""An array of nullable bytes."""

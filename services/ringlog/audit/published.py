@@ -1,0 +1,58 @@
+"""What the change topics say about generations and tables, read like any consumer would."""
+
+from __future__ import annotations
+
+import uuid
+
+from ringlog.audit.rules import PublishedTable, Rules
+from ringlog.audit.streams import PublishedGeneration, PublishedRange
+from ringlog.audit.topics import AuditError, Decoder, latest
+
+
+def published_rules(bootstrap: str, cluster: str, decoder: Decoder, leeway_us: int) -> Rules:
+    """All that the verdict on a write depends on; raises AuditError where the topics contradict one another."""
+    return Rules(
+        _cluster_id(bootstrap, cluster, decoder),
+        _tables(bootstrap, cluster, decoder),
+        published_generations(bootstrap, cluster, decoder),
+        leeway_us,
+    )
+
+
+def published_generations(bootstrap: str, cluster: str, decoder: Decoder) -> list[PublishedGeneration]:
+    """The generations by ascending timestamp, from ``cdc-generations`` and ``cdc-streams``."""
+    ranges: dict[str, list[PublishedRange]] = {}
+    for value in latest(bootstrap, f"{cluster}.cdc-streams").values():
+        row = decoder.decode(value)
+        streams = tuple(bytes(stream) for stream in row["streams"])
+        ranges.setdefault(row["generation"], []).append(PublishedRange(row["end"], row["ignore_msb"], streams))
+    found = []
+    for value in latest(bootstrap, f"{cluster}.cdc-generations").values():
+        row = decoder.decode(value)
+        own = sorted(ranges.get(row["id"], []), key=lambda r: r.end)
+        streams_found = sum(len(r.streams) for r in own)
+        if (len(own), streams_found) != (row["ranges"], row["streams"]) or not own:
+            raise AuditError(
+                f"generation {row['id']} has {row['ranges']} ranges with {row['streams']} streams; "
+                f"{len(own)} with {streams_found} are published"
+            )
+        found.append(PublishedGeneration(row["timestamp"], tuple(own)))
+    return sorted(found, key=lambda g: g.timestamp)
+
+
+def _tables(bootstrap: str, cluster: str, decoder: Decoder) -> dict[str, PublishedTable]:
+    tables = {}
+    for key, value in latest(bootstrap, f"{cluster}.schema").items():
+        if key.startswith(b"table/"):
+            row = decoder.decode(value)
+            tables[f"{row['keyspace']}.{row['name']}"] = PublishedTable(
+                len(row["partition_key"]), len(row["clustering_key"]), bool(row["cdc"]["enabled"])
+            )
+    return tables
+
+
+def _cluster_id(bootstrap: str, cluster: str, decoder: Decoder) -> bytes:
+    found = [decoder.decode(value)["cluster_id"] for value in latest(bootstrap, f"{cluster}.epochs").values()]
+    if not found:
+        raise AuditError(f"nothing is published in {cluster}.epochs: is the publisher running?")
+    return uuid.UUID(found[0]).bytes
