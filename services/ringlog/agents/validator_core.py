@@ -44,6 +44,9 @@ ROLE = "validator"
 BATCH_ENTRIES_MAX = 500
 BATCH_BYTES_MAX = 1_000_000
 ENTRY_BYTES_MAX = 2_000_000
+DETAIL_CHARS_MAX = 900
+"""A rejection may quote what it refuses, at any length: what is published of it always fits into a record."""
+
 PRUNE_EVERY_EPOCHS = 1_000
 
 
@@ -320,7 +323,7 @@ class _Plan:
             outcome=outcome,
             epoch=self.state.epoch if epoch is None else epoch,
             code=code,
-            detail=detail,
+            detail=detail if len(detail) <= DETAIL_CHARS_MAX else f"{detail[: DETAIL_CHARS_MAX - 3]}...",
             term=self.validator.term,
             instance=self.validator.instance,
             since_epoch=item.request.since_epoch,
