@@ -11,7 +11,6 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from ringlog.kernel.operations.stages import JOIN_STAGES, is_ended
 from ringlog.kernel.state import ClusterState, Operation
@@ -96,18 +95,20 @@ def _nodes(picture: Picture) -> Table:
     return table
 
 
-def _operation(picture: Picture) -> Text:
+def _operation(picture: Picture) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=False)
     operation = picture.state.operations.get(picture.operation)
     if operation is None:
-        return Text("")
-    text = Text(f"{operation.id}  ")
-    reached = [mark.stage for mark in operation.marks]
+        return table
+    reached = {mark.stage: mark.epoch for mark in operation.marks}
     for stage in JOIN_STAGES:
         style = "green" if stage in reached else "dim"
         if stage == operation.stage and not is_ended(operation):
             style = "bold yellow"
-        text.append(f"{stage} ", style)
-    return text
+        epoch = f"epoch {reached[stage]}" if stage in reached else ""
+        name = operation.id if stage == JOIN_STAGES[0] else ""
+        table.add_row(name, f"[{style}]{stage}[/{style}]", epoch)
+    return table
 
 
 def stage_lines(operation: Operation, already: int) -> Iterator[str]:
