@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ringlog.kernel.state import ClusterState, Generation, in_order
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import ChainBroken, StopRequested
-from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, route_entry, used_by
+from ringlog_cdc.plan import OffsetRange, PartitionFacts, PlanEntry, next_ranges, route_entry, used_by
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
 from ringlog_cdc.routing import TableFacts, routing_table
@@ -62,6 +62,19 @@ class Work:
         if leeway not in self.uses:
             self.uses[leeway] = greatest_use(self.decoded, leeway)
         return self.uses[leeway]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan part before it is stored. ``used``: the greatest time its rows use; ``starts``: where it begins."""
+
+    batch: int
+    part: int
+    last: bool
+    ranges: tuple[OffsetRange, ...]
+    horizon: int
+    used: int
+    starts: dict[int, int]
 
 
 class BatchRunner:
@@ -112,6 +125,7 @@ class BatchRunner:
         figures = BatchFigures(batch)
         ends = batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
         parts = self._store.parts(batch)
+        self._check_place(batch, parts, ends)
         decoded = decode(frame).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for entry in parts:
@@ -127,6 +141,28 @@ class BatchRunner:
             self._writer.note_need(held=False)
         figures.duration_ms = round((time.monotonic() - started) * 1000)
         self._progress.finished(figures)
+
+    def _check_place(self, batch: int, parts: Sequence[PlanEntry], ends: Mapping[int, int]) -> None:
+        """Raise ChainBroken unless Spark's own folder and the chain agree on where the batch begins and ends.
+
+        If one of the two was lost and the other kept, Spark would hand over a batch that passes rows over, or plans
+        would be made a second time for rows that have been written.
+        """
+        if parts:
+            planned = dict(parts[-1].positions)
+            if parts[-1].last and any(planned.get(partition) != end for partition, end in ends.items()):
+                raise ChainBroken(
+                    f"batch {batch} ends at {dict(ends)} by Spark's offset log and at {planned} by its plans: "
+                    "spark/ and plans/ of the checkpoint do not belong together"
+                )
+            return
+        before = batch_ends(self._settings.checkpoint, batch - 1, self._settings.source_topic) if batch else {}
+        planned = dict(self._store.head.positions)
+        if planned != before:
+            raise ChainBroken(
+                f"plans end at {planned}, but batch {batch} has none and begins at {before or 'the beginning'} by "
+                "Spark's offset log: spark/ and plans/ of the checkpoint do not belong together"
+            )
 
     # ---------------------------------------------------------------------------------------------- plans
 
@@ -144,29 +180,47 @@ class BatchRunner:
             if greatest >= horizon:
                 found = facts(work.decoded, positions, horizon, leeway)
             ranges, complete = next_ranges(found, positions, work.ends)
+            if not ranges and not complete:
+                since = self._hold(work.batch, part, state, horizon, since)
+                continue
             used = used_by(found, horizon) if found else greatest
-            if ranges or complete:
-                context = self._store.put_context(self._context(state))
-                with self._writer.lock:
-                    # A lowering may have begun meanwhile; what it binds must stay above all that a plan uses.
-                    if not ranges or self._writer.horizon(self._replica.state) > used:
-                        entry = route_entry(
-                            self._store.head,
-                            batch=work.batch,
-                            part=part,
-                            last=complete,
-                            ranges=ranges,
-                            epoch=state.epoch,
-                            context=context,
-                            horizon=horizon,
-                            used=used if ranges else 0,
-                            incarnation=self._writer.incarnation,
-                            starts=positions,
-                        )
-                        self._store.append(entry)
-                        work.figures.held_ms += 0 if since is None else round((time.monotonic() - since) * 1000)
-                        return entry
-            since = self._hold(work.batch, part, state, horizon, since)
+            draft = Draft(work.batch, part, complete, ranges, horizon, used if ranges else 0, positions)
+            entry = self._decide(draft, self._context(state))
+            if entry is not None:
+                self._writer.note_need(held=False)
+                work.figures.held_ms += 0 if since is None else round((time.monotonic() - since) * 1000)
+                return entry
+
+    def _decide(self, draft: Draft, context: dict[str, Any]) -> PlanEntry | None:
+        """Store a part decided under ``context``; None if the log has moved on meanwhile, and it must be made anew.
+
+        Knowledge and horizon must be of one and the same state: after the rows were looked at, the horizon may have
+        been lowered, a generation committed above it, and the horizon raised again. Under the lock no lowering
+        begins, and one that begins later stays above all that stored plans use.
+        """
+        name = self._store.put_context(context)
+        with self._writer.lock:
+            now = self._replica.state
+            if self._context(now) != context:
+                return None
+            if draft.ranges and self._writer.horizon(now) <= draft.used:
+                return None
+            entry = route_entry(
+                self._store.head,
+                batch=draft.batch,
+                part=draft.part,
+                last=draft.last,
+                ranges=draft.ranges,
+                epoch=now.epoch,
+                context=name,
+                horizon=draft.horizon,
+                used=draft.used,
+                incarnation=self._writer.incarnation,
+                starts=draft.starts,
+                closed=[generation.id for generation in now.generations if generation.status == "closed"],
+            )
+            self._store.append(entry)
+        return entry
 
     def _positions(self, work: Work) -> dict[int, int]:
         """Where the next part begins, for every partition of the batch."""
@@ -285,7 +339,10 @@ class BatchRunner:
 
 def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
     """Source partition to the end of a batch, from Spark's own offset log, which is written before the batch begins."""
-    lines = (checkpoint / "spark" / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+    path = checkpoint / "spark" / "offsets" / str(batch)
+    if not path.exists():
+        raise ChainBroken(f"Spark's offset log has no batch {batch}")
+    lines = path.read_text(encoding="utf-8").splitlines()
     if lines[0] != "v1":
         raise ChainBroken(f"Spark's offset log has format {lines[0]!r}, not 'v1'")
     offsets = json.loads(lines[2])[topic]

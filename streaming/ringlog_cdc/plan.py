@@ -134,11 +134,12 @@ def route_entry(
     used: int,
     incarnation: str,
     starts: Mapping[int, int] | None = None,
+    closed: Sequence[str] = (),
 ) -> PlanEntry:
     """The chain's next plan part.
 
     ``used`` is the greatest of its own rows (0 if it has none); ``starts`` gives a position to partitions that
-    have none yet.
+    have none yet; ``closed``: generations that the log says are closed, by this writer or another.
     """
     ordered = tuple(sorted(ranges, key=lambda item: item.partition))
     positions = dict(starts or {}) | dict(before.positions) | {item.partition: item.end for item in ordered}
@@ -153,7 +154,7 @@ def route_entry(
         context=context,
         horizon=horizon,
         used=max(before.used, used),
-        closed=before.closed,
+        closed=tuple(sorted({*before.closed, *closed})),
         low_watermark=before.low_watermark,
         positions=tuple(sorted(positions.items())),
         incarnation=incarnation,

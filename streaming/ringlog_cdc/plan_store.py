@@ -59,12 +59,16 @@ class PlanStore:
         self._contexts.mkdir(parents=True, exist_ok=True)
         self._kept = kept
         self._entries = self._load()
-        self._done = {int(path.stem) for path in self._plans.glob("*.done")}
+        done = {int(path.stem) for path in self._plans.glob("*.done")}
+        if done and max(done) > self.head.sequence:
+            raise ChainBroken(f"plan {max(done)} was carried out, and it is missing")
+        # The mark of an entry that was pruned a moment before the driver died says nothing any more.
+        self._done = done & self._entries.keys()
 
     def _load(self) -> dict[int, PlanEntry]:
         entries: dict[int, PlanEntry] = {}
         before: PlanEntry | None = None
-        for path in sorted(self._plans.glob("*.json")):
+        for path in self._kept_files():
             entry = decode(path.read_bytes())
             if path.stem != _name(entry.sequence):
                 raise ChainBroken(f"{path.name} holds plan {entry.sequence}")
@@ -74,6 +78,16 @@ class PlanStore:
                 check_link(GENESIS, entry)
             entries[entry.sequence] = before = entry
         return entries
+
+    def _kept_files(self) -> list[Path]:
+        """The files of the entries without a gap up to the newest. What is older was about to be pruned."""
+        paths = sorted(self._plans.glob("*.json"))
+        first = len(paths) - 1
+        while first > 0 and int(paths[first - 1].stem) + 1 == int(paths[first].stem):
+            first -= 1
+        if first > 0 and len(paths) - first < self._kept:
+            raise ChainBroken(f"plans between {paths[first - 1].stem} and {paths[first].stem} are missing")
+        return paths[max(first, 0) :]
 
     @property
     def head(self) -> PlanEntry:
@@ -93,12 +107,18 @@ class PlanStore:
         self._entries[entry.sequence] = entry
         self._prune(entry.sequence - self._kept)
 
-    def _prune(self, sequence: int) -> None:
-        if sequence in self._done:
+    def _prune(self, limit: int) -> None:
+        """Forget entries up to ``limit``, from the oldest on and never past one whose rows may not be durable."""
+        for sequence in range(min(self._entries), limit + 1):
+            if not self._is_settled(self._entries[sequence]):
+                return
             (self._plans / f"{_name(sequence)}.json").unlink(missing_ok=True)
             (self._plans / f"{_name(sequence)}.done").unlink(missing_ok=True)
             self._done.discard(sequence)
-            self._entries.pop(sequence, None)
+            del self._entries[sequence]
+
+    def _is_settled(self, entry: PlanEntry) -> bool:
+        return entry.kind == "close" or entry.sequence in self._done
 
     def mark_done(self, entry: PlanEntry) -> None:
         """All rows of the entry are durable in their topics."""
@@ -114,7 +134,7 @@ class PlanStore:
         positions: dict[int, int] = {}
         for sequence in sorted(self._entries):
             entry = self._entries[sequence]
-            if entry.kind == "route" and sequence not in self._done:
+            if not self._is_settled(entry):
                 break
             positions = dict(entry.positions)
         return positions

@@ -110,7 +110,7 @@ def test_a_missing_entry_breaks_the_chain(tmp_path: Path) -> None:
     for batch in range(3):
         store.append(part(store.head, batch, batch + 1))
     (tmp_path / "plans" / "000000000001.json").unlink()
-    with pytest.raises(ChainBroken, match="sequence"):
+    with pytest.raises(ChainBroken, match="missing"):
         PlanStore(tmp_path)
 
 
@@ -139,3 +139,36 @@ def test_an_empty_checkpoint_of_a_writer_that_worked_before_is_a_lost_one(tmp_pa
     with pytest.raises(CdcError) as caught:
         claim_checkpoint(tmp_path, "c1", "spark", registered=True)
     assert caught.value.code == "checkpoint_lost"
+
+
+def test_old_entries_go_in_order_and_closings_with_them(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path, kept=3)
+    for number in range(10):
+        if number in (2, 8):
+            store.append(close_entry(store.head, generations=["g"], low_watermark=5, epoch=1, incarnation="i"))
+        else:
+            store.append(part(store.head, number, number + 1))
+            store.mark_done(store.head)
+    assert PlanStore(tmp_path, kept=3).head == store.head
+    assert sorted(int(path.stem) for path in (tmp_path / "plans").glob("*.json")) == [7, 8, 9]
+
+
+def test_an_entry_that_is_not_carried_out_is_kept_with_all_after_it(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path, kept=2)
+    for number in range(6):
+        store.append(part(store.head, number, number + 1))
+        if number != 1:
+            store.mark_done(store.head)
+    assert store.durable_positions() == {}
+    assert PlanStore(tmp_path, kept=2).parts(1)
+
+
+def test_a_hole_left_by_pruning_is_harmless_and_any_other_is_not(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path)
+    for number in range(6):
+        store.append(part(store.head, number, number + 1))
+        store.mark_done(store.head)
+    (tmp_path / "plans" / "000000000001.json").unlink()
+    assert PlanStore(tmp_path, kept=4).durable_positions() == {0: 6}
+    with pytest.raises(ChainBroken, match="missing"):
+        PlanStore(tmp_path, kept=5)

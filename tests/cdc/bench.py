@@ -1,0 +1,130 @@
+"""A batch runner against a log in memory, without Spark: what it plans, and when it refuses to go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.founding import found
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+from ringlog_cdc import batch as batches
+from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
+from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.progress import BatchFigures
+from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.writer import Writer
+from tests.system.cdc_world import World, now_us
+
+HOUR_US = 3_600_000_000
+LEAD_US = 10_000_000
+SOURCE, SINK = "memory.mutations", "memory.cdc"
+
+
+class TopicEnds:
+    """What the broker would say of offsets."""
+
+    def __init__(self) -> None:
+        self.passing = False
+
+    def ends(self, topic: str) -> dict[int, int]:
+        assert topic == SINK
+        return {0: 11, 1: 22}
+
+    def passed(self, topic: str, durable: Mapping[int, int], limit: int, clock_is_past: bool) -> bool:
+        assert topic == SOURCE
+        return self.passing
+
+
+class Silent:
+    """A progress that nobody reads."""
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Drop the line."""
+
+    def finished(self, figures: BatchFigures) -> None:
+        """Drop the figures."""
+
+
+class Frame:
+    """A batch of which no row is looked at."""
+
+    def persist(self, *_: Any) -> Frame:
+        return self
+
+    def unpersist(self) -> Frame:
+        return self
+
+
+@dataclass
+class Looked:
+    """A batch whose one pass over the rows gives what ``look`` says, and takes as long as that does."""
+
+    look: Callable[[], int]
+    ends: dict[int, int]
+    batch: int = 0
+    decoded: Any = None
+    figures: BatchFigures = field(default_factory=lambda: BatchFigures(0))
+
+    def greatest_use(self, leeway: int) -> int:
+        return self.look()
+
+
+class Bench:
+    """A cluster with one generation that has operated for an hour, a registered writer, a runner of its batches."""
+
+    def __init__(self, metadata: MemoryLog, replica: Replica, folder: Path) -> None:
+        found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
+        self.author = DirectAuthor(metadata, replica, "test")
+        self.world = World("", "memory", replica, self.author)
+        self.world.join("n1", (0,), now_us() - HOUR_US)
+        self.folder = folder
+        self.store = PlanStore(folder)
+        self.offsets: Any = TopicEnds()
+        self.writer = Writer(replica, self.author.submit, "spark", self.store, self.offsets, SOURCE, SINK)
+        self.writer.register()
+        quiet, no_session = Silent(), None
+        settings = JobSettings("", "memory", folder)
+        runner: Any = batches.BatchRunner
+        self.runner = runner(no_session, settings, replica, self.writer, self.store, quiet, 8, {0: 0})
+
+    def raise_horizon(self) -> int:
+        """Raise the horizon to a lead beyond the clock; returns it."""
+        horizon = now_us() + LEAD_US
+        self.writer._advance(horizon, self.world.state.writers["spark"].low_watermark, ())
+        return horizon
+
+    def plan(self, look: Callable[[], int], end: int = 5) -> PlanEntry:
+        """The part of batch 0 that the runner makes for rows of which ``look`` gives the greatest time."""
+        work: Any = Looked(look, {0: end})
+        entry: PlanEntry = self.runner._plan(work, 0)
+        return entry
+
+    def stored(self, batch: int, start: int, end: int, *, used: int = 1, done: bool = True) -> PlanEntry:
+        """A stored part of partition 0 that is the whole of its batch."""
+        entry = route_entry(
+            self.store.head,
+            batch=batch,
+            part=0,
+            last=True,
+            ranges=[OffsetRange(0, start, end)],
+            epoch=1,
+            context="c",
+            horizon=used + 1,
+            used=used,
+            incarnation="i",
+        )
+        self.store.append(entry)
+        if done:
+            self.store.mark_done(entry)
+        return entry
+
+    def spark_says(self, batch: int, end: int) -> None:
+        """Spark's offset log has a batch that ends there."""
+        folder = self.folder / "spark" / "offsets"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / str(batch)).write_text("v1\n{}\n" + json.dumps({SOURCE: {"0": end}}) + "\n")
