@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,9 @@ from ringlog.log.errors import LogReplaced, LogTruncated, LogUnavailable, Replic
 from ringlog.log.fates import Chain, Fate, fates
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
+from ringlog.log.producer import AckedProducer
 from ringlog.log.replica import Replica
-from ringlog.log.topics import METADATA, RESULTS, admin_client, create_topics, topic_name
+from ringlog.log.topics import METADATA, RESULTS, TopicSpec, admin_client, create_topics, topic_name
 from ringlog.runtime.clock import SystemClock
 from ringlog.stack import Stack, StackInfo
 from ringlog.wire.draw import SystemDraw
@@ -176,3 +178,24 @@ def _three(replica: Replica) -> tuple[EncodedEntry, ...]:
 
 def _after(replica: Replica, encoded: EncodedEntry) -> ClusterState:
     return fold(replica.state, encoded.entry).state
+
+
+def test_a_producer_goes_on_after_a_fatal_error(stack: StackInfo, cluster_name: str) -> None:
+    """A client that must not leave gaps is broken for good by one record that the broker refuses."""
+    small = TopicSpec("small", 1, {"max.message.bytes": "1000"})
+    create_topics(admin_client(stack.bootstrap_servers), cluster_name, specs=[small])
+    topic = topic_name(cluster_name, "small")
+    producer = AckedProducer(stack.bootstrap_servers)
+    first = Producer(producer._config | {"enable.gapless.guarantee": True})
+    producer._producer = first
+    refused = producer.send(topic, bytes(5_000), partition=0)
+    with pytest.raises(LogUnavailable):
+        refused.result(DEADLINE_S)
+    deadline = time.monotonic() + DEADLINE_S
+    while producer._producer is first:
+        assert time.monotonic() < deadline, "the broken client is still there"
+        with suppress(LogUnavailable):
+            producer.send(topic, b"while it is broken", partition=0)
+    assert producer.send(topic, b"good", partition=0).result(DEADLINE_S).topic == topic
+    assert producer._poller.is_alive()
+    producer.close()

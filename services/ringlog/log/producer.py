@@ -16,13 +16,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.topics import RECORD_BYTES_MAX
 
 POLL_S = 0.1
+GIVE_UP_S = 1.0
 ANY_PARTITION = -1
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class AckedProducer:
         self._config = producer_config(bootstrap_servers, client_id, delivery_timeout_s)
         self._lock = threading.Lock()
         self._producer = Producer(self._config)
+        self._closed = False
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, name=f"{client_id}-acks", daemon=True)
         self._poller.start()
@@ -71,7 +76,8 @@ class AckedProducer:
     ) -> Future[Delivered]:
         """Send one record; the future gives its place, or raises LogUnavailable when its fate is unknown.
 
-        ``partition``: None lets the client choose by key. Raises LogUnavailable at once if the local queue is full.
+        ``partition``: None lets the client choose by key. Raises LogUnavailable at once if the local queue is full, or
+        this producer is closed.
         """
         future: Future[Delivered] = Future()
         place = ANY_PARTITION if partition is None else partition
@@ -83,34 +89,62 @@ class AckedProducer:
                 future.set_exception(LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown"))
 
         with self._lock:
+            if self._closed:
+                raise LogUnavailable(f"{topic}: not sent: this producer is closed")
+            producer = self._producer
             try:
-                self._producer.produce(topic, value=value, key=key, partition=place, on_delivery=delivered)
+                producer.produce(topic, value=value, key=key, partition=place, on_delivery=delivered)
+                return future
             except BufferError as error:
                 raise LogUnavailable(f"{topic}: too many records wait for the broker", "is it up?") from error
             except KafkaException as error:
-                if error.args[0].fatal():
-                    self._replace()
-                raise LogUnavailable(f"{topic}: not sent: {error.args[0].str()}", "its fate is unknown") from error
-        return future
+                refused = error
+        if refused.args[0].fatal() or refused.args[0].code() == KafkaError._FATAL:
+            self._replace(producer)
+        raise LogUnavailable(f"{topic}: not sent: {refused.args[0].str()}", "its fate is unknown") from refused
 
     def flush(self, timeout_s: float) -> int:
         """Wait until everything sent has been answered; returns how many records are still open at the deadline."""
         return int(self._producer.flush(timeout_s))
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Wait up to ``timeout_s`` for open records, then stop."""
-        if self._producer.flush(timeout_s) > 0:
-            self._producer.purge()
-            self._producer.flush(timeout_s)
+        """Wait up to ``timeout_s`` for open records, then stop. Every record sent before has its answer afterwards."""
+        with self._lock:
+            self._closed = True
+            producer = self._producer
+        if not _answered(producer, timeout_s):
+            _give_up(producer, timeout_s)
         self._closing.set()
         self._poller.join(timeout_s)
 
-    def _replace(self) -> None:
-        """Give every open record its answer, then begin anew under another producer id."""
-        self._producer.purge()
-        self._producer.flush(1.0)
-        self._producer = Producer(self._config)
+    def _replace(self, broken: Producer) -> None:
+        """Begin anew under another producer id, and give every record that the broken client holds its answer."""
+        with self._lock:
+            if self._producer is not broken:
+                return
+            self._producer = Producer(self._config)
+        _give_up(broken, GIVE_UP_S)
 
     def _poll(self) -> None:
+        """Serve acknowledgements. The client tells of a fatal error here or at the next record, whichever is first."""
         while not self._closing.is_set():
-            self._producer.poll(POLL_S)
+            producer = self._producer
+            try:
+                producer.poll(POLL_S)
+            except KafkaException as error:
+                log.warning("producer_replaced", why=error.args[0].str())
+                self._replace(producer)
+
+
+def _answered(producer: Producer, timeout_s: float) -> bool:
+    """Wait for the answers to all records; a fatal error, which the client may raise meanwhile, is none."""
+    try:
+        return int(producer.flush(timeout_s)) == 0
+    except KafkaException:
+        return False
+
+
+def _give_up(producer: Producer, timeout_s: float) -> None:
+    """Drop what the client holds; each record is answered with a failure. The first wait may end with a fatal error."""
+    producer.purge()
+    _ = _answered(producer, timeout_s) or _answered(producer, timeout_s)

@@ -29,6 +29,7 @@ from ringlog.wire.entries import decode_entry
 from ringlog_schemas import published
 
 POLL_S = 0.2
+SCHEMAS_TIMEOUT_S = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +48,7 @@ class PublisherThread(RoleThread):
         why = ahead(last, self.replica.read_barrier())
         if why is not None:
             raise Diverged(why)
+        self.look()
         self._publish_schemas()
         self._follow(fenced, last)
 
@@ -103,4 +105,4 @@ class PublisherThread(RoleThread):
             for fingerprint, text in published()
         ]
         for future in sent:
-            future.result()
+            future.result(SCHEMAS_TIMEOUT_S)

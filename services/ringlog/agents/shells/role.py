@@ -173,6 +173,7 @@ class RoleThread(ABC):
             self._stopping.set()
             self.replica.stop()
             self.log.close()
+            self._say_goodbye(end)
         if end is not None:
             log.warning("ended", role=self.role, instance=self.instance, term=self.term, code=end.code, why=end.detail)
             self._ended(end)
@@ -227,11 +228,21 @@ class RoleThread(ABC):
             if now != told or silent_s >= HEARTBEAT_S:
                 told, silent_s = now, 0.0
                 self._tell()
-        self._tell()
+
+    def _say_goodbye(self, end: End | None) -> None:
+        """The last status, from the thread that did the work: until here it may have used the producer.
+
+        Who was taken over is silent: the status is that of the instance which acts now.
+        """
+        if end is None or end.code != SUPERSEDED:
+            self._tell()
         self.producer.close()
 
     def _tell(self) -> None:
         """Publish the status; one that gets lost is followed by the next."""
+        term = self.replica.state.terms.get(self.role)
+        if term is not None and term.term > self.term > 0:
+            return
         epoch, now = self.handled_epoch(), self.clock.now_us()
         status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now)
         topic = topic_name(self.settings.cluster, AGENTS.suffix)

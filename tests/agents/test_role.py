@@ -1,0 +1,66 @@
+"""The end of a role's worker, on a log in memory and with no broker for its status."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from ringlog.agents.exits import End
+from ringlog.agents.shells.role import RoleThread
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.founding import found
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.memory import MemoryLog
+from ringlog.log.producer import AckedProducer
+from ringlog.log.replica import Replica
+from ringlog.runtime.settings import Settings
+
+NOBODY = "127.0.0.1:1"
+DEADLINE_S = 30.0
+
+
+class Sender(RoleThread):
+    """Prepares until it may go on, then sends a record and waits for the answer."""
+
+    role = "sender"
+
+    def __init__(self, log: MemoryLog, folder: Path) -> None:
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.why = ""
+        self.ends: list[End] = []
+        super().__init__(
+            Settings(bootstrap_servers=NOBODY, cluster="c", data_dir=folder), lambda _: None, self.ends.append
+        )
+        self.producer.close(0.1)
+        self.producer = AckedProducer(NOBODY, "sender", 0.3)
+        self.replica = Replica(log)
+        self.author = DirectAuthor(log, self.replica, "sender")
+
+    def work(self) -> None:
+        self.began.set()
+        assert self.go_on.wait(DEADLINE_S)
+        try:
+            self.producer.send("c.topic", b"", partition=0).result(DEADLINE_S)
+        except LogUnavailable as error:
+            self.why = error.message
+        self.look()
+
+    def handled_epoch(self) -> int:
+        return 0
+
+
+def test_stop_returns_when_the_work_that_still_prepared_has_ended(tmp_path: Path) -> None:
+    log = MemoryLog()
+    with Replica(log) as replica:
+        found(log, replica, "c")
+    worker = Sender(log, tmp_path)
+    worker.start()
+    assert worker.began.wait(DEADLINE_S)
+    stopper = threading.Thread(target=worker.stop, daemon=True)
+    stopper.start()
+    worker._threads[1].join(DEADLINE_S)
+    worker.go_on.set()
+    stopper.join(DEADLINE_S)
+    assert not stopper.is_alive()
+    assert "not acknowledged" in worker.why
+    assert worker.ends == []
