@@ -1,0 +1,87 @@
+"""One rule for base rows and CDC rows: the kernel's definition against the pipeline's fast routing, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.kernel.generations.admission import refusal, rules_of
+from ringlog.kernel.generations.describe import generate
+from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import Generation
+from ringlog.wire.records import Mutation
+from ringlog_cdc.routing import Rows, TableFacts, route, routing_table
+from ringlog_cdc.verdicts import CODES, NO_OPERATION, OPERATION_CODES, ROUTED, SKIPPED
+from tests.node.world import APPENDED, cluster, write
+
+LEEWAY = 5_000_000
+BASE = cluster((-(2**62),), (0,), (2**62,), cdc=True)
+STATE = replace(
+    BASE,
+    generations=tuple(
+        Generation(
+            f"g{at}", at, generate(dict(BASE.token_owners.items()), BASE.nodes, bytes(16)), "published", 1, 1, None, ()
+        )
+        for at in (APPENDED - 4 * LEEWAY, APPENDED - LEEWAY // 2)
+    ),
+    tables=BASE.tables.set(
+        "shop.quiet",
+        replace(BASE.tables["shop.orders"], name="quiet", cdc=replace(BASE.tables["shop.orders"].cdc, enabled=False)),
+    ),
+)
+parts = st.lists(st.sampled_from([b"", b"k", None, b"x" * (COMPONENT_BYTES_MAX + 1)]), max_size=2).map(tuple)
+writes = st.builds(
+    lambda timestamp, **changes: write("k", 1, timestamp, **changes),
+    st.sampled_from([-5, -4, -1, 0, 1]).flatmap(lambda n: st.integers(-2, 2).map(lambda d: APPENDED + n * LEEWAY + d)),
+    cluster_id=st.sampled_from([None, None, BASE.cluster_id, "00000000-0000-7000-8000-00000000dead"]),
+    table=st.sampled_from(["orders", "orders", "orders", "quiet", "none"]),
+    operation=st.sampled_from(["INSERT", "INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE", "UNKNOWN"]),
+    partition_key=st.just((b"k",)) | parts,
+    clustering_key=st.just((b"c" * 8,)) | parts,
+)
+
+
+def columns(found: list[Mutation]) -> Rows:
+    """The writes as the pipeline hands them to its routing."""
+    known = [[part or b"" for part in m.partition_key] for m in found]
+    return Rows(
+        readable=np.ones(len(found), dtype=bool),
+        foreign=np.array([m.cluster_id not in (None, STATE.cluster_id) for m in found]),
+        names=pa.array([f"{m.keyspace}.{m.table}" for m in found]),
+        operations=np.array([OPERATION_CODES.get(m.operation, NO_OPERATION) for m in found], dtype=np.int32),
+        timestamps=np.array([m.timestamp for m in found]),
+        appended=np.full(len(found), APPENDED),
+        keys=pa.array([compose([p[:9] for p in key]) if key else b"" for key in known], type=pa.large_binary()),
+        key_sizes=np.array([len(key) for key in known], dtype=np.int32),
+        missing_key=np.array([None in m.partition_key for m in found]),
+        clustering_sizes=np.array([len(m.clustering_key) for m in found], dtype=np.int32),
+        bad_component=np.array(
+            [
+                None in m.clustering_key or any(len(p) > COMPONENT_BYTES_MAX for p in key)
+                for m, key in zip(found, known, strict=True)
+            ]
+        ),
+        identities=pa.array([b""] * len(found), type=pa.large_binary()),
+        partitions=np.zeros(len(found), dtype=np.int32),
+        offsets=np.arange(len(found)),
+    )
+
+
+@given(st.lists(writes, min_size=1, max_size=30))
+def test_the_pipeline_refuses_exactly_what_a_node_refuses(found: list[Mutation]) -> None:
+    rules = rules_of(STATE)
+    facts = {name: TableFacts(s.partition_key, s.clustering_key, s.cdc) for name, s in rules.tables.items()}
+    table = routing_table("t", STATE.generations, facts, (), setting(STATE, "cdc_leeway_us"), 8)
+    verdicts = route(table, columns(found)).verdict
+    for mutation, verdict in zip(found, verdicts.tolist(), strict=True):
+        own = refusal(rules, mutation, APPENDED)
+        if verdict == SKIPPED:
+            assert mutation.table == "quiet"
+            assert own not in ("timestamp_in_future", "timestamp_too_old", "no_generation")
+        else:
+            assert own == ("" if verdict == ROUTED else CODES[verdict])

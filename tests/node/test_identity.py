@@ -1,0 +1,83 @@
+"""A node's folder: one identity, one process, an epoch that never goes back."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.node.errors import NodeFailed
+from ringlog.node.identity import NodeFolder, NodeOptions
+
+CLUSTER = "00000000-0000-7000-8000-0000000000c1"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> NodeOptions:
+    return NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 2, tmp_path / "n1")
+
+
+def test_id_and_port_are_kept(options: NodeOptions) -> None:
+    first = NodeFolder(options)
+    kept = (first.node, first.port)
+    assert first.port > 0
+    first.close()
+    again = NodeFolder(options)
+    assert (again.node, again.port) == kept
+    again.close()
+
+
+def test_the_socket_listens(options: NodeOptions) -> None:
+    folder = NodeFolder(options)
+    with socket.create_connection(("127.0.0.1", folder.port), timeout=5):
+        pass
+    folder.close()
+
+
+def test_a_folder_belongs_to_one_process_at_a_time(options: NodeOptions) -> None:
+    first = NodeFolder(options)
+    with pytest.raises(NodeFailed, match="another process"):
+        NodeFolder(options)
+    first.close()
+    NodeFolder(options).close()
+
+
+def test_a_taken_port_is_named_and_nothing_is_kept(options: NodeOptions) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(NodeFailed, match=str(port)):
+            NodeFolder(replace(options, port=port))
+    assert not (options.folder / "identity.json").exists()
+    NodeFolder(options).close()
+
+
+@pytest.mark.parametrize("name", ["identity.json", "acknowledged.json"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"port": "x", "epoch": -1}'])
+def test_a_damaged_file_ends_the_node(options: NodeOptions, name: str, text: str) -> None:
+    NodeFolder(options).close()
+    (options.folder / name).write_text(text)
+    with pytest.raises(NodeFailed, match="restore"):
+        NodeFolder(options)
+
+
+def test_the_acknowledged_epoch_is_durable_and_never_goes_back(options: NodeOptions) -> None:
+    folder = NodeFolder(options)
+    folder.keep(CLUSTER, 7)
+    folder.keep(CLUSTER, 5)
+    assert json.loads((options.folder / "acknowledged.json").read_text()) == {"cluster_id": CLUSTER, "epoch": 7}
+    folder.close()
+    again = NodeFolder(options)
+    assert again.acknowledged == 7
+    state = replace(EMPTY_STATE, cluster_id=CLUSTER, epoch=7)
+    again.check(state)
+    with pytest.raises(NodeFailed, match="acknowledged epoch 7, and the log ends at epoch 6"):
+        again.check(replace(state, epoch=6))
+    with pytest.raises(NodeFailed, match="another folder"):
+        again.check(replace(state, cluster_id="other"))
+    again.close()
