@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ringlog.client.client import Client, Logs
-from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut
+from ringlog.client.errors import ClientBroken, InvalidSubmission, NotFounded, SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.kernel.commands.model import (
     ChangeSettings,
@@ -23,6 +23,7 @@ from ringlog.log.author import Author
 from ringlog.log.errors import ReplicaHalted
 from ringlog.log.faulty import Fault, FaultyLog
 from ringlog.log.memory import MemoryLog
+from ringlog.log.port import LogRecord
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.commands import encode_command
 from ringlog.wire.draw import SystemDraw
@@ -275,3 +276,31 @@ def test_results_that_were_cut_are_read_on_from_their_end(client: Client, logs: 
         answer = client.submit(DROP)
     assert isinstance(answer, RejectedResult)
     assert answer.code == "unknown_keyspace"
+
+
+def test_a_client_whose_listener_fails_says_so(metadata: FaultyLog, requests_log: FaultyLog) -> None:
+    class Broken(MemoryLog):
+        def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
+            assert go.wait(10)
+            raise RuntimeError("a defect")
+
+    go = threading.Event()
+    with Client("", "tests", logs=Logs(metadata, requests_log, Broken())) as client:
+        future = client.submit_future(Noop(), timeout_s=0.1)
+        go.set()
+        with pytest.raises(ClientBroken, match="a defect"):
+            future.result(10)
+        with pytest.raises(ClientBroken):
+            client.submit_future(Noop())
+
+
+def test_a_client_whose_sender_fails_says_so(metadata: FaultyLog, results_log: MemoryLog) -> None:
+    class Broken(MemoryLog):
+        def append(self, records: Sequence[bytes]) -> None:
+            raise RuntimeError("a defect")
+
+    with Client("", "tests", logs=Logs(metadata, Broken(), results_log)) as client:
+        with pytest.raises(ClientBroken, match="a defect"):
+            client.submit_future(Noop(), timeout_s=60).result(10)
+        with pytest.raises(ClientBroken):
+            client.submit_future(Noop())

@@ -27,7 +27,7 @@ from ringlog.log.errors import (
 from ringlog.log.fates import Chain
 from ringlog.log.faulty import FaultyLog
 from ringlog.log.memory import MemoryLog
-from ringlog.log.port import LOOKUP_TIMEOUT_S
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.draw import SeededDraw
@@ -222,6 +222,58 @@ def test_what_was_recorded_is_compared_after_a_restart(tmp_path: Path) -> None:
     record.write_text("{}")
     with pytest.raises(LogDamaged, match="no record of a topic"):
         Replica(log, record=record).start()
+
+
+def test_a_replica_that_is_killed_before_it_has_read_everything_forgets_nothing(tmp_path: Path) -> None:
+    log, _ = filled()
+    record = tmp_path / "metadata.json"
+    with Replica(log, record=record) as replica:
+        replica.read_barrier()
+    known = record.read_text()
+
+    class Silent(MemoryLog):
+        """Has the records, but nobody has read any yet."""
+
+        def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
+            return [], position
+
+    log.__class__ = Silent
+    with Replica(log, record=record, watch_s=0.01) as replica:
+        assert record.read_text() == known
+        assert replica.position == 0
+    assert record.read_text() == known
+    log.truncate(2)
+    with pytest.raises(LogTruncated, match="ends at offset 2, read were 3"):
+        Replica(log, record=record).start()
+
+
+def test_a_record_that_comes_after_the_halt_is_not_folded() -> None:
+    gate, asked = threading.Event(), threading.Event()
+
+    class Late(MemoryLog):
+        """Gives the third record when told to."""
+
+        def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
+            if position == 2:
+                asked.set()
+                assert gate.wait(10)
+            return super().read(position, timeout_s, min(records_max, 2))
+
+    log = Late()
+    author = Author("me", ManualClock(), SeededDraw(b"x"))
+    state = EMPTY_STATE
+    for command in (InitializeCluster("c"), Noop(), Noop()):
+        encoded = author.entry(state, command)
+        state = fold(state, encoded.entry).state
+        log.append([encoded.data])
+    with Replica(log, watch_s=WATCH_S) as replica:
+        assert asked.wait(10)
+        log.replace()
+        assert halt_of(replica).code == "log_replaced"
+        gate.set()
+        for thread in replica._threads:
+            thread.join(10)
+        assert replica.state.epoch == 2
 
 
 def test_a_topic_that_is_missing_for_a_moment_is_no_reason_to_halt() -> None:

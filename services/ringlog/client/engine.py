@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 import structlog
 
-from ringlog.client.errors import InvalidSubmission, SubmissionTimedOut
+from ringlog.client.errors import ClientBroken, InvalidSubmission, SubmissionTimedOut
 from ringlog.client.results import Submitted
 from ringlog.client.submission import Asked, answer_of_log, answer_of_result
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
@@ -66,14 +66,15 @@ class Engine:
         self._stopping = threading.Event()
         self._threads: tuple[threading.Thread, ...] = ()
         self._subscription: Subscription | None = None
+        self._broken: ClientBroken | None = None
 
     def start(self) -> None:
         """Place the reader at the end of the results, then begin. Raises LogUnavailable, TopicMissing."""
         tail = self._results.tail(self._results.end_offset())
         self._subscription = self._replica.subscribe(self._follow)
         self._threads = (
-            threading.Thread(target=self._send, name="client-sender", daemon=True),
-            threading.Thread(target=self._listen, args=(tail,), name="client-listener", daemon=True),
+            threading.Thread(target=self._guard, args=(self._send,), name="client-sender", daemon=True),
+            threading.Thread(target=self._guard, args=(self._listen, tail), name="client-listener", daemon=True),
         )
         for thread in self._threads:
             thread.start()
@@ -93,10 +94,13 @@ class Engine:
     def submit(self, asked: Asked, data: bytes, timeout_s: float) -> Future[Submitted]:
         """Send a request; the future gives its answer or raises SubmissionTimedOut, ReplicaHalted.
 
-        The same request twice is one request. Raises InvalidSubmission if its id is busy with another command.
+        The same request twice is one request. Raises InvalidSubmission if its id is busy with another command,
+        ClientBroken if a thread of the client has failed.
         """
         now = time.monotonic()
         with self._wake:
+            if self._broken is not None:
+                raise self._broken
             busy = self._pending.get(asked.request_id)
             if busy is not None:
                 if busy.asked != asked:
@@ -111,6 +115,17 @@ class Engine:
         return pending.future
 
     # ------------------------------------------------------------------------------------------- threads
+
+    def _guard(self, work: Callable[..., None], *arguments: object) -> None:
+        """A thread that fails leaves nobody waiting: there would be no answers and no deadlines any more."""
+        try:
+            work(*arguments)
+        except Exception as error:
+            log.exception("client_failed", work=work.__name__)
+            with self._lock:
+                self._broken = ClientBroken(f"{type(error).__name__}: {error}")
+            for pending in self._all():
+                self._fail(pending, self._broken)
 
     def _send(self) -> None:
         while not self._stopping.is_set():

@@ -3,6 +3,7 @@
 ClientError
 ├── SubmissionTimedOut   the fate of a request is open
 ├── InvalidSubmission    it could not be sent as asked for
+├── ClientBroken         a thread of the client has failed; fates of requests are open
 ├── NotFounded           the log has no founding entry
 └── TakeOverRefused      the rules refuse the take-over itself
 """
@@ -42,6 +43,15 @@ class InvalidSubmission(ClientError):
     """The request cannot be sent as asked for."""
 
     code = "invalid_submission"
+
+
+class ClientBroken(ClientError):
+    """A thread of the client has failed: a defect. The fates of requests that were under way are open."""
+
+    code = "client_broken"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the client has failed: {why}", "report it; submit again with the same id, or withdraw")
 
 
 class NotFounded(ClientError):

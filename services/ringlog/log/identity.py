@@ -53,7 +53,13 @@ def load_record(path: Path) -> Recorded | None:
 
 
 def save_record(path: Path, recorded: Recorded) -> None:
-    """Replace the file atomically."""
+    """Replace the file atomically, unless it knows a greater position of the same topic: that one is never forgotten.
+
+    A reader replays from the beginning, and several may share the file. Raises OSError, LogDamaged.
+    """
+    known = load_record(path)
+    if known is not None and known.topic_id == recorded.topic_id and known.position >= recorded.position:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     draft.write_text(json.dumps({"topic_id": recorded.topic_id, "position": recorded.position}), "utf-8")

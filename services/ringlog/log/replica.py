@@ -264,9 +264,11 @@ class Replica:
                 tail.close()
 
     def _fold(self, record: LogRecord) -> bool:
-        """Fold one record and tell the followers; False if the replica halted."""
+        """Fold one record and tell the followers; False if the replica is over, be it while it waited for this one."""
         item = decode_entry(record.data)
         with self._turn:
+            if self._is_over():
+                return False
             before = self._state
             folded = fold(before, item)
             outcome = folded.outcome
@@ -344,7 +346,7 @@ class Replica:
         if self._record is not None:
             try:
                 save_record(self._record, Recorded(self._identity, self._position))
-            except OSError as error:
+            except (OSError, LogDamaged) as error:
                 log.warning("position_not_recorded", file=str(self._record), error=str(error))
 
     def _ask_end(self, deadline: float) -> int:
