@@ -18,9 +18,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
+from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
-from ringlog_cdc.plan_store import PlanStore, claim_checkpoint
+from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Progress
 from ringlog_cdc.session import CheckpointLock, open_session, prepare_session
 from ringlog_cdc.settings import JobSettings
@@ -29,6 +30,8 @@ from ringlog_cdc.writer import Writer
 
 LOOK_S = 0.2
 COMMIT_WAIT_S = 15.0
+USED = (MUTATIONS, CDC, DEAD_LETTERS)
+"""The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
 
 
 class CdcJob:
@@ -54,19 +57,19 @@ class CdcJob:
             offsets = Offsets(settings.bootstrap_servers)
             self._open(offsets.close)
             state = client.read_barrier()
-            claim_checkpoint(
-                settings.checkpoint, state.cluster_id, settings.writer, registered=settings.writer in state.writers
-            )
+            partitions = offsets.partitions(settings.sink_topic)
+            known = settings.writer in state.writers
+            is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
             store = PlanStore(settings.checkpoint)
+            verify_topics(admin_client(settings.bootstrap_servers), settings.cluster, settings.bootstrap_servers, USED)
             self.progress = Progress(settings.checkpoint / "progress.jsonl")
             self._open(self.progress.close)
-            partitions = offsets.partitions(settings.sink_topic)
             starts = offsets.begins(settings.source_topic)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
                 client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
             )
-            epoch = self.writer.register()
+            epoch = self._register(client, is_new)
             self._open(self.writer.stop)
             self.writer.start()
             self.runner = BatchRunner(
@@ -89,6 +92,16 @@ class CdcJob:
             raise
         return self
 
+    def _register(self, client: Client, is_new: bool) -> int:
+        """Register the writer; returns the epoch. ``is_new``: the checkpoint was claimed for it a moment ago."""
+        epoch = self.writer.register(self.stopping)
+        ended = set(self.writer.mine(client.replica.state).ended)
+        if is_new and not ended <= set(self.writer.tried):
+            # Another driver claimed another empty checkpoint under this name at the same time, and was faster.
+            give_up_claim(self.settings.checkpoint)
+            raise checkpoint_lost(self.settings.writer)
+        return epoch
+
     def _open(self, close: Any) -> None:
         self._opened.append(close)
 
@@ -97,6 +110,7 @@ class CdcJob:
         reader = (
             self._session.readStream.format("kafka")
             .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+            .option("kafka.isolation.level", "read_committed")
             .option("subscribe", settings.source_topic)
             .option("startingOffsets", "earliest")
             .option("failOnDataLoss", "true")
@@ -176,7 +190,10 @@ def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.stopping.set())
     try:
-        job.start()
+        try:
+            job.start()
+        except StopRequested:
+            return
         try:
             job.wait()
         finally:

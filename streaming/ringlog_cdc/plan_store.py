@@ -22,6 +22,7 @@ from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
 from ringlog_cdc.plan import GENESIS, PlanEntry, check_link, decode, encode
 
 KEPT_ENTRIES = 2_000
+CLAIM = "claim.json"
 
 
 def create_if_absent(path: Path, data: bytes) -> bool:
@@ -58,6 +59,7 @@ class PlanStore:
         self._contexts = self._plans / "contexts"
         self._contexts.mkdir(parents=True, exist_ok=True)
         self._kept = kept
+        self._known: dict[str, dict[str, Any]] = {}
         self._entries = self._load()
         done = {int(path.stem) for path in self._plans.glob("*.done")}
         if done and max(done) > self.head.sequence:
@@ -139,51 +141,82 @@ class PlanStore:
             positions = dict(entry.positions)
         return positions
 
+    def is_closing_durable(self) -> bool:
+        """True if every part before the newest closing is carried out: what it closes takes no more rows."""
+        closings = [entry.sequence for entry in self._entries.values() if entry.kind == "close"]
+        newest = max(closings, default=-1)
+        return all(self._is_settled(entry) for entry in self._entries.values() if entry.sequence < newest)
+
     # ------------------------------------------------------------------------------------------- contexts
 
     def put_context(self, context: dict[str, Any]) -> str:
         """Store what parts are decided with, under the digest of its canonical JSON, which is returned."""
         data = json.dumps(context, sort_keys=True, separators=(",", ":")).encode()
         name = hashlib.sha256(data).hexdigest()
-        create_if_absent(self._contexts / f"{name}.json", data)
+        if name not in self._known:
+            create_if_absent(self._contexts / f"{name}.json", data)
+            self._known[name] = context
         return name
 
     def context(self, name: str) -> dict[str, Any]:
         """The context stored under ``name``; raises ChainBroken if it is missing or differs from its digest."""
+        if name in self._known:
+            return self._known[name]
         try:
             data = (self._contexts / f"{name}.json").read_bytes()
         except FileNotFoundError as error:
             raise ChainBroken(f"context {name} is missing") from error
         if hashlib.sha256(data).hexdigest() != name:
             raise ChainBroken(f"context {name} was changed")
-        loaded: dict[str, Any] = json.loads(data)
-        return loaded
+        self._known[name] = json.loads(data)
+        return self._known[name]
 
 
-def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, registered: bool) -> None:
-    """Tie a checkpoint to one cluster and writer for ever.
+def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partitions: int, registered: bool) -> bool:
+    """Tie a checkpoint to one cluster, writer and number of partitions of the CDC topic for ever; True if it is new.
 
     ``registered``: the metadata log knows this writer already. Then a checkpoint without a claim is a lost one: its
-    plans would be decided anew and rows written twice under other generations. Raises CdcError ``checkpoint_lost`` or
-    ``checkpoint_of_another``.
+    plans would be decided anew and rows written twice under other generations. With another number of partitions a
+    stream would go on in another partition, and its rows would have no order any more. Raises CdcError
+    ``checkpoint_lost``, ``checkpoint_of_another`` or ``partitions_changed``.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
-    path = checkpoint / "claim.json"
-    claim = json.dumps({"cluster_id": cluster_id, "writer": writer}, sort_keys=True).encode() + b"\n"
-    if not path.exists():
+    path = checkpoint / CLAIM
+    claim = {"cdc_partitions": cdc_partitions, "cluster_id": cluster_id, "writer": writer}
+    is_new = not path.exists()
+    if is_new:
         if registered:
-            raise CdcError(
-                "checkpoint_lost",
-                f"CDC writer {writer!r} has worked before, and this checkpoint is empty",
-                "start with the checkpoint it used; without it every row would be written again",
-            )
-        create_if_absent(path, claim)
-    if path.read_bytes() != claim:
+            raise checkpoint_lost(writer)
+        create_if_absent(path, json.dumps(claim, sort_keys=True).encode() + b"\n")
+    stored = json.loads(path.read_bytes())
+    if (stored["cluster_id"], stored["writer"]) != (cluster_id, writer):
         raise CdcError(
             "checkpoint_of_another",
             f"the checkpoint belongs to {path.read_text(encoding='utf-8').strip()}",
             "use another checkpoint folder, or the cluster and writer it belongs to",
         )
+    if stored["cdc_partitions"] != cdc_partitions:
+        raise CdcError(
+            "partitions_changed",
+            f"the CDC topic has {cdc_partitions} partitions and had {stored['cdc_partitions']} when the job began",
+            "a stream never changes its partition: found the cluster anew under another name",
+        )
+    return is_new
+
+
+def give_up_claim(checkpoint: Path) -> None:
+    """Take back a claim that was made a moment ago and that nothing was done under."""
+    (checkpoint / CLAIM).unlink()
+    _sync_folder(checkpoint)
+
+
+def checkpoint_lost(writer: str) -> CdcError:
+    """The error of a writer that has worked before, on another checkpoint than this empty one."""
+    return CdcError(
+        "checkpoint_lost",
+        f"CDC writer {writer!r} has worked before, and this checkpoint is empty",
+        "start with the checkpoint it used; without it every row would be written again",
+    )
 
 
 def _name(sequence: int) -> str:

@@ -24,6 +24,7 @@ class Offsets:
                 "bootstrap.servers": bootstrap_servers,
                 "group.id": "ringlog-cdc-offsets",
                 "enable.auto.commit": False,
+                "isolation.level": "read_committed",  # a transaction that is open, or was given up, is not there
                 "log_level": 2,
             }
         )

@@ -44,13 +44,17 @@ Submit = Callable[..., Submitted]
 
 
 class Writer:
-    """One incarnation of a CDC writer. ``register``, then ``start``; ``stop`` ends its thread, not its promises."""
+    """One incarnation of a CDC writer. ``register``, then ``start``; ``stop`` ends its thread, not its promises.
+
+    ``tried``: the incarnations that it asked to register, the one that it is at the end.
+    """
 
     def __init__(
         self, replica: Replica, submit: Submit, name: str, store: PlanStore, offsets: Offsets, source: str, sink: str
     ) -> None:
         self.name = name
         self.incarnation = uuid.uuid4().hex
+        self.tried: list[str] = []
         self.lock = threading.RLock()
         self.failure: BaseException | None = None
         self._replica = replica
@@ -68,10 +72,14 @@ class Writer:
 
     # ---------------------------------------------------------------------------------------------- life
 
-    def register(self) -> int:
-        """Register this incarnation and fold at least to it; returns the epoch. Raises CdcError, LogError."""
+    def register(self, stopping: threading.Event | None = None) -> int:
+        """Register this incarnation and fold at least to it; returns the epoch.
+
+        Once ``stopping`` is set it waits no longer. Raises CdcError, LogError.
+        """
         while True:
-            answer = self._settle(RegisterCdcWriter(self.name, self.incarnation))
+            self.tried.append(self.incarnation)
+            answer = self._settle(RegisterCdcWriter(self.name, self.incarnation), stopping)
             if isinstance(answer, RejectedResult):
                 raise CdcError("not_registered", f"{answer.code}: {answer.detail}")
             if isinstance(answer, AppliedResult):
@@ -181,7 +189,10 @@ class Writer:
                         incarnation=self.incarnation,
                     )
                 )
-        if claimed <= mine.low_watermark:
+        with self.lock:
+            is_durable = self._store.is_closing_durable()
+        # A part stored before the closing may still be writing rows of what it closes.
+        if claimed <= mine.low_watermark or not is_durable:
             return
         if mine.horizon < claimed:
             self.note_need(held=self._held)  # a low-watermark is not above the horizon: raise that first
@@ -215,10 +226,10 @@ class Writer:
             lambda state: state if state.epoch >= epoch else None, FOLD_S, f"epoch {epoch} to be folded"
         )
 
-    def _settle(self, command: Command) -> Submitted:
+    def _settle(self, command: Command, stopping: threading.Event | None = None) -> Submitted:
         """The final answer to a command: the same request is sent again until there is one. Raises StopRequested."""
         request_id, since_epoch = str(uuid.uuid4()), self._replica.state.epoch
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not (stopping is not None and stopping.is_set()):
             try:
                 return self._submit(command, timeout_s=SUBMIT_S, request_id=request_id, since_epoch=since_epoch)
             except LogError as error:

@@ -9,7 +9,7 @@ import pytest
 
 from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
 from ringlog_cdc.plan import GENESIS, OffsetRange, PlanEntry, close_entry, route_entry
-from ringlog_cdc.plan_store import PlanStore, claim_checkpoint, create_if_absent
+from ringlog_cdc.plan_store import PlanStore, claim_checkpoint, create_if_absent, give_up_claim
 
 
 def part(before: PlanEntry, batch: int, end: int) -> PlanEntry:
@@ -121,24 +121,34 @@ def test_contexts_go_by_their_digest(tmp_path: Path) -> None:
     assert PlanStore(tmp_path).context(name) == {"a": [2], "b": 1}
     (tmp_path / "plans" / "contexts" / f"{name}.json").write_text("{}")
     with pytest.raises(ChainBroken, match="changed"):
-        store.context(name)
+        PlanStore(tmp_path).context(name)
     with pytest.raises(ChainBroken, match="missing"):
         store.context("0" * 64)
 
 
 def test_a_checkpoint_belongs_to_one_cluster_and_writer(tmp_path: Path) -> None:
-    claim_checkpoint(tmp_path, "c1", "spark", registered=False)
-    claim_checkpoint(tmp_path, "c1", "spark", registered=True)
+    assert claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
+    assert not claim_checkpoint(tmp_path, "c1", "spark", 8, registered=True)
     for cluster, writer in (("c2", "spark"), ("c1", "other")):
         with pytest.raises(CdcError) as caught:
-            claim_checkpoint(tmp_path, cluster, writer, registered=True)
+            claim_checkpoint(tmp_path, cluster, writer, 8, registered=True)
         assert caught.value.code == "checkpoint_of_another"
+
+
+def test_a_cdc_topic_with_another_number_of_partitions_is_refused(tmp_path: Path) -> None:
+    claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
+    with pytest.raises(CdcError) as caught:
+        claim_checkpoint(tmp_path, "c1", "spark", 16, registered=True)
+    assert caught.value.code == "partitions_changed"
 
 
 def test_an_empty_checkpoint_of_a_writer_that_worked_before_is_a_lost_one(tmp_path: Path) -> None:
     with pytest.raises(CdcError) as caught:
-        claim_checkpoint(tmp_path, "c1", "spark", registered=True)
+        claim_checkpoint(tmp_path, "c1", "spark", 8, registered=True)
     assert caught.value.code == "checkpoint_lost"
+    assert claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
+    give_up_claim(tmp_path)
+    assert claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
 
 
 def test_old_entries_go_in_order_and_closings_with_them(tmp_path: Path) -> None:
