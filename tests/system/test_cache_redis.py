@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Iterator
 
 import pytest
 import redis
 from tests.cache.conformance import CacheConformance
+from tests.cache.states import another_cluster, history
 
-from ringlog.cache.port import CacheStore, CacheUnavailable
+from ringlog.cache.port import CacheStore, CacheUnavailable, Confirmation, Written
+from ringlog.cache.projection import delta, full, project, stamp_of
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.stack import StackInfo
 
 pytestmark = pytest.mark.system
+
+AT_ONCE = Confirmation("digest", 7, 1)
 
 
 class TestRedisCache(CacheConformance):
@@ -31,6 +37,87 @@ class TestRedisCache(CacheConformance):
         with redis.Redis.from_url(url) as connection:
             for key in connection.scan_iter(pattern):
                 connection.delete(key)
+
+    @pytest.mark.parametrize("damage", ["lost", "lost_field", "junk", "junk_meta", "empty_meta"])
+    def test_what_lost_a_part_is_neither_read_nor_built_upon(
+        self, stack: StackInfo, cluster_name: str, cache: RedisCache, damage: str
+    ) -> None:
+        before, after = history()[-2:]
+        reader = CachedReader(cache, lambda: 0)
+        cache.apply(full(before), AT_ONCE)
+        part, meta = f"{{{cluster_name}}}:nodes", f"{{{cluster_name}}}:meta"
+        with redis.Redis.from_url(stack.redis_url, decode_responses=True) as connection:
+            match damage:
+                case "lost":
+                    assert connection.delete(part) == 1
+                case "lost_field":
+                    connection.hdel(part, next(iter(connection.hgetall(part))))
+                case "junk":
+                    connection.delete(part)
+                    connection.set(part, "junk")
+                case "junk_meta":
+                    connection.delete(meta)
+                    connection.set(meta, "junk")
+                case _:
+                    connection.delete(meta)
+        with pytest.raises(TryAgain):
+            reader.read()
+        assert cache.apply(delta(before, before), AT_ONCE) is Written.BASE_MISSING
+        assert cache.apply(delta(before, after), AT_ONCE) is Written.BASE_MISSING
+        assert cache.apply(full(before), AT_ONCE) is Written.APPLIED
+        assert sorted(reader.read().nodes) == sorted(before.nodes)
+        assert cache.apply(delta(before, after), AT_ONCE) is Written.APPLIED
+        stored = cache.read()
+        assert stored is not None
+        assert stored.parts == project(after)
+
+    def test_a_redis_without_memory_changes_nothing(self, stack: StackInfo, cache: RedisCache) -> None:
+        states = history()
+        with_keyspace = max(number for number, state in enumerate(states[:-1]) if len(state.keyspaces))
+        before, after = states[with_keyspace : with_keyspace + 2]
+        cache.apply(full(before), AT_ONCE)
+        with redis.Redis.from_url(stack.redis_url) as connection:
+            connection.config_set("maxmemory", "1")
+            try:
+                with pytest.raises(CacheUnavailable):
+                    cache.apply(delta(before, after), AT_ONCE)
+            finally:
+                connection.config_set("maxmemory", "0")
+        stored = cache.read()
+        assert stored is not None
+        assert (stored.stamp, stored.parts) == (stamp_of(before), project(before))
+        assert cache.apply(delta(before, after), AT_ONCE) is Written.APPLIED
+
+    def test_readers_meet_whole_epochs_while_writers_switch(
+        self, stack: StackInfo, cluster_name: str, cache: RedisCache
+    ) -> None:
+        states = history()
+        whole = {stamp_of(state): project(state) for state in (*states, another_cluster())}
+        cache.apply(full(states[0]), AT_ONCE)
+        stop = threading.Event()
+
+        def switch() -> None:
+            writer = RedisCache(stack.redis_url, cluster_name)
+            while not stop.is_set():
+                writer.apply(full(another_cluster()), AT_ONCE)
+                writer.apply(full(states[0]), AT_ONCE)
+                for before, after in itertools.pairwise(states):
+                    writer.apply(delta(before, after), AT_ONCE)
+            writer.close()
+
+        writer = threading.Thread(target=switch)
+        writer.start()
+        seen = set()
+        try:
+            for _ in range(400):
+                stored = cache.read()
+                assert stored is not None
+                assert stored.parts == whole[stored.stamp]
+                seen.add(stored.stamp)
+        finally:
+            stop.set()
+            writer.join()
+        assert len(seen) > 3
 
 
 def test_a_redis_that_is_not_there_is_said_to_be_unavailable() -> None:

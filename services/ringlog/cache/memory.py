@@ -19,14 +19,15 @@ class MemoryCache:
         """Write the difference or the whole; see ``CacheStore``."""
         with self._lock:
             stored = self._stored
-            if stored is not None and stored.stamp == write.stamp:
-                latest = max(stored.confirmation.confirmed_at, confirmation.confirmed_at)
-                again = Confirmation(confirmation.digest, confirmation.offset, latest)
-                self._stored = Stored(write.stamp, again, stored.parts)
-                return Written.APPLIED
             same = stored is not None and stored.stamp.cluster_id == write.stamp.cluster_id
             if stored is not None and same and stored.stamp.epoch > write.stamp.epoch:
                 return Written.LATER_STORED
+            if stored is not None and stored.stamp == write.stamp:
+                latest = max(stored.confirmation.confirmed_at, confirmation.confirmed_at)
+                confirmation = Confirmation(confirmation.digest, confirmation.offset, latest)
+                if isinstance(write, Delta):
+                    self._stored = Stored(write.stamp, confirmation, stored.parts)
+                    return Written.APPLIED
             if isinstance(write, Full):
                 parts: dict[str, Fields] = {part: {} for part in PARTS}
             elif stored is None or stored.stamp != write.base:

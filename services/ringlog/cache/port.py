@@ -3,8 +3,10 @@
 Two adapters keep the same promises (one conformance suite): ``redis_cache`` and ``memory``.
 
 - A write applies whole or not at all; a reader sees the projection of exactly one epoch.
-- A delta applies only on the very state it starts from. The same state again only confirms it.
-- A full projection replaces an older one, an absent one or another cluster's; a later one of the same cluster stays.
+- A delta applies only on the very state it starts from. A delta to the stored state only confirms it.
+- A full projection replaces the same, an older one, an absent one or another cluster's; a later one of the same cluster
+  stays.
+- What has lost a part is neither read nor built upon: a delta finds its base missing.
 - ``confirmed_at`` is when a keeper last knew that no later epoch existed; it never goes back within one epoch.
 """
 
@@ -30,7 +32,10 @@ class Written(Enum):
 
 
 class CacheUnavailable(Exception):
-    """The cache gives no answer; whether a write happened is open, and writing it again is harmless."""
+    """The cache gives no answer, or none that can be believed.
+
+    Whether a write happened is open, and writing it again is harmless.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,11 @@
 """The cache in Redis: a hash per part and one for the meta data, all under the cluster's hash tag.
 
-Keys: ``{cluster}:meta`` (cluster_id, epoch, state_id, digest, offset, confirmed_at) and ``{cluster}:<part>`` for every
-part. Each write is one Lua script, which Redis runs without anything in between and repeats after a restart as one
-transaction; each read is one MULTI/EXEC. So readers meet whole epochs only.
+Keys: ``{cluster}:meta`` (cluster_id, epoch, state_id, digest, offset, confirmed_at, counts) and ``{cluster}:<part>``
+for every part. Each write is one Lua script, which Redis runs without anything in between and repeats after a restart
+as one transaction; each read is one MULTI/EXEC. So readers meet whole epochs only.
+
+Redis may lose single keys (an eviction, a DEL): ``counts`` tells how many fields each part has, in the order of
+``PARTS``. Writers and readers compare; what is not whole is not read, and is written anew.
 """
 
 from __future__ import annotations
@@ -21,21 +24,31 @@ T = TypeVar("T")
 
 # KEYS: meta, then the parts. ARGV: whole?, base cluster/epoch/state id, cluster id, epoch, state id, digest, offset,
 # confirmed_at, number of puts, then (part number, field, value) each, then (part number, field) to remove.
+# Keys that hold something else than hashes count as lost. The empty ``counts`` comes before anything else is changed:
+# a Redis without memory refuses it, and has then changed nothing.
 _APPLY = """
-local meta = redis.call('HMGET', KEYS[1], 'cluster_id', 'epoch', 'state_id', 'confirmed_at')
-local whole, epoch = ARGV[1] == '1', tonumber(ARGV[6])
-local same = meta[1] == ARGV[5]
-if same and meta[3] == ARGV[7] then
-  local at = ARGV[10]
-  if meta[4] and tonumber(meta[4]) > tonumber(at) then at = meta[4] end
-  redis.call('HSET', KEYS[1], 'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', at)
-  return 'applied'
+local meta = redis.pcall('HMGET', KEYS[1], 'cluster_id', 'epoch', 'state_id', 'confirmed_at', 'counts')
+if meta.err then meta = {} end
+local function counts()
+  local found = {}
+  for index = 2, #KEYS do found[index - 1] = tostring(redis.pcall('HLEN', KEYS[index])) end
+  return table.concat(found, ' ')
 end
+local whole, epoch, confirmed_at = ARGV[1] == '1', tonumber(ARGV[6]), ARGV[10]
+local same = meta[1] == ARGV[5]
 if same and tonumber(meta[2]) > epoch then return 'later_stored' end
-if whole then
+local known = same and meta[3] == ARGV[7]
+if known and tonumber(meta[4]) > tonumber(confirmed_at) then confirmed_at = meta[4] end
+if not whole then
+  local based = meta[1] == ARGV[2] and meta[2] == ARGV[3] and meta[3] == ARGV[4]
+  if not (known or based) or meta[5] ~= counts() then return 'base_missing' end
+  if known then
+    redis.call('HSET', KEYS[1], 'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', confirmed_at)
+    return 'applied'
+  end
+  redis.call('HSET', KEYS[1], 'counts', '')
+else
   redis.call('DEL', unpack(KEYS))
-elseif not (meta[1] == ARGV[2] and meta[2] == ARGV[3] and meta[3] == ARGV[4]) then
-  return 'base_missing'
 end
 local puts, at = tonumber(ARGV[11]), 12
 for _ = 1, puts do
@@ -47,7 +60,7 @@ while ARGV[at] do
   at = at + 2
 end
 redis.call('HSET', KEYS[1], 'cluster_id', ARGV[5], 'epoch', ARGV[6], 'state_id', ARGV[7],
-  'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', ARGV[10])
+  'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', confirmed_at, 'counts', counts())
 return 'applied'
 """
 
@@ -90,7 +103,10 @@ class RedisCache:
         return Written(answer)
 
     def read(self) -> Stored | None:
-        """The stored epoch, all parts in one transaction; None if nothing is stored."""
+        """The stored epoch, all parts in one transaction; None if nothing is stored.
+
+        Raises CacheUnavailable also if a part is lost.
+        """
 
         def ask() -> list[dict[str, str]]:
             with self._redis.pipeline(transaction=True) as pipeline:
@@ -101,6 +117,8 @@ class RedisCache:
         meta, *parts = self._ask(ask)
         if "state_id" not in meta:
             return None
+        if meta.get("counts") != " ".join(str(len(part)) for part in parts):
+            raise CacheUnavailable(f"Redis has lost a part of epoch {meta['epoch']}; the keeper writes it anew")
         confirmation = Confirmation(meta["digest"], int(meta["offset"]), int(meta["confirmed_at"]))
         return Stored(_stamp(meta), confirmation, dict(zip(PARTS, parts, strict=True)))
 
@@ -112,8 +130,8 @@ class RedisCache:
     def _ask(self, question: Callable[[], T]) -> T:
         try:
             return question()
-        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as error:
-            raise CacheUnavailable(f"Redis does not answer: {error}") from error
+        except redis.RedisError as error:
+            raise CacheUnavailable(f"Redis gives no answer: {error}") from error
 
 
 def _stamp(meta: Mapping[str, str]) -> Stamp:

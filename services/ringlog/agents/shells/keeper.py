@@ -61,8 +61,10 @@ class KeeperThread(RoleThread):
 
     def _write(self, cache: RedisCache, keeper: Keeper) -> Keeper:
         confirmed_at = self.clock.now_us()
-        state = self.replica.read_barrier()
-        confirmation = Confirmation(self._digest(state), self.replica.position, confirmed_at)
+        self.replica.read_barrier()
+        # In this order: the state contains everything before the position.
+        position, state = self.replica.position, self.replica.state
+        confirmation = Confirmation(self._digest(state), position, confirmed_at)
         written = cache.apply(next_write(keeper, state), confirmation)
         if written is Written.BASE_MISSING:
             log.info("cache_rewritten", epoch=state.epoch)
