@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ringlog.agents.coordinator_core import PATIENCE_US, awaits_publication, prepared_in_full, propose
+from ringlog.agents.validator_core import too_far_ahead
 from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     AdvanceOperation,
@@ -124,11 +125,11 @@ def test_the_same_view_asks_under_the_same_id_and_a_newer_one_under_another() ->
     assert later.since_epoch == world.state.epoch
 
 
-def prepared(world: World) -> ClusterState:
+def prepared(world: World, horizon: int = LATER + 9_000_000) -> ClusterState:
     """A generation of which all data is there, and a writer with a far horizon."""
     joining(world, 1)
     finish(world)
-    applied(world, RegisterCdcWriter("spark", "a"), AdvanceCdcWriter("spark", "a", LATER + 9_000_000, START))
+    applied(world, RegisterCdcWriter("spark", "a"), AdvanceCdcWriter("spark", "a", horizon, START))
     joining(world, 2)
     while prepared_in_full(world.state) is None:
         applied(world, propose(known(world.state))[0].command)
@@ -149,12 +150,27 @@ def test_a_new_generation_waits_a_little_for_live_writers_and_then_starts_above_
     assert commits(world.state, now=LATER, complete_since=LATER) == [LATER + LEAD_US]
 
 
+def test_a_generation_that_would_start_too_far_ahead_waits_until_its_validator_takes_it() -> None:
+    """Someone with a fast clock wrote a far horizon; the refusal would be repeated for ever."""
+    world = World()
+    far = LATER + 1_000_000_000
+    prepared(world, far)
+    for seconds in (0, 60, 800, 850, 878, 882, 883, 900, 1_100):
+        now = LATER + seconds * 1_000_000
+        timestamps = commits(world.state, now=now)
+        assert timestamps == ([] if seconds < 883 else [max(far + 1, now + LEAD_US)])
+        for timestamp in timestamps:
+            assert too_far_ahead(world.state, CommitCdcGeneration("x", timestamp, ""), now - LEAD_US) is None
+        if timestamps == [far + 1]:
+            assert too_far_ahead(world.state, CommitCdcGeneration("x", far + 1, ""), now - 3_000_000) is not None
+
+
 def test_a_new_generation_starts_above_the_previous_one_also_when_the_clock_went_back() -> None:
     world = World()
     state = prepared(world)
     assert state.generations[-1].timestamp == START
     applied(world, AdvanceCdcWriter("spark", "a", START, START))
-    assert commits(world.state, now=1_000_000, complete_since=NOW) == [START + 1]
+    assert commits(world.state, now=NOW - 60_000_000, complete_since=NOW) == [START + 1]
 
 
 def test_publication_is_recorded_only_when_the_change_topics_have_it() -> None:

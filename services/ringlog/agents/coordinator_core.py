@@ -147,12 +147,18 @@ def _preparation_steps(known: Known) -> Steps:
 def _commit(known: Known, generation: GenerationId, digest: str) -> Steps:
     state = known.state
     last = current(state)
-    soonest = known.now + setting(state, "cdc_generation_lead_us")
+    lead = setting(state, "cdc_generation_lead_us")
+    soonest = known.now + lead
     horizon = max((writer.horizon for _, writer in in_order(state.writers)), default=0)
     if horizon >= soonest and 0 <= known.now - known.complete_since < PATIENCE_US:
         return
     previous = last.timestamp if last is not None else 0
-    command = CommitCdcGeneration(generation, max(soonest, horizon + 1, previous + 1), digest)
+    timestamp = max(soonest, horizon + 1, previous + 1)
+    # The validator refuses what lies too far ahead of its clock, and the refusal would stay while nothing else happens:
+    # so wait until that time is near, and a little longer, since its clock may be behind this one.
+    if timestamp > max(soonest, known.now + setting(state, "cdc_timestamp_ahead_max_us") - lead):
+        return
+    command = CommitCdcGeneration(generation, timestamp, digest)
     if _accepted(state, command):
         yield generation, command
 

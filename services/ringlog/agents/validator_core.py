@@ -292,7 +292,7 @@ class _Plan:
         if isinstance(command, Undecodable):
             self._reject(item, 0, Rejected("undecodable", command.detail))
             return
-        refused = _too_far_ahead(self.state, command, self.now)
+        refused = too_far_ahead(self.state, command, self.now)
         if refused is not None:
             self._reject(item, len(self.sent), refused)
             return
@@ -355,8 +355,11 @@ def _entry(state: ClusterState, state_id: str, item: Waiting, command: Command, 
 _REUSED = Rejected("request_id_reused", "this request id belongs to another command; use a new id")
 
 
-def _too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
-    """A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation."""
+def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
+    """Why the validator refuses a time by its own clock, ``now``, or None.
+
+    A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation.
+    """
     if isinstance(command, AdvanceCdcWriter):
         latest = now + setting(state, "cdc_horizon_ahead_max_us")
         if command.horizon > latest:
