@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Generation, in_order
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
+from ringlog_cdc.arrow import routing_function
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.plan import OffsetRange, PartitionFacts, PlanEntry, next_ranges, route_entry, used_by
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
 from ringlog_cdc.routing import TableFacts, routing_table
-from ringlog_cdc.rows import decode, facts, greatest_use, records, routed, routing_function, within
+from ringlog_cdc.rows import Expressions, facts, greatest_use, within
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
 from ringlog_cdc.writer import Writer
@@ -103,6 +105,7 @@ class BatchRunner:
         self._store = store
         self._progress = progress
         self._partitions = partitions
+        self._counters: dict[tuple[int, ...], list[Column]] = {}
         self._starts = dict(starts)
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
@@ -126,7 +129,7 @@ class BatchRunner:
         ends = batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
         parts = self._store.parts(batch)
         self._check_place(batch, parts, ends)
-        decoded = decode(frame).persist(StorageLevel.MEMORY_AND_DISK)
+        decoded = self._decode(frame).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for entry in parts:
                 self._carry_out(decoded, entry, ends, figures)
@@ -291,22 +294,24 @@ class BatchRunner:
         with self._writer.lock:
             self._store.mark_done(entry)
 
+    @cached_property
+    def _expressions(self) -> Expressions:
+        cluster_id = bytes.fromhex(self._replica.state.cluster_id.replace("-", ""))
+        return Expressions(self._settings.cluster, self._settings.source_topic, cluster_id)
+
+    def _decode(self, frame: DataFrame) -> DataFrame:
+        return self._expressions.decode(frame)
+
     def _write(self, rows: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
         context = self._store.context(entry.context)
         function = routing_function(self._table(entry, context), entry.epoch)
-        cluster_id = bytes.fromhex(context["cluster_id"].replace("-", ""))
-        outgoing = records(
-            routed(rows, function, cluster_id),
-            cluster=self._settings.cluster,
-            source_topic=context["source_topic"],
-            incarnation=entry.incarnation,
-            row_bytes_max=context["row_bytes_max"],
-        )
+        routed = self._expressions.routed(rows, function)
+        outgoing = self._expressions.records(routed, entry.incarnation, context["row_bytes_max"])
         timestamps = [timestamp for _, timestamp in context["generations"]]
         counts = Observation()
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         (
-            outgoing.observe(counts, *_counters(timestamps))
+            outgoing.observe(counts, *self._counted(tuple(timestamps)))
             .where(F.col("topic").isNotNull())
             .repartition(self._settings.write_tasks, "partition")
             .sortWithinPartitions("source_partition", "source_offset")
@@ -317,6 +322,11 @@ class BatchRunner:
             .save()
         )
         _add(figures, counts.get, timestamps)
+
+    def _counted(self, timestamps: tuple[int, ...]) -> list[Column]:
+        if timestamps not in self._counters:
+            self._counters = {timestamps: _counters(timestamps)}
+        return self._counters[timestamps]
 
     def _table(self, entry: PlanEntry, context: dict[str, Any]) -> Broadcast[Any]:
         """The routing table of a context: broadcast once and kept for the batches that share it."""
@@ -356,7 +366,7 @@ def _generation(known: dict[str, Generation], name: str, timestamp: int) -> Gene
     return found
 
 
-def _counters(timestamps: list[int]) -> list[Column]:
+def _counters(timestamps: Sequence[int]) -> list[Column]:
     columns = [F.count(F.lit(1)).alias("rows")]
     for number in (SKIPPED, ROUTED, *CODES):
         columns.append(F.sum(F.when(F.col("reason") == number, 1).otherwise(0)).alias(f"reason_{number + 1}"))

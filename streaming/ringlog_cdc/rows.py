@@ -1,7 +1,7 @@
 """Spark columns: records of the mutations topic decoded, routed, and encoded as CDC rows or dead letters.
 
-The shape of a row's way: ``decode`` (Avro, in the JVM), ``facts`` (what a plan must know), ``routed`` (the verdicts,
-by an Arrow function over the deciding columns only), ``records`` (topic, partition, key and value as they go out).
+The shape of a row's way: decoded (Avro, in the JVM), ``facts`` (what a plan must know), routed (the verdicts, by an
+Arrow function over the deciding columns only), addressed (topic, partition, key and value as they go out).
 Cell values are opaque bytes throughout. The session runs with ``spark.sql.ansi.enabled=false``: a bigint is cast to
 its 8 big-endian bytes.
 """
@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
-from pyspark.sql.pandas.functions import pandas_udf
 
+from ringlog.kernel.commands.schema import KEY_COLUMNS_MAX
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
-from ringlog.wire.errors import WireError
-from ringlog.wire.records import decode_mutation
 from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_cdc.plan import OffsetRange, PartitionFacts
-from ringlog_cdc.routing import RoutingTable, Rows, route
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, REASONS, ROUTED
 from ringlog_schemas import by_fingerprint, current
 
@@ -34,21 +27,59 @@ MUTATION = "ringlog.mutations.Mutation"
 CDC_ROW = "ringlog.cdc.CdcRow"
 DEAD_LETTER = "ringlog.cdc.DeadLetter"
 
+VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
+"""Bytes of the original that a dead letter keeps. Brokers limit what a record has *compressed*, so the original may be
+far larger than any record that the job may write: then it is cut, and the detail has its size and SHA-256."""
+
 NAME_SHOWN = 100
 """Characters of a name in the detail of a dead letter: a hostile one may be as long as the record."""
 
-VERDICT_TYPE = (
-    "verdict int, generation bigint, cdc_partition int, "
-    "stream_high bigint, stream_low bigint, time_high bigint, time_low bigint, epoch bigint"
-)
+
+class Expressions:
+    """The columns of one cluster's job, built once: each costs many calls into the JVM, and none depends on a batch."""
+
+    def __init__(self, cluster: str, source_topic: str, cluster_id: bytes) -> None:
+        self._cluster = cluster
+        self._source_topic = source_topic
+        self._decoded = _decoded_columns()
+        self._arguments = _argument_columns(cluster_id)
+        self._outgoing: dict[tuple[str, int], Outgoing] = {}
+
+    def decode(self, records: DataFrame) -> DataFrame:
+        """Records of the Kafka source with their mutation: partition, offset, appended (microseconds), key, value,
+        ``m``.
+
+        ``m`` is read by the schema whose fingerprint the value carries, as today's schema has it; fields are null where
+        the value is no mutation of a known schema.
+        """
+        return records.select(*self._decoded)
+
+    def routed(self, decoded: DataFrame, function: Callable[..., Column]) -> DataFrame:
+        """The decoded rows with ``r``, the answer of ``ringlog_cdc.routing.route``."""
+        return decoded.select("*", function(*self._arguments).alias("r"))
+
+    def records(self, rows: DataFrame, incarnation: str, row_bytes_max: int) -> DataFrame:
+        """What goes out: topic, partition, key, value, the source position, and ``reason`` (number of the verdict).
+
+        Rows whose table keeps no CDC log have no topic. ``incarnation`` is that of the plan part.
+        """
+        key = (incarnation, row_bytes_max)
+        if key not in self._outgoing:
+            self._outgoing = {key: _outgoing_columns(self._cluster, self._source_topic, *key)}
+        columns = self._outgoing[key]
+        return rows.select(*columns.encoded).select(*columns.judged).select(*columns.addressed)
 
 
-def decode(records: DataFrame) -> DataFrame:
-    """Records of the Kafka source with their mutation: partition, offset, appended (microseconds), key, value, ``m``.
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """The columns of three steps: rows encoded, judged by their size, addressed."""
 
-    ``m`` is read by the schema whose fingerprint the value carries, as today's schema has it; fields are null where
-    the value is no mutation of a known schema.
-    """
+    encoded: tuple[Column | str, ...]
+    judged: tuple[Column | str, ...]
+    addressed: tuple[Column | str, ...]
+
+
+def _decoded_columns() -> tuple[Column | str, ...]:
     today = json.dumps(dict(current()[MUTATION].json))
     written = F.substring("value", 1, HEADER_BYTES)
     body = F.expr(f"substring(value, {HEADER_BYTES + 1})")
@@ -58,9 +89,7 @@ def decode(records: DataFrame) -> DataFrame:
             options = {"mode": "PERMISSIVE", "avroSchema": today}
             read = from_avro(body, json.dumps(dict(schema.json)), options)
             mutation = F.when(written == F.lit(header(fingerprint)), read).otherwise(mutation)
-    return records.select(
-        "partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value", mutation.alias("m")
-    )
+    return ("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value", mutation.alias("m"))
 
 
 # ------------------------------------------------------------------------------------------------------ facts
@@ -118,111 +147,41 @@ def within(ranges: Sequence[OffsetRange]) -> Column:
 # ---------------------------------------------------------------------------------------------------- routing
 
 
-def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
-    """The Arrow function of a broadcast ``RoutingTable`` for a plan part made at ``epoch``.
-
-    The epoch comes back as a column: as a number in the expressions it would have them compiled anew for each batch.
-    """
-
-    def verdicts(
-        readable: pd.Series,
-        doubtful: pd.Series,
-        foreign: pd.Series,
-        names: pd.Series,
-        operations: pd.Series,
-        timestamps: pd.Series,
-        appended: pd.Series,
-        keys: pd.Series,
-        key_sizes: pd.Series,
-        missing_key: pd.Series,
-        clustering_sizes: pd.Series,
-        bad_component: pd.Series,
-        identities: pd.Series,
-        partitions: pd.Series,
-        offsets: pd.Series,
-    ) -> pd.DataFrame:
-        known: RoutingTable = table.value
-        rows = Rows(
-            readable=readable.to_numpy() & sound(doubtful),
-            foreign=foreign.to_numpy(),
-            names=pa.array(names, type=pa.string()),
-            operations=operations.to_numpy(),
-            timestamps=timestamps.to_numpy(),
-            appended=appended.to_numpy(),
-            keys=pa.array(keys, type=pa.large_binary()),
-            key_sizes=key_sizes.to_numpy(),
-            missing_key=missing_key.to_numpy(),
-            clustering_sizes=clustering_sizes.to_numpy(),
-            bad_component=bad_component.to_numpy(),
-            identities=pa.array(identities, type=pa.large_binary()),
-            partitions=partitions.to_numpy(),
-            offsets=offsets.to_numpy(),
-        )
-        found = route(known, rows)
-        return pd.DataFrame(
-            {
-                "verdict": found.verdict,
-                "generation": found.generation,
-                "cdc_partition": found.partition,
-                "stream_high": found.stream_high,
-                "stream_low": found.stream_low,
-                "time_high": found.time_high,
-                "time_low": found.time_low,
-                "epoch": epoch,
-            }
-        )
-
-    wrapped: Callable[..., Column] = pandas_udf(verdicts, VERDICT_TYPE)  # type: ignore[call-overload]
-    return wrapped
+def _operation_code() -> Column:
+    code = F.lit(NO_OPERATION)
+    for name, number in sorted(OPERATION_CODES.items()):
+        code = F.when(F.col("m.operation") == name, F.lit(number)).otherwise(code)
+    return code
 
 
-def sound(doubtful: pd.Series) -> NDArray[np.bool_]:
-    """True where a value is null, or is a mutation by the strict decoder that base nodes use; a loop over the others.
-
-    The JVM's decoder is lenient: it takes bytes that follow the record, and text that is no UTF-8. Only such values
-    come here, so that base and CDC log agree on them.
-    """
-    flags = np.ones(len(doubtful), dtype=bool)
-    for index in np.flatnonzero(doubtful.notna().to_numpy()):
-        try:
-            decode_mutation(bytes(doubtful.iloc[index]))
-        except WireError:
-            flags[index] = False
-    return flags
-
-
-def routed(decoded: DataFrame, function: Callable[..., Column], cluster_id: bytes) -> DataFrame:
-    """The decoded rows with ``r``, the answer of ``ringlog_cdc.routing.route``."""
-    operation = F.lit(NO_OPERATION)
-    for name, code in sorted(OPERATION_CODES.items()):
-        operation = F.when(F.col("m.operation") == name, F.lit(code)).otherwise(operation)
+def _argument_columns(cluster_id: bytes) -> tuple[Column, ...]:
+    """The arguments of the Arrow function, in its order, without nulls but in ``doubtful``."""
     one = F.element_at("m.partition_key", 1)
     # Several components: each with its length (2 bytes) before it and a zero byte after it.
     several = F.expr(
         "aggregate(m.partition_key, X'', (key, part) -> "
         "concat(key, substring(cast(length(part) as binary), 3, 2), part, X'00'))"
     )
-    key = F.when(F.size("m.partition_key") == 1, one).when(F.size("m.partition_key") > 1, several)
-    return decoded.select(
-        "*",
-        function(
-            F.col("m.keyspace").isNotNull(),
-            F.when(F.col("m.keyspace").isNotNull() & _is_doubtful(), F.col("value")),
-            F.coalesce(F.col("m.cluster_id") != F.lit(cluster_id), F.lit(False)),
-            # A name that is no UTF-8 is no table's, and must not reach Python as text.
-            F.coalesce(F.try_validate_utf8(F.concat(F.col("m.keyspace"), F.lit("."), F.col("m.table"))), F.lit("")),
-            operation,
-            F.coalesce("m.timestamp", F.lit(0)),
-            F.col("appended"),
-            F.coalesce(key, F.lit(b"")),
-            _size("m.partition_key"),
-            _has_null("m.partition_key"),
-            _size("m.clustering_key"),
-            _has_null("m.clustering_key") | _has_long("m.partition_key"),
-            F.coalesce("m.mutation_id", F.lit(b"")),
-            F.col("partition"),
-            F.col("offset"),
-        ).alias("r"),
+    # With more components than a table can have the key is wrong anyway, and composing it takes their number squared.
+    is_several = F.size("m.partition_key").between(2, KEY_COLUMNS_MAX)
+    key = F.when(F.size("m.partition_key") == 1, one).when(is_several, several)
+    return (
+        F.col("m.keyspace").isNotNull(),
+        F.when(F.col("m.keyspace").isNotNull() & _is_doubtful(), F.col("value")),
+        F.coalesce(F.col("m.cluster_id") != F.lit(cluster_id), F.lit(False)),
+        # A name that is no UTF-8 is no table's, and must not reach Python as text.
+        F.coalesce(F.try_validate_utf8(F.concat(F.col("m.keyspace"), F.lit("."), F.col("m.table"))), F.lit("")),
+        _operation_code(),
+        F.coalesce("m.timestamp", F.lit(0)),
+        F.col("appended"),
+        F.coalesce(key, F.lit(b"")),
+        _size("m.partition_key"),
+        _has_null("m.partition_key"),
+        _size("m.clustering_key"),
+        _has_null("m.clustering_key") | _has_long("m.partition_key"),
+        F.coalesce("m.mutation_id", F.lit(b"")),
+        F.col("partition"),
+        F.col("offset"),
     )
 
 
@@ -249,32 +208,27 @@ def _has_null(array: str) -> Column:
 # ---------------------------------------------------------------------------------------------------- records
 
 
-def records(rows: DataFrame, *, cluster: str, source_topic: str, incarnation: str, row_bytes_max: int) -> DataFrame:
-    """What goes out: topic, partition, key, value, the source position, and ``reason`` (number of the verdict).
-
-    Rows whose table keeps no CDC log have no topic. ``incarnation`` is that of the plan part.
-    """
+def _outgoing_columns(cluster: str, source_topic: str, incarnation: str, row_bytes_max: int) -> Outgoing:
+    is_routed = F.col("r.verdict") == ROUTED
     stream = F.concat(F.col("r.stream_high").cast("binary"), F.col("r.stream_low").cast("binary"))
-    encoded = rows.select(
-        "*",
-        stream.alias("stream"),
-        F.when(F.col("r.verdict") == ROUTED, _cdc_row(stream, source_topic)).alias("row"),
-    )
-    oversized = (F.col("r.verdict") == ROUTED) & (F.length("row") > F.lit(row_bytes_max))
-    judged = encoded.withColumn("reason", F.when(oversized, F.lit(NUMBERS["oversized"])).otherwise(F.col("r.verdict")))
+    oversized = is_routed & (F.length("row") > F.lit(row_bytes_max))
     is_row, is_letter = F.col("reason") == ROUTED, F.col("reason") > ROUTED
     position = F.concat_ws("/", F.lit(source_topic), "partition", "offset")
-    return judged.select(
-        F.when(is_row, F.lit(f"{cluster}.cdc")).when(is_letter, F.lit(f"{cluster}.dead-letters")).alias("topic"),
-        F.when(is_row, F.col("r.cdc_partition")).otherwise(F.lit(0)).alias("partition"),
-        F.when(is_row, F.col("stream")).otherwise(F.encode(position, "UTF-8")).alias("key"),
-        F.when(is_row, F.col("row"))
-        .when(is_letter, _dead_letter(source_topic, incarnation, row_bytes_max))
-        .alias("value"),
-        F.col("partition").alias("source_partition"),
-        F.col("offset").alias("source_offset"),
-        "reason",
-        F.col("r.generation").alias("generation"),
+    letter = _dead_letter(source_topic, incarnation, row_bytes_max)
+    reason = F.when(oversized, F.lit(NUMBERS["oversized"])).otherwise(F.col("r.verdict"))
+    return Outgoing(
+        encoded=("*", stream.alias("stream"), F.when(is_routed, _cdc_row(stream, source_topic)).alias("row")),
+        judged=("*", reason.alias("reason")),
+        addressed=(
+            F.when(is_row, F.lit(f"{cluster}.cdc")).when(is_letter, F.lit(f"{cluster}.dead-letters")).alias("topic"),
+            F.when(is_row, F.col("r.cdc_partition")).otherwise(F.lit(0)).alias("partition"),
+            F.when(is_row, F.col("stream")).otherwise(F.encode(position, "UTF-8")).alias("key"),
+            F.when(is_row, F.col("row")).when(is_letter, letter).alias("value"),
+            F.col("partition").alias("source_partition"),
+            F.col("offset").alias("source_offset"),
+            "reason",
+            F.col("r.generation").alias("generation"),
+        ),
     )
 
 
@@ -284,9 +238,6 @@ def _single_object(fields: Column, full_name: str) -> Column:
 
 
 def _cdc_row(stream: Column, source_topic: str) -> Column:
-    operation = F.lit(NO_OPERATION)
-    for name, code in sorted(OPERATION_CODES.items()):
-        operation = F.when(F.col("m.operation") == name, F.lit(code)).otherwise(operation)
     cells = F.col("m.cells")
     gone = F.filter(cells, lambda cell: cell["value"].isNull())
     fields = F.struct(
@@ -294,7 +245,7 @@ def _cdc_row(stream: Column, source_topic: str) -> Column:
         F.col("r.generation").alias("generation"),
         F.concat(F.col("r.time_high").cast("binary"), F.col("r.time_low").cast("binary")).alias("time"),
         F.lit(0).alias("batch_seq_no"),
-        operation.alias("operation"),
+        _operation_code().alias("operation"),
         F.col("m.ttl").alias("ttl"),
         F.lit(True).alias("end_of_batch"),
         F.col("m.keyspace").alias("keyspace"),
@@ -333,14 +284,22 @@ def _dead_letter(source_topic: str, incarnation: str, row_bytes_max: int) -> Col
     )
     fields = F.struct(
         code.alias("reason"),
-        F.concat(rule, F.lit(" ("), found, F.lit(")")).alias("detail"),
+        F.concat(rule, F.lit(" ("), found, _cut("key", KEY_KEPT), _cut("value", VALUE_KEPT), F.lit(")")).alias(
+            "detail"
+        ),
         F.lit(source_topic).alias("topic"),
         F.col("partition").alias("partition"),
         F.col("offset").alias("offset"),
         F.col("appended").alias("append_time"),
-        F.col("key").alias("key"),
-        F.col("value").alias("value"),
+        F.substring("key", 1, KEY_KEPT).alias("key"),
+        F.substring("value", 1, VALUE_KEPT).alias("value"),
         F.lit(incarnation).alias("writer"),
         F.col("r.epoch").alias("epoch"),
     )
     return _single_object(fields, DEAD_LETTER)
+
+
+def _cut(name: str, kept: int) -> Column:
+    """What the detail says of a key or value that is longer than what is kept of it; else the empty text."""
+    said = F.format_string(f"; first {kept} of %d bytes of the {name}, SHA-256 %s", F.length(name), F.sha2(name, 256))
+    return F.coalesce(F.when(F.length(name) > kept, said), F.lit(""))

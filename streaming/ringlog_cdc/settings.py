@@ -22,7 +22,7 @@ class JobSettings:
     max_offsets_per_trigger: int = 50_000
     trigger_seconds: float = 1.0
     row_bytes_max: int = 1_048_576
-    write_tasks: int = 4
+    write_tasks: int = 2
     stop_when_idle: bool = False
     direct: bool = False
 

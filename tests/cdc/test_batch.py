@@ -79,7 +79,7 @@ def test_a_generation_that_the_log_has_closed_takes_no_rows_whatever_the_own_cha
 
 def run(bench: Bench, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a batch of which no row is looked at or written."""
-    monkeypatch.setattr(batches, "decode", lambda _: Frame())
+    monkeypatch.setattr(bench.runner, "_decode", lambda _: Frame())
     monkeypatch.setattr(batches.Work, "greatest_use", lambda *_: now_us() - 1_000_000)
     monkeypatch.setattr(bench.runner, "_write", lambda *_: None)
     nothing: Any = None
