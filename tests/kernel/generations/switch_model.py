@@ -47,7 +47,14 @@ LAST = 4
 """The greatest timestamp and horizon."""
 
 RULES = frozenset({"above every horizon", "frozen while prepared", "floor", "current incarnation only"})
-HABITS = frozenset({"folded horizon", "lowering binds at once", "registration folded first"})
+HABITS = frozenset(
+    {
+        "folded horizon",
+        "lowering binds at once",
+        "registration folded first",
+        "knowledge and horizon of one state",
+    }
+)
 ALL = RULES | HABITS
 
 WRONG = "a write is routed under a generation that does not operate at its timestamp"
@@ -184,11 +191,17 @@ class Explorer:
                     command = AdvanceCdcWriter(process.writer, process.incarnation, horizon, record.low_watermark)
                     yield with_(replace(process, sent=command, left=process.left - 1))
         if world.write is None:
-            known = self._states[world.log[process.folded - 1]].generations
             for timestamp in range(FIRST, self._horizon(process, record)):
-                operating = generation_at(known, timestamp)
-                assert operating is not None
-                yield replace(world, write=(timestamp, operating.id, index))
+                for folded in self._read_at(process):
+                    operating = generation_at(self._states[world.log[folded - 1]].generations, timestamp)
+                    assert operating is not None
+                    yield replace(world, write=(timestamp, operating.id, index))
+
+    def _read_at(self, process: Process) -> range:
+        """Numbers of folded entries at which it may have read the generations; it looks at its horizon now."""
+        if "knowledge and horizon of one state" in self._on:
+            return range(process.folded, process.folded + 1)
+        return range(1, process.folded + 1)
 
     def _must_be_registered(self, process: Process) -> bool:
         """A process that is not the current incarnation in what it has folded is not registered yet, or has ended."""

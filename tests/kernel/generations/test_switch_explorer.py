@@ -26,6 +26,8 @@ def test_no_write_is_ever_routed_under_the_wrong_generation(
         ("folded horizon", 2, WRONG),
         ("lowering binds at once", 3, WRONG),
         ("registration folded first", 3, WRONG),
+        ("knowledge and horizon of one state", 2, WRONG),
+        ("knowledge and horizon of one state", 3, WRONG),
     ],
 )
 def test_each_rule_is_needed(rule: str, horizon: int, promise: str) -> None:
