@@ -287,3 +287,11 @@ def test_answers_are_forgotten_only_when_their_requests_have_expired() -> None:
         world.direct()
     step = offered(world, step.validator, world.request(BAD))
     assert len(step.validator.answers) == 1
+
+
+def test_a_head_that_leaves_no_room_above_it_stops_no_validator() -> None:
+    world = World()
+    core = validator(world)
+    world.state = replace(world.state, state_id="ffffffff-ffff-ffff-bfff-ffffffffffff")
+    step = offered(world, core, world.request(Noop()))
+    assert [result.code for result in published(step)] == ["state_id_not_above"]

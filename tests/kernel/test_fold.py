@@ -11,7 +11,7 @@ from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.decide import RULES
 from ringlog.kernel.encoding import digest
-from ringlog.kernel.fold import fold
+from ringlog.kernel.fold import ID_STEP_MAX_MS, fold
 from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from tests.kernel.entries import CLUSTER, applied, entry, founded, node, uuid
@@ -112,6 +112,22 @@ def test_the_state_id_must_be_above_its_predecessor() -> None:
     state = applied(founded(), m.Noop())
     assert verdict(state, entry(state, m.Noop(), state_id=uuid(0))) == (OutcomeKind.REFUSED, "state_id_not_above")
     assert fold(state, entry(state, m.Noop(), state_id=uuid(2, space=1))).outcome.kind is OutcomeKind.APPLIED
+
+
+def test_a_state_id_leaves_room_above_it() -> None:
+    """Nothing could follow an entry with the greatest of all ids."""
+    state = founded()
+    room = int(state.state_id.replace("-", "")[:12], 16) + ID_STEP_MAX_MS
+    for number, kind in (
+        (room, OutcomeKind.APPLIED),
+        (room + 1, OutcomeKind.REFUSED),
+        (2**48 - 1, OutcomeKind.REFUSED),
+    ):
+        time = f"{number:012x}"
+        item = entry(state, m.Noop(), state_id=f"{time[:8]}-{time[8:]}-7fff-bfff-ffffffffffff")
+        assert verdict(state, item)[0] is kind
+    last = entry(EMPTY_STATE, m.InitializeCluster("c"), state_id="ffffffff-ffff-ffff-bfff-ffffffffffff")
+    assert verdict(EMPTY_STATE, last) == (OutcomeKind.REFUSED, "bad_field")
 
 
 def test_a_request_has_one_effect_whoever_sends_it_again() -> None:

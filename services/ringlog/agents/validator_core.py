@@ -37,6 +37,7 @@ from ringlog.log.fates import Chain, Fate
 from ringlog.wire.commands import decode_command
 from ringlog.wire.draw import Draw
 from ringlog.wire.entries import EncodedEntry, encode_entry
+from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, Request, Result
 
@@ -296,7 +297,11 @@ class _Plan:
         if refused is not None:
             self._reject(item, len(self.sent), refused)
             return
-        state_id = new_state_id(self.state.state_id, self.now, self.draw.take(ENTROPY_BYTES))
+        try:
+            state_id = new_state_id(self.state.state_id, self.now, self.draw.take(ENTROPY_BYTES))
+        except WireError as error:
+            self._reject(item, len(self.sent), Rejected("state_id_not_above", str(error)))
+            return
         encoded = _entry(self.state, state_id, item, command, self.now)
         if len(encoded.data) > ENTRY_BYTES_MAX:
             detail = f"command: its entry of {len(encoded.data)} bytes is above {ENTRY_BYTES_MAX}; send it in parts"

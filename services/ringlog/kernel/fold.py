@@ -50,6 +50,11 @@ from ringlog.kernel.state import Applied, ClusterState
 from ringlog.kernel.values import is_uuid
 
 FOUNDING = InitializeCluster.__name__
+ID_STEP_MAX_MS = 2**42
+"""How far, in its leading 48 bits of milliseconds (139 years), a state id may lie above the one before it.
+
+Every state id lies above its predecessor: one near the greatest of all would be the last.
+"""
 
 
 def fold(state: ClusterState, item: Entry | Unreadable) -> Folded:
@@ -101,11 +106,18 @@ def _broken_identity(state: ClusterState, entry: Entry) -> Rejected | None:
     """The rules of the envelope's own ids, which the chain rests on."""
     if not is_uuid(entry.state_id):
         return Rejected("bad_field", "state_id: not a canonical UUID")
+    if _milliseconds(entry.state_id) - _milliseconds(state.state_id) > ID_STEP_MAX_MS:
+        return Rejected("bad_field", f"state_id: more than {ID_STEP_MAX_MS} ms above the one before: a clock is wrong")
     if state.epoch == 0:
         return None if is_uuid(entry.cluster_id) else Rejected("bad_field", "cluster_id: not a canonical UUID")
     if entry.state_id <= state.state_id:
         return Rejected("state_id_not_above", f"state_id: {entry.state_id} is not above {state.state_id}")
     return None
+
+
+def _milliseconds(state_id: str) -> int:
+    """The leading 48 bits of a UUID; 0 before the first one."""
+    return int(state_id.replace("-", "")[:12] or "0", 16)
 
 
 def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: Context) -> ClusterState:

@@ -9,6 +9,7 @@ import pytest
 
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import TERM_STEP_MAX
 from ringlog.kernel.decide import RULES, decide
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Context, OutcomeKind, Rejected
@@ -78,6 +79,16 @@ def test_only_a_greater_term_takes_over() -> None:
     state = applied(state, m.TakeOver("coordinator", "b", 1), m.TakeOver("validator", "b", 9))
     assert state.terms["validator"] == Term("validator", "b", 9, since=4)
     assert state.terms["coordinator"].instance == "b"
+
+
+def test_a_term_leaves_room_above_it() -> None:
+    """Nobody could take over a role of the greatest term."""
+    state = founded()
+    for term in (TERM_STEP_MAX + 1, 2**62):
+        assert refusal(state, m.TakeOver("validator", "a", term)) == "bad_field"
+    state = applied(state, m.TakeOver("validator", "a", TERM_STEP_MAX))
+    assert refusal(state, m.TakeOver("validator", "b", 2 * TERM_STEP_MAX + 1)) == "bad_field"
+    assert applied(state, m.TakeOver("validator", "b", 2 * TERM_STEP_MAX)).terms["validator"].instance == "b"
 
 
 @pytest.mark.parametrize("command", [m.TakeOver("", "a", 1), m.TakeOver("r", " ", 1), m.TakeOver("r", "a", 0)])

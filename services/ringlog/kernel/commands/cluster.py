@@ -12,6 +12,8 @@ from ringlog.kernel.state import ClusterState, Term, advance
 from ringlog.kernel.values import is_name
 
 TERM_MAX = 2**62
+TERM_STEP_MAX = 1_000
+"""How far a term may lie above the last one: with the greatest of all, nobody could ever take the role over again."""
 
 
 def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, context: Context) -> Decision:
@@ -61,6 +63,9 @@ def decide_take_over(state: ClusterState, command: TakeOver, context: Context) -
     last = state.terms.get(command.role)
     if last is not None and command.term <= last.term:
         return Rejected("stale_term", f"term: {command.term} is not above {last.term}, held by {last.instance}")
+    highest = TERM_STEP_MAX + (last.term if last is not None else 0)
+    if command.term > highest:
+        return Rejected("bad_field", f"term: must not be above {highest}, which is {TERM_STEP_MAX} above the last one")
     term = Term(command.role, command.instance, command.term, context.epoch)
     return Accepted(advance(state, context.epoch, terms=state.terms.set(command.role, term)))
 
