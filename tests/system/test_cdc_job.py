@@ -79,6 +79,24 @@ def check_places(world: World, generations: dict[int, Generation]) -> None:
         last[key] = row.source_offset
 
 
+def no_mutations() -> list[bytes | None]:
+    """Values that look like mutations more or less, and are none by the strict decoder."""
+    claims_gigabytes = header(current()["ringlog.mutations.Mutation"].fingerprint) + b"\x00\x00" + b"\xfe" * 4 + b"\x0f"
+    good = encode_mutation(write("k", 1))
+    return [
+        None,
+        b"",
+        b"no mutation",
+        b"\xc3\x01" + b"\0" * 30,
+        claims_gigabytes,
+        good + b"!",
+        good[:-1],
+        good.replace(b"amount", b"amo\xffnt"),
+        good.replace(b"amount", b"a\xed\xa0\x80nt"),
+        good.replace(b"orders", b"order\xff"),
+    ]
+
+
 def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
     stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -101,22 +119,7 @@ def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
         # Before the first generation there is none, and the rule of old writes does not apply to what never had one.
         bad["no_generation"] = bad.pop("timestamp_too_old")
         world.send(bad.values())
-        claims_gigabytes = (
-            header(current()["ringlog.mutations.Mutation"].fingerprint) + b"\x00\x00" + b"\xfe" * 4 + b"\x0f"
-        )
-        good = encode_mutation(write("k", 1))
-        unreadable = [
-            None,
-            b"",
-            b"no mutation",
-            b"\xc3\x01" + b"\0" * 30,
-            claims_gigabytes,
-            good + b"!",
-            good[:-1],
-            good.replace(b"amount", b"amo\xffnt"),
-            good.replace(b"amount", b"a\xed\xa0\x80nt"),
-            good.replace(b"orders", b"order\xff"),
-        ]
+        unreadable = no_mutations()
         for value in unreadable:
             world.send_raw(value)
         world.send([write("quiet", 1, table="quiet"), write("last", 77)])
