@@ -200,14 +200,6 @@ class PartitionFacts:
     used: int
 
 
-def is_held(timestamp: int, appended: int, horizon: int, leeway: int) -> bool:
-    """True if a write must wait for a higher horizon (all in microseconds).
-
-    A timestamp beyond ``appended + leeway`` is refused under every set of generations, so it does not wait.
-    """
-    return appended >= horizon or (horizon <= timestamp <= appended + leeway)
-
-
 def next_ranges(
     facts: Sequence[PartitionFacts], positions: Mapping[int, int], ends: Mapping[int, int]
 ) -> tuple[tuple[OffsetRange, ...], bool]:

@@ -19,11 +19,11 @@ from ringlog_cdc.plan import (
     decode,
     digest,
     encode,
-    is_held,
     next_ranges,
     route_entry,
     used_by,
 )
+from tests.cdc.held import is_held, used_time
 
 
 def part_after(
@@ -120,6 +120,7 @@ def test_bytes_that_are_no_entry_are_named(data: bytes) -> None:
 )
 def test_a_write_waits_unless_both_its_times_lie_below_the_horizon(timestamp: int, appended: int, held: bool) -> None:
     assert is_held(timestamp, appended, horizon=100, leeway=5) is held
+    assert (used_time(timestamp, appended, leeway=5) >= 100) is held
 
 
 def test_a_part_stops_before_the_first_held_write_of_each_partition() -> None:
