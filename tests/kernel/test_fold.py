@@ -125,7 +125,7 @@ def test_a_state_id_leaves_room_above_it() -> None:
     ):
         time = f"{number:012x}"
         item = entry(state, m.Noop(), state_id=f"{time[:8]}-{time[8:]}-7fff-bfff-ffffffffffff")
-        assert verdict(state, item)[0] is kind
+        assert fold(state, item).outcome.kind is kind
     last = entry(EMPTY_STATE, m.InitializeCluster("c"), state_id="ffffffff-ffff-ffff-bfff-ffffffffffff")
     assert verdict(EMPTY_STATE, last) == (OutcomeKind.REFUSED, "bad_field")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import Tail
+from ringlog.log.reading import read_to_end
 from ringlog.log.replica import Replica
 from ringlog.log.topics import AGENTS
 from ringlog.wire.errors import WireError
@@ -14,8 +15,6 @@ from ringlog.wire.records import AgentStatus, decode_agent_status
 
 SILENT_S = 5.0
 """An agent that was not heard of for so long is not called caught up, whatever it said last."""
-
-POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,11 @@ def view(status: AgentStatus, epoch: int, now_us: int) -> AgentView:
     age_s = max(0, now_us - status.at) / 1_000_000
     lag = max(0, epoch - status.epoch)
     return AgentView(status.role, status.instance, status.term, status.epoch, status.state, lag, age_s)
+
+
+def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
+    """What to believe of a role: a replaced instance may still speak, one that has no term yet (0) is about to act."""
+    return last if last is not None and 0 < status.term < last.term else status
 
 
 class StatusReader:
@@ -80,14 +84,12 @@ class StatusReader:
         """Take in the newest readable status of each role."""
         if self._tail is None:
             self._tail = self._agents.tail(self._agents.begin_offset())
-        end = self._agents.end_offset()
-        while self._tail.position < end:
-            for record in self._tail.poll(POLL_S):
-                try:
-                    status = decode_agent_status(record.data)
-                except WireError:
-                    continue
-                self._last[status.role] = status
+        for record in read_to_end(self._agents, self._tail):
+            try:
+                status = decode_agent_status(record.data)
+            except WireError:
+                continue
+            self._last[status.role] = newest(self._last.get(status.role), status)
 
 
 def read_status(bootstrap_servers: str, cluster: str) -> tuple[AgentView, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.reading import read_to_end
 from ringlog.log.topics import ACKS
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import NodeAck, decode_node_ack
@@ -19,10 +20,8 @@ class AcksReader:
 
     def refresh(self) -> dict[str, NodeAck]:
         """Read to the end that the topic has now; returns ``latest``. Raises LogUnavailable."""
-        end = self._log.end_offset()
-        while self._tail.position < end:
-            for record in self._tail.poll(1.0):
-                self._take(record.data)
+        for record in read_to_end(self._log, self._tail):
+            self._take(record.data)
         return self.latest
 
     def _take(self, data: bytes) -> None:

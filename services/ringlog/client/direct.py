@@ -84,6 +84,7 @@ class DirectAuthor:
     ) -> WithdrawnResult | AppliedResult | ExpiredResult:
         """End a request: a Noop under its id makes everything else that carries it a duplicate.
 
+        A request for a Noop counts as withdrawn also if it was applied: that is the same.
         AppliedResult if its command got there first. Raises SubmissionTimedOut (still open), LogError.
         """
         deadline = time.monotonic() + timeout_s

@@ -30,6 +30,7 @@ from ringlog.log.topics import (
     RECORD_BYTES_MAX,
     TopicSpec,
     admin_client,
+    delete_before,
     describe,
     topic_name,
     verify_topics,
@@ -130,6 +131,19 @@ class KafkaLog:
     def tail(self, from_offset: int) -> KafkaTail:
         """A reader that is assigned partition 0 from ``from_offset`` on."""
         return KafkaTail(reader_config(self._bootstrap, self._isolation), self._topic, from_offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Delete all records before ``offset``, which must not be above the end. Raises LogUnavailable.
+
+        Never for the metadata log, which keeps everything.
+        """
+        if self._spec is METADATA:
+            raise ValueError(f"{self._topic} keeps everything")
+        with self._lock:
+            if self._admin is None:
+                self._admin = admin_client(self._bootstrap)
+            admin = self._admin
+        delete_before(admin, self._topic, offset)
 
     def close(self) -> None:
         """Flush and close what was opened."""

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from ringlog.log.errors import LogUnavailable, TopicMisconfigured, TopicMissing
@@ -172,6 +172,14 @@ def verify_topics(
         settings = {key: entry.value for key, entry in found[name].items()}
         _check(spec, described[name], settings, brokers, bootstrap_servers)
     return {name: described[name].topic_id for name in names}
+
+
+def delete_before(admin: AdminClient, name: str, offset: int) -> None:
+    """Delete the records of partition 0 before ``offset``. Raises LogUnavailable."""
+    place = TopicPartition(name, 0, offset)
+    futures: Mapping[Any, Future[Any]] = _call(admin.delete_records, [place], request_timeout=REQUEST_TIMEOUT_S)
+    for future in futures.values():
+        _result(future, name)
 
 
 @dataclass(frozen=True, slots=True)

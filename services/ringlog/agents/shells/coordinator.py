@@ -40,7 +40,7 @@ class CoordinatorThread(RoleThread):
         self._acks: dict[str, tuple[int, NodeAck]] = {}
         self._complete: tuple[GenerationId | None, Micros] = (None, 0)
         self._replay_acks()
-        epochs = EpochsReader(self.settings)
+        epochs = EpochsReader(self.settings, self.look)
         client = Client(
             self.settings.bootstrap_servers, self.settings.cluster, f"{self.role}-{self.instance[:8]}", clock=self.clock
         )

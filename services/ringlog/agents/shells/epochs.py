@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from ringlog.kernel.changes import EPOCHS, EpochChange
 from ringlog.kernel.values import Epoch
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import LogRecord
+from ringlog.log.reading import read_to_end
 from ringlog.log.topics import TOPICS
 from ringlog.runtime.settings import Settings
 from ringlog.wire.changes import decode_change
@@ -13,23 +17,25 @@ EPOCHS_TOPIC = next(spec for spec in TOPICS if spec.suffix == EPOCHS)
 
 
 class EpochsReader:
-    """Reads ``epochs`` from its beginning, committed records only. For use by one thread; ``close`` it."""
+    """Reads ``epochs`` from its beginning, committed records only. For use by one thread; ``close`` it.
 
-    def __init__(self, settings: Settings) -> None:
+    ``look``: called now and then while it waits; may raise.
+    """
+
+    def __init__(self, settings: Settings, look: Callable[[], None]) -> None:
+        self._look = look
         self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, EPOCHS_TOPIC, isolation="read_committed")
         self._tail = self._log.tail(self._log.begin_offset())
         self._last: EpochChange | None = None
 
     def newest(self) -> Epoch:
         """The last epoch that is published as far as is known here; 0 if none. Does not wait."""
-        self._take(0.0)
+        self._take(self._tail.poll(0.0))
         return 0 if self._last is None else self._last.epoch
 
     def at_end(self) -> EpochChange | None:
-        """The last published record of all that are committed when this is called."""
-        end = self._log.end_offset()
-        while self._tail.position < end:
-            self._take(0.2)
+        """The last published record of all that are committed when this is called. Raises LogUnavailable."""
+        self._take(read_to_end(self._log, self._tail, look=self._look))
         return self._last
 
     def close(self) -> None:
@@ -37,8 +43,8 @@ class EpochsReader:
         self._tail.close()
         self._log.close()
 
-    def _take(self, timeout_s: float) -> None:
-        for record in self._tail.poll(timeout_s):
+    def _take(self, records: Iterable[LogRecord]) -> None:
+        for record in records:
             change = decode_change(record.data)
             assert isinstance(change, EpochChange), "epochs holds epochs"
             self._last = change

@@ -43,6 +43,7 @@ class PublisherThread(RoleThread):
     def work(self) -> None:
         """Publish every epoch once, for ever."""
         fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
+        self.confirm()
         fenced.initialise()
         last = self._last_published()
         why = ahead(last, self.replica.read_barrier())
@@ -92,7 +93,7 @@ class PublisherThread(RoleThread):
             raise Diverged(str(error)) from error
 
     def _last_published(self) -> EpochChange | None:
-        epochs = EpochsReader(self.settings)
+        epochs = EpochsReader(self.settings, self.look)
         try:
             return epochs.at_end()
         finally:

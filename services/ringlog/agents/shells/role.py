@@ -25,6 +25,7 @@ from ringlog.log.errors import LogDamaged, LogError, ReplicaHalted, TopicMisconf
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
+from ringlog.log.reading import read_to_end
 from ringlog.log.replica import Replica
 from ringlog.log.topics import AGENTS, topic_name
 from ringlog.runtime.clock import SystemClock
@@ -118,6 +119,14 @@ class RoleThread(ABC):
         if self._stopping.is_set():
             raise Stopping
 
+    def confirm(self) -> None:
+        """As ``look``, by the log as it is now. Before taking the role's transactional id.
+
+        Who slept since its take-over would shut out the one that acts now.
+        """
+        self.replica.read_barrier()
+        self.look()
+
     def _raise_if_superseded(self) -> None:
         term = self.replica.state.terms.get(self.role)
         if term is not None and term.term > self.term > 0:
@@ -142,12 +151,9 @@ class RoleThread(ABC):
 
     def read_to_end(self, records: KafkaLog) -> Iterator[LogRecord]:
         """All records of a log that are there now, from its beginning."""
-        end = records.end_offset()
         tail = records.tail(records.begin_offset())
         try:
-            while tail.position < end:
-                self.look()
-                yield from tail.poll(WAIT_S)
+            yield from read_to_end(records, tail, look=self.look)
         finally:
             tail.close()
 

@@ -2,7 +2,8 @@
 
 After the take-over it initialises the role's transactional id (whoever held it can publish no rejection any more), gets
 a Noop applied (whatever the one before had under way is then final), and reads the results to their end (what was
-answered is never decided again). Only then it accepts.
+answered is never decided again). Only then it accepts. Results that nobody needs any more are deleted then, and as the
+history moves on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import structlog
 
 from ringlog.agents.exits import Superseded
 from ringlog.agents.fenced import FencedProducer, Written
+from ringlog.agents.shells.results import ResultsLog
 from ringlog.agents.shells.role import Offered, RoleThread
 from ringlog.agents.validator_core import (
     ROLE,
@@ -33,10 +35,9 @@ from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.model import Noop
 from ringlog.log.commit import commit
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import RESULTS, topic_name
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import Request, Result, decode_request, decode_result, encode_result
+from ringlog.wire.records import Request, Result, decode_request, encode_result
 
 log = structlog.get_logger(__name__)
 
@@ -50,10 +51,20 @@ class ValidatorThread(RoleThread):
     def work(self) -> None:
         """Answer requests for ever."""
         fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
+        self.confirm()
         fenced.initialise()
         while not isinstance(self.author.submit(Noop()), AppliedResult):
             self.look()
-        validator = remember(Validator(self.instance, self.term), self._results())
+        results = ResultsLog(self.settings, self.look)
+        try:
+            self._answer(fenced, results)
+        finally:
+            results.close()
+
+    def _answer(self, fenced: FencedProducer, results: ResultsLog) -> None:
+        oldest = trimmed = self.replica.state.history.oldest
+        validator = remember(Validator(self.instance, self.term, pruned=oldest), results.rejections(oldest))
+        results.trim(trimmed)
         self.accepting()
         while True:
             offered = self.news() if not validator.waiting else self.news(0)
@@ -63,6 +74,9 @@ class ValidatorThread(RoleThread):
                     state = self.replica.read_barrier()
                     step = begin(validator, state, self.clock.now_us(), self.draw)
                     validator = self._perform(fenced, step)
+            if validator.pruned > trimmed:
+                trimmed = validator.pruned
+                results.trim(trimmed)
 
     def handled_epoch(self) -> int:
         """The validator decides on the newest epoch that it has folded."""
@@ -106,17 +120,3 @@ class ValidatorThread(RoleThread):
             self.unreadable += 1
             log.warning("unreadable_request", offset=offset, why=str(error), so_far=self.unreadable)
             return offset, None
-
-    def _results(self) -> list[Result]:
-        """All results that were ever committed."""
-        results = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, RESULTS, isolation="read_committed")
-        found: list[Result] = []
-        try:
-            for record in self.read_to_end(results):
-                try:
-                    found.append(decode_result(record.data))
-                except WireError as error:
-                    log.warning("unreadable_result", offset=record.offset, why=str(error))
-        finally:
-            results.close()
-        return found

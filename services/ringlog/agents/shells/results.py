@@ -1,0 +1,64 @@
+"""The results topic as the validator keeps it: the rejections that may still be asked for, and no more than needed.
+
+A rejection is needed while its request may come again: until ``since_epoch`` has left the history. From then on the
+request is answered as expired, whatever was said before. Applied and expired are never read back: the log tells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from ringlog.kernel.values import Epoch
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.reading import read_to_end
+from ringlog.log.topics import RESULTS
+from ringlog.runtime.settings import Settings
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import REJECTED, Result, decode_result
+
+log = structlog.get_logger(__name__)
+
+
+class ResultsLog:
+    """Reads committed results from the oldest kept one on, and lets go of what nobody needs. For use by one thread.
+
+    ``look``: called now and then while it waits; may raise.
+    """
+
+    def __init__(self, settings: Settings, look: Callable[[], None]) -> None:
+        self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, RESULTS, isolation="read_committed")
+        self._look = look
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._log.close()
+
+    def rejections(self, oldest: Epoch) -> Iterator[Result]:
+        """The rejections of requests that the history, which begins at ``oldest``, does not call expired."""
+        return (result for _, result in self._needed(oldest))
+
+    def trim(self, oldest: Epoch) -> None:
+        """Delete what lies before the first needed rejection. What fails now is done the next time."""
+        try:
+            end = self._log.end_offset()
+            first = next((offset for offset, _ in self._needed(oldest)), end)
+            self._log.delete_before(first)
+        except LogUnavailable as error:
+            log.warning("results_not_trimmed", why=error.message)
+
+    def _needed(self, oldest: Epoch) -> Iterator[tuple[int, Result]]:
+        tail = self._log.tail(self._log.begin_offset())
+        try:
+            for record in read_to_end(self._log, tail, look=self._look):
+                try:
+                    result = decode_result(record.data)
+                except WireError as error:
+                    log.warning("unreadable_result", offset=record.offset, why=str(error))
+                    continue
+                if result.outcome == REJECTED and result.since_epoch >= oldest:
+                    yield record.offset, result
+        finally:
+            tail.close()
