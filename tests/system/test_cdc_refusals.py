@@ -1,0 +1,181 @@
+"""The CDC job and what producers and operators do to it: hostile records, old writes, changed topics, lost plans."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
+from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, lines, run_to_idle, start
+
+from ringlog.kernel.commands.model import ChangeSettings
+from ringlog.log.errors import TopicMisconfigured
+from ringlog.stack import StackInfo
+from ringlog.wire.records import encode_mutation
+from ringlog_cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+ZEROS = bytes(8_000_000)
+
+
+def send_compressed(world: World, value: bytes) -> None:
+    """A record that the broker takes because it is small when compressed."""
+    producer = Producer(
+        {"bootstrap.servers": world.bootstrap, "message.max.bytes": 2 * len(value), "compression.type": "gzip"}
+    )
+    producer.produce(f"{world.cluster}.mutations", value, b"raw", 0)
+    assert producer.flush(30) == 0
+
+
+def give_up(world: World, values: Iterable[bytes]) -> None:
+    """Records of a transaction that is aborted."""
+    producer = Producer({"bootstrap.servers": world.bootstrap, "transactional.id": world.cluster})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(f"{world.cluster}.mutations", value, b"k", 0)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+
+
+def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:
+    """Set one setting of a topic."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_hostile_records_are_dead_letters_and_changed_topics_are_refused(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    from ringlog_cdc.rows import VALUE_KEPT
+
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        second = world.join("n2", MORE_TOKENS, now_us() - HOUR_US // 2)
+        world.schema()
+        world.send([write("first", 1)])
+        give_up(world, [encode_mutation(write("never", 1)), b"never"])
+        send_compressed(world, ZEROS)
+        world.send_raw(encode_mutation(write("k", 1, partition_key=(b"",) * 200_000)))
+        world.send([write("k", 1, second.timestamp - 1), write("last", 1)])
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+
+        assert {row.partition_key for row in world.rows()} == {(b"first",), (b"last",)}
+        letters = {letter.reason: letter for letter in world.letters()}
+        assert len(world.letters()) == 3
+        assert set(letters) == {"unreadable", "bad_key", "timestamp_too_old"}
+        cut = letters["unreadable"]
+        assert cut.value == ZEROS[:VALUE_KEPT]
+        assert f"{VALUE_KEPT} of {len(ZEROS)} bytes" in cut.detail
+        assert hashlib.sha256(ZEROS).hexdigest() in cut.detail
+
+        admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+        alter(admin, f"{cluster_name}.mutations", "message.timestamp.type", "CreateTime")
+        with pytest.raises(TopicMisconfigured, match="timestamp"):
+            start(stack, cluster_name, tmp_path, spark)
+        alter(admin, f"{cluster_name}.mutations", "message.timestamp.type", "LogAppendTime")
+        cdc = f"{cluster_name}.cdc"
+        admin.create_partitions([NewPartitions(cdc, 16)])[cdc].result(30)
+        until(lambda: len(admin.list_topics(cdc, timeout=10).topics[cdc].partitions) == 16, "the partitions")
+        with pytest.raises(CdcError) as caught:
+            start(stack, cluster_name, tmp_path, spark)
+        assert caught.value.code == "partitions_changed"
+
+
+def test_a_closed_generation_takes_no_write_however_wide_the_leeway_becomes(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 0}) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        second = world.join("n2", MORE_TOKENS, now_us() - HOUR_US // 2)
+        world.schema()
+        # Every partition has a record after the second generation's start: no clock is asked whether that has passed.
+        count = world.send(write(f"customer-{number}", number, now_us() - 1_000_000) for number in range(100))
+        job = start(stack, cluster_name, tmp_path, spark)
+        try:
+            until(
+                lambda: world.state.writers["spark"].low_watermark == second.timestamp,
+                "the first generation to be closed",
+                job.writer.check,
+            )
+            world.apply(ChangeSettings((("cdc_leeway_us", HOUR_US),)))
+            world.send([write("late", 1, second.timestamp - 1), write("new", 1, second.timestamp)])
+            until(lambda: len(world.read("cdc")) == count + 1, "the row", job.writer.check)
+            until(job.is_idle, "all to be durable", job.writer.check)
+        finally:
+            job.stop()
+        letters = world.read("dead-letters")
+        assert [letter.reason for letter in world.letters()] == ["generation_closed"]
+        forget_last_batch(tmp_path)
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+        assert {item.value for item in world.read("dead-letters")} == {letters[0].value}
+        assert len({row.source_offset for row in world.rows() if row.partition_key == (b"late",)}) == 0
+
+
+def test_plans_whose_rows_never_went_out_are_carried_out_while_and_after_the_generations_switch(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    from ringlog_cdc.batch import BatchRunner
+
+    def dies(*_: object) -> None:
+        raise RuntimeError("killed before the first row")
+
+    settings = {"cdc_leeway_us": 1_000_000, "cdc_horizon_lead_us": 1_000_000}
+    with founded(stack.bootstrap_servers, cluster_name, settings) as world:
+        first = world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        count = world.send(write(f"customer-{number % 37}", number) for number in range(100))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BatchRunner, "_write", dies)
+            with pytest.raises(RuntimeError, match="killed"):
+                run_to_idle(stack, cluster_name, tmp_path, spark)
+        assert world.read("cdc") == []
+        operation = world.begin_join("n2", MORE_TOKENS)
+        world.prepare_generation()
+
+        job = start(stack, cluster_name, tmp_path, spark)
+        try:
+            # The generation is prepared when it starts: what was planned goes out, what is new waits.
+            until(lambda: len(world.read("cdc")) == count, "the planned rows", job.writer.check)
+            until(lambda: world.state.writers["spark"].horizon < now_us(), "the clock to pass the horizon")
+            world.send(write(f"customer-{number % 37}", number) for number in range(100, 150))
+            until(lambda: lines(tmp_path, "held"), "a held batch", job.writer.check)
+            lowered = world.state.writers["spark"].horizon
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(BatchRunner, "_write", dies)
+                second = world.commit_generation(lowered + 1)
+                world.finish(operation)
+                with pytest.raises(RuntimeError, match="killed"):
+                    until(lambda: False, "the end of the job", lambda: _raise_failure(job.runner))
+        finally:
+            with pytest.raises(RuntimeError, match="killed"):
+                job.stop()
+        assert len(world.read("cdc")) == count
+        world.join("n3", (42,), world.state.writers["spark"].horizon + 1)
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+        assert Counter(row.generation for row in world.rows()) == {first.timestamp: 100, second.timestamp: 50}
+        assert world.letters() == []
+
+
+def _raise_failure(runner: object) -> None:
+    failure = getattr(runner, "failure", None)
+    if failure is not None:
+        raise failure
