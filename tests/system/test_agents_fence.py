@@ -1,0 +1,112 @@
+"""The fence of a role, and what the validator keeps of the results; no agents needed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringlog.agents.exits import Superseded
+from ringlog.agents.fenced import FencedProducer, Written
+from ringlog.agents.shells.results import ResultsLog
+from ringlog.log.errors import LogTruncated
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import METADATA, RESULTS, admin_client, create_topics
+from ringlog.runtime.settings import Settings
+from ringlog.stack import StackInfo
+from ringlog.wire.records import APPLIED, REJECTED, Result, encode_result
+
+pytestmark = pytest.mark.system
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def results(stack: StackInfo, cluster_name: str) -> Iterator[KafkaLog]:
+    create_topics(admin_client(stack.bootstrap_servers), cluster_name, specs=[METADATA, RESULTS])
+    log = KafkaLog(stack.bootstrap_servers, cluster_name, RESULTS, isolation="read_committed")
+    yield log
+    log.close()
+
+
+def committed(results: KafkaLog) -> list[bytes]:
+    end, tail = results.end_offset(), results.tail(results.begin_offset())
+    found: list[bytes] = []
+    while tail.position < end:
+        found += [record.data for record in tail.poll(DEADLINE_S)]
+    tail.close()
+    return found
+
+
+def fenced(stack: StackInfo, results: KafkaLog) -> FencedProducer:
+    producer = FencedProducer(stack.bootstrap_servers, f"{results.name}.role")
+    producer.initialise()
+    return producer
+
+
+def test_who_was_replaced_commits_nothing_more(stack: StackInfo, results: KafkaLog) -> None:
+    first = fenced(stack, results)
+    first.commit([Written(results.name, None, b"before")])
+    second = fenced(stack, results)
+    with pytest.raises(Superseded):
+        first.commit([Written(results.name, None, b"zombie")])
+    second.commit([Written(results.name, None, b"after")])
+    assert committed(results) == [b"before", b"after"]
+
+
+def test_who_is_replaced_inside_a_transaction_leaves_nothing_of_it(stack: StackInfo, results: KafkaLog) -> None:
+    """It slept with its records at the broker: the next one ends that transaction, so that readers go on at once."""
+    first = fenced(stack, results)
+    first._producer.begin_transaction()
+    first._producer.produce(results.name, b"half", partition=0)
+    first._producer.flush(DEADLINE_S)
+    second = fenced(stack, results)
+    second.commit([Written(results.name, None, b"whole")])
+    assert committed(results) == [b"whole"]
+    with pytest.raises(Superseded):
+        first._insist(lambda: first._producer.commit_transaction(DEADLINE_S))
+    assert committed(results) == [b"whole"]
+
+
+def test_a_rejection_that_was_not_committed_is_not_remembered(
+    stack: StackInfo, cluster_name: str, results: KafkaLog, tmp_path: Path
+) -> None:
+    first = fenced(stack, results)
+    first.commit([Written(results.name, None, encode_result(result("committed", 5)))])
+    first._producer.begin_transaction()
+    first._producer.produce(results.name, encode_result(result("open", 5)), partition=0)
+    first._producer.flush(DEADLINE_S)
+    fenced(stack, results)
+    settings = Settings(bootstrap_servers=stack.bootstrap_servers, cluster=cluster_name, data_dir=tmp_path)
+    kept = ResultsLog(settings, lambda: None)
+    assert [found.detail for found in kept.rejections(0)] == ["committed"]
+    kept.close()
+
+
+def test_results_that_nobody_needs_are_deleted(
+    stack: StackInfo, cluster_name: str, results: KafkaLog, tmp_path: Path
+) -> None:
+    said = [("a", 1, REJECTED), ("b", 2, APPLIED), ("c", 3, REJECTED), ("d", 9, APPLIED), ("e", 2, REJECTED)]
+    results.append([encode_result(result(*one)) for one in said])
+    settings = Settings(bootstrap_servers=stack.bootstrap_servers, cluster=cluster_name, data_dir=tmp_path)
+    kept = ResultsLog(settings, lambda: None)
+
+    def after_trimming(oldest: int) -> tuple[list[str], int]:
+        kept.trim(oldest)
+        return [found.detail for found in kept.rejections(oldest)], results.begin_offset()
+
+    assert after_trimming(0) == (["a", "c", "e"], 0)
+    assert after_trimming(2) == (["c", "e"], 2)
+    assert after_trimming(2) == (["c", "e"], 2)
+    assert after_trimming(3) == (["c"], 2)
+    assert after_trimming(4) == ([], 5)
+    with pytest.raises(LogTruncated):
+        results.tail(0).poll(DEADLINE_S)
+    kept.close()
+    with pytest.raises(ValueError, match="keeps everything"):
+        KafkaLog(stack.bootstrap_servers, cluster_name).delete_before(1)
+
+
+def result(name: str, since_epoch: int, outcome: str = REJECTED) -> Result:
+    return Result(str(uuid.uuid4()), "ab" * 32, outcome, 9, "code", name, 1, str(uuid.uuid4()), since_epoch)
