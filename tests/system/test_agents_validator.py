@@ -90,14 +90,20 @@ def test_a_stopped_validator_changes_nothing_when_it_goes_on_and_ends(world: Age
 
 def test_direct_authors_in_the_middle_of_group_commits(world: AgentsWorld) -> None:
     world.running("validator")
-    futures = submit(world, 1_200)
-    until(lambda: any(future.done() for _, future in futures), "the first answer")
-    direct = [world.client.direct.submit(Noop()) for _ in range(20)]
-    check_each_once(world, futures)
-    epochs = [answer.epoch for answer in direct if isinstance(answer, AppliedResult)]
-    own = [answer.epoch for _, future in futures if isinstance(answer := future.result(0), AppliedResult)]
-    assert len(epochs) == 20
-    assert any(min(own) < epoch < max(own) for epoch in epochs)
+
+    def one_burst() -> bool:
+        """Requests through the validator while a direct author goes on; True if it got in between two of them."""
+        futures = submit(world, 1_200)
+        direct = []
+        while not all(future.done() for _, future in futures) or len(direct) < 20:
+            direct.append(world.client.direct.submit(Noop()))
+        check_each_once(world, futures)
+        epochs = [answer.epoch for answer in direct if isinstance(answer, AppliedResult)]
+        assert len(epochs) == len(direct)
+        own = [answer.epoch for _, future in futures if isinstance(answer := future.result(0), AppliedResult)]
+        return any(min(own) < epoch < max(own) for epoch in epochs)
+
+    until(one_burst, "a direct entry between two of one burst")
 
 
 def test_the_next_validator_repeats_a_rejection_under_its_own_term(world: AgentsWorld) -> None:
