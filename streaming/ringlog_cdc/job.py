@@ -30,6 +30,8 @@ from ringlog_cdc.writer import Writer
 
 LOOK_S = 0.2
 COMMIT_WAIT_S = 15.0
+FETCH_WAIT_MS = 50
+"""How long a broker may keep a reader at the end of a partition waiting: by default ten times that, in each batch."""
 USED = (MUTATIONS, CDC, DEAD_LETTERS)
 """The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
 
@@ -111,6 +113,7 @@ class CdcJob:
             self._session.readStream.format("kafka")
             .option("kafka.bootstrap.servers", settings.bootstrap_servers)
             .option("kafka.isolation.level", "read_committed")
+            .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
             .option("subscribe", settings.source_topic)
             .option("startingOffsets", "earliest")
             .option("failOnDataLoss", "true")
