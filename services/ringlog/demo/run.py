@@ -45,7 +45,9 @@ JOINER = "n4"
 STEP_S = 300.0
 LOAD_S = 1_800.0
 LOOK_S = 0.1
-BATCHES_PER_LOAD = 16
+BATCHES_PER_LOAD = 28
+"""A fifth of the load, the least that lies on one side of the switch, is then more than five batches."""
+BATCHES_EACH_MIN = 5
 
 
 class DemoFailed(Exception):
@@ -175,7 +177,19 @@ class Demo:
             Watching(self, client, load, cdc, acks).until_done(lambda: self._node(context, JOINER))
         finally:
             acks.close()
+        self._check_batches()
         self._check_nodes(client)
+
+    def _check_batches(self) -> None:
+        """The switch lies in the middle.
+
+        Several batches hold rows of the generation before it, several of the one after.
+        """
+        batches = self.figures.batches_by_generation
+        shares = ", ".join(f"{count} of {generation}" for generation, count in sorted(batches.items()))
+        self.screen.say(f"batches with rows of a generation: {shares}")
+        if len(batches) != 2 or min(batches.values()) < BATCHES_EACH_MIN:
+            raise DemoFailed(f"{BATCHES_EACH_MIN} batches or more were expected on each side of the switch")
 
     def _check_nodes(self, client: Client) -> None:
         """Every written row must be on exactly as many nodes as its replication factor says."""
