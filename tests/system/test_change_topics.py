@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import uuid
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from tests.agents.finish import known
 from ringlog.agents.coordinator_core import propose
 from ringlog.agents.exits import HALTED
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS, HEAD, Change, EpochChange, project
+from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS, HEAD, Change, EpochChange, diff, project
 from ringlog.kernel.commands.model import (
     CdcOptions,
     Column,
@@ -28,11 +29,13 @@ from ringlog.kernel.commands.model import (
     RegisterNode,
     Replication,
 )
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.kafka import reader_config
 from ringlog.log.producer import AckedProducer
 from ringlog.log.topics import SCHEMAS, topic_name
 from ringlog.stack import StackInfo
-from ringlog.wire.changes import decode_change, encode_change
+from ringlog.wire.changes import decode_change, encode_change, encode_change_record
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
 
@@ -50,8 +53,13 @@ def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def read(world: AgentsWorld, suffix: str) -> list[tuple[str, bytes | None]]:
     """(key, value) of all committed records of a topic, in order."""
+    return [(key, value) for _, key, value in placed(world, suffix)]
+
+
+def placed(world: AgentsWorld, suffix: str) -> list[tuple[int, str, bytes | None]]:
+    """As ``read``, with offsets."""
     consumer = Consumer(reader_config(world.stack.bootstrap_servers, "read_committed"))
-    found: list[tuple[str, bytes | None]] = []
+    found: list[tuple[int, str, bytes | None]] = []
     try:
         consumer.assign([TopicPartition(topic_name(world.cluster, suffix), 0, 0)])
         while True:
@@ -61,7 +69,7 @@ def read(world: AgentsWorld, suffix: str) -> list[tuple[str, bytes | None]]:
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 return found
             assert error is None, error
-            found.append((message.key().decode(), message.value()))
+            found.append((message.offset() or 0, message.key().decode(), message.value()))
     finally:
         consumer.close()
 
@@ -114,6 +122,23 @@ def live(world: AgentsWorld) -> None:
     apply(world, DropTable("ks", "t0"))
 
 
+def check_transactions(world: AgentsWorld) -> None:
+    """Every topic has the records of the log's epochs and no others; a marker follows those of each epoch."""
+    expected: dict[str, list[tuple[int, str, bytes | None]]] = {topic: [] for topic in CHANGE_TOPICS}
+    state = EMPTY_STATE
+    for entry in world.applied():
+        before, state = state, fold(state, entry).state
+        for record in diff(before, state):
+            suffix, key, value = encode_change_record(record)
+            expected[suffix].append((state.epoch, key.decode(), value))
+    for topic, records in expected.items():
+        found = placed(world, topic)
+        assert [(key, value) for _, key, value in found] == [(key, value) for _, key, value in records]
+        epochs, offsets = [epoch for epoch, _, _ in records], [offset for offset, _, _ in found]
+        for (epoch, offset), (next_epoch, next_offset) in itertools.pairwise(zip(epochs, offsets, strict=True)):
+            assert next_offset > offset + 1 if next_epoch > epoch else next_offset == offset + 1
+
+
 def check(world: AgentsWorld) -> None:
     """The topics hold the log's epochs, each once, and the state of the last one."""
     state = world.client.read_barrier()
@@ -139,6 +164,7 @@ def test_a_publisher_that_is_killed_in_the_middle_leaves_no_gap_and_no_repetitio
     check(world)
     apply(world, DropTable("ks", "t1"))
     check(world)
+    check_transactions(world)
 
 
 def test_every_schema_that_a_record_names_is_in_the_schemas_topic(world: AgentsWorld) -> None:

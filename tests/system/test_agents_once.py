@@ -1,0 +1,127 @@
+"""Requests that are sent once, by nobody again: rebalances and a SIGKILL lose none, and none takes effect twice.
+
+And an agent on a topic that would lose entries does not begin.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from ringlog.agents.exits import HALTED
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, Noop, RegisterCdcWriter
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.state import ClusterState
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import METADATA, REQUESTS, admin_client, topic_name
+from ringlog.stack import StackInfo
+from ringlog.wire.commands import encode_command
+from ringlog.wire.records import REJECTED, Request, encode_request
+
+from .agents_world import DEADLINE_S, AgentsWorld, until
+
+pytestmark = pytest.mark.system
+
+
+class Sender:
+    """Appends requests to their topic, each once, and counts what the log applies."""
+
+    def __init__(self, world: AgentsWorld) -> None:
+        self.world = world
+        self.sent: list[Request] = []
+        self.applied: Counter[str] = Counter()
+        self._log = KafkaLog(world.stack.bootstrap_servers, world.cluster, REQUESTS)
+        world.client.replica.subscribe(self._follow)
+
+    def _follow(self, _: ClusterState, _after: ClusterState, item: Entry | Unreadable, out: Outcome, _at: int) -> None:
+        if out.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
+            self.applied[item.request_id] += 1
+
+    def send(self, *commands: Command) -> list[Request]:
+        since = self.world.state.epoch
+        requests = [Request(str(uuid.uuid4()), since, "tester", *encode_command(command)) for command in commands]
+        self.append(requests)
+        self.sent += requests
+        return requests
+
+    def append(self, requests: list[Request]) -> None:
+        self._log.append([encode_request(request) for request in requests])
+
+    def send_some(self) -> bool:
+        return bool(self.send(*(Noop() for _ in range(40))))
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def members(world: AgentsWorld) -> int:
+    """How many validators are in the group."""
+    group = f"{world.cluster}.validator"
+    admin = admin_client(world.stack.bootstrap_servers)
+    return len(admin.describe_consumer_groups([group])[group].result(DEADLINE_S).members)
+
+
+def test_what_is_sent_once_is_done_once(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+    world = AgentsWorld(stack, cluster_name, tmp_path)
+    sender = Sender(world)
+    try:
+        first = world.start("validator")
+        second = world.spawn("validator")
+        until(lambda: sender.send_some() and members(world) == 2, "the second validator in the group")
+        rebalanced = world.term("validator") > 1
+        sender.send_some()
+        (second if rebalanced else first).kill()
+        before = world.term("validator")
+        until(lambda: sender.send_some() and world.term("validator") > before, "the take-over")
+        sender.send_some()
+        sent = {request.request_id for request in sender.sent}
+        until(lambda: sent <= sender.applied.keys(), "the last request to be applied")
+        assert max(sender.applied.values()) == 1
+        check_rejections(world, sender)
+    finally:
+        sender.close()
+        world.close()
+
+
+def check_rejections(world: AgentsWorld, sender: Sender) -> None:
+    """What was refused stays refused, also by the next validator, to which it would be acceptable."""
+    first = world.running("validator")
+    world.spawn("validator")
+    early: list[Request] = []
+    for number in range(300):
+        early += sender.send(AdvanceCdcWriter(f"w{number}", "a", 1, 0), RegisterCdcWriter(f"w{number}", "a"))[:1]
+    until(lambda: any(result.outcome == REJECTED for result in world.results()), "the first rejection")
+    before = world.term("validator")
+    first.kill()
+    world.await_term("validator", before + 1)
+    sender.append(early)
+    assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
+    results = world.results()
+    rejected = {result.request_id for result in results if result.outcome == REJECTED}
+    assert rejected == {request.request_id for request in early}
+    assert not rejected & sender.applied.keys()
+    assert len(world.state.writers) == 300
+    terms = {(result.request_id, result.term) for result in results if result.outcome == REJECTED}
+    assert len(terms) > len(rejected), "some were refused again under the next term"
+
+
+def test_an_agent_on_a_topic_that_would_lose_entries_ends(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+    world = AgentsWorld(stack, cluster_name, tmp_path)
+    try:
+        entry = ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(
+            ResourceType.TOPIC, topic_name(cluster_name, METADATA.suffix), incremental_configs=[entry]
+        )
+        admin = admin_client(stack.bootstrap_servers)
+        for future in admin.incremental_alter_configs([topic]).values():
+            future.result(DEADLINE_S)
+        agent = world.spawn("keeper")
+        assert agent.exit_code() == HALTED
+        assert world.term("keeper") == 0
+    finally:
+        world.close()
