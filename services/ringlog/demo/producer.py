@@ -117,6 +117,7 @@ def run(bootstrap: str, cluster: str, flights: list[Flight]) -> int:
         fast = int(total * FAST_SHARE)
         while load_.progress.sent < fast and not load_.progress.failed:
             load_.send(min(1_000, fast - load_.progress.sent))
+        load_.finish()  # the join is asked for when the broker has these
         _say("slow", load_.progress)
         due = 0.0
         while not _switched(watch.state, first) and not load_.progress.failed:
