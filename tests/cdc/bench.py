@@ -84,8 +84,9 @@ class Bench:
         self.world.join("n1", (0,), now_us() - HOUR_US)
         self.folder = folder
         self.store = PlanStore(folder)
-        self.offsets: Any = TopicEnds()
-        self.writer = Writer(replica, self.author.submit, "spark", self.store, self.offsets, SOURCE, SINK)
+        ends: Any = TopicEnds()
+        self.offsets = ends
+        self.writer = Writer(replica, self.author.submit, "spark", self.store, ends, SOURCE, SINK)
         self.writer.register()
         quiet, no_session = Silent(), None
         settings = JobSettings("", "memory", folder)
