@@ -163,6 +163,7 @@ class Demo:
             [
                 *("cdc", "run", "--writer", "demo", "--checkpoint", str(checkpoint)),
                 *("--trigger-seconds", "1", "--max-offsets-per-trigger", str(batch)),
+                "--java-options=-XX:TieredStopAtLevel=1",  # a run of minutes is over before more would pay
             ],
         )
         cdc = CdcProgress(checkpoint / "progress.jsonl")

@@ -39,6 +39,7 @@ class Tail:
                 "group.id": f"{cluster}.node.{node}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 50,
                 "log_level": 2,
