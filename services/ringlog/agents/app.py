@@ -74,6 +74,8 @@ class AgentApp:
                 await self._room.wait_for(lambda: len(self._pending) < PENDING_MAX)
 
     async def _on_assigned(self, _app: Any, assigned: set[TP], **_: Any) -> None:
+        if self.end.code != STOPPED:
+            return  # it is ending: a new worker would take the role from the instance that acts now, and end with it
         if self._source in assigned and self._worker is None:
             self._assignment += 1
             number, loop = self._assignment, asyncio.get_running_loop()
