@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 import uuid
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.agents.finish import known
 
 from ringlog.agents.coordinator_core import propose
-from ringlog.agents.exits import HALTED
+from ringlog.agents.exits import HALTED, SUPERSEDED
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS, HEAD, Change, EpochChange, diff, project
 from ringlog.kernel.commands.model import (
@@ -122,6 +123,11 @@ def live(world: AgentsWorld) -> None:
     apply(world, DropTable("ks", "t0"))
 
 
+def reached(world: AgentsWorld, epoch: int) -> bool:
+    """The change topics have this epoch."""
+    return [change.epoch for change in published(world)[-1:]] == [epoch]
+
+
 def check_transactions(world: AgentsWorld) -> None:
     """Every topic has the records of the log's epochs and no others; a marker follows those of each epoch."""
     expected: dict[str, list[tuple[int, str, bytes | None]]] = {topic: [] for topic in CHANGE_TOPICS}
@@ -142,7 +148,7 @@ def check_transactions(world: AgentsWorld) -> None:
 def check(world: AgentsWorld) -> None:
     """The topics hold the log's epochs, each once, and the state of the last one."""
     state = world.client.read_barrier()
-    until(lambda: published(world)[-1:] and published(world)[-1].epoch == state.epoch, "the last epoch")
+    until(lambda: reached(world, state.epoch), "the last epoch")
     epochs = published(world)
     assert [change.epoch for change in epochs] == list(range(1, state.epoch + 1))
     assert [change.state_id for change in epochs] == [entry.state_id for entry in world.applied()]
@@ -167,9 +173,25 @@ def test_a_publisher_that_is_killed_in_the_middle_leaves_no_gap_and_no_repetitio
     check_transactions(world)
 
 
+def test_a_publisher_that_slept_through_its_replacement_publishes_nothing_more(world: AgentsWorld) -> None:
+    first = world.start("publisher")
+    until(lambda: reached(world, world.state.epoch), "the first epochs")
+    first.send(signal.SIGSTOP)
+    apply(world, RegisterNode("n1", NODE, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1))
+    world.start("publisher")
+    check(world)
+    first.send(signal.SIGCONT)
+    apply(world, Noop())
+    assert first.exit_code() == SUPERSEDED
+    last = world.client.read_barrier().epoch
+    until(lambda: len(published(world)) >= last, "the epochs after its return")
+    found = [change.state_id for change in published(world)]
+    assert found == [entry.state_id for entry in world.applied()][: len(found)]
+
+
 def test_every_schema_that_a_record_names_is_in_the_schemas_topic(world: AgentsWorld) -> None:
     world.start("publisher")
-    until(lambda: published(world), "the first epoch")
+    until(lambda: len(published(world)) > 0, "the first epoch")
     keys = {key for key, _ in read(world, SCHEMAS.suffix)}
     for topic in CHANGE_TOPICS:
         for _, value in read(world, topic):
