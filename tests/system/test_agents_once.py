@@ -101,13 +101,15 @@ def check_rejections(world: AgentsWorld, sender: Sender) -> None:
     world.await_term("validator", before + 1)
     sender.append(early)
     assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
-    results = world.results()
-    rejected = {result.request_id for result in results if result.outcome == REJECTED}
+
+    def refused() -> set[tuple[str, int]]:
+        return {(result.request_id, result.term) for result in world.results() if result.outcome == REJECTED}
+
+    until(lambda: len(refused()) > len(early), "some to be refused again, under the next term")
+    rejected = {request_id for request_id, _ in refused()}
     assert rejected == {request.request_id for request in early}
     assert not rejected & sender.applied.keys()
     assert len(world.state.writers) == 300
-    terms = {(result.request_id, result.term) for result in results if result.outcome == REJECTED}
-    assert len(terms) > len(rejected), "some were refused again under the next term"
 
 
 def test_an_agent_on_a_topic_that_would_lose_entries_ends(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:

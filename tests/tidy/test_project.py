@@ -70,7 +70,9 @@ def test_scripts_are_sound_and_can_be_run() -> None:
 
 
 def test_make_alone_prints_every_target_with_its_purpose() -> None:
-    answer = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    # Run by make itself, this make would tell of directories that it enters.
+    command = ["make", "--no-print-directory"]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert targets is not None
     assert [line.split()[1] for line in answer.splitlines()] == targets.group(1).split()
