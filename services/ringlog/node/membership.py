@@ -22,6 +22,8 @@ log = structlog.get_logger("ringlog.node")
 
 IGNORE_MSB = 12
 LOOK_S = 1.0
+ANSWER_S = 3.0
+"""How long to wait for an answer before looking whether the node is to stop; the request stays the same."""
 JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token")
 """Rejections of a join that another try, with tokens chosen anew, gets over: another node is moving, or has moved."""
 
@@ -94,7 +96,7 @@ class Membership:
         since_epoch: int | None = None
         while not self._stopping.is_set():
             try:
-                return self._client.submit(command, request_id=request_id, since_epoch=since_epoch)
+                return self._client.submit(command, timeout_s=ANSWER_S, request_id=request_id, since_epoch=since_epoch)
             except SubmissionTimedOut as open_:
                 log.warning("no answer", command=type(command).__name__, detail=str(open_))
                 request_id, since_epoch = open_.request_id, open_.since_epoch
