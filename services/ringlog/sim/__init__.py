@@ -1,0 +1,1 @@
+"""Seeded worlds and exhaustive searches: what the production decisions do when everything else goes wrong."""

@@ -1,0 +1,245 @@
+"""A reference node on the simulated world: ``ringlog.node.holder`` decides, this moves records, rows and answers.
+
+The recipe is that of ``ringlog.node.process``: take records of the mutations, take a read barrier of the log, adopt the
+state it gives, judge the records under it; acknowledge what is adopted once the node knows again what it knew before
+a restart, the epoch on disk first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ringlog.client.results import AppliedResult, RejectedResult
+from ringlog.kernel.commands.model import Join, RegisterNode
+from ringlog.kernel.generations.acceptance import append_time_us
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
+from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
+from ringlog.sim.client import SimClient, TimedOut
+from ringlog.sim.replica import SimReplica, Step
+from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import NodeAck, decode_mutation, encode_node_ack
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+RETRY_US: Micros = 300 * MS
+SUBMIT_US: Micros = 6 * SECOND
+LOOK_US: Micros = SECOND
+JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token", "changes_paused")
+
+
+class SimNode:
+    """One node, over its lives. ``registration``: who it is; ``tokens``: what it wants to join with (none: stays out).
+
+    On its host's disk: ``acknowledged``, the newest epoch that it acknowledged.
+    """
+
+    def __init__(self, sim: Simulation, host: Host, registration: RegisterNode, tokens: tuple[int, ...]) -> None:
+        self.sim = sim
+        self.host = host
+        self.registration = registration
+        self.tokens = tokens
+        self.name = registration.name
+        self.holder = Holder(registration.id)
+        self.lives = 0
+
+    def start(self) -> None:
+        """Begin a life on the host, which is up."""
+        self.lives += 1
+        self.holder = Holder(self.registration.id)
+        self._replica = SimReplica(self.sim, self.host, f"{self.name}/{self.lives}", alone=self.lives == 2)
+        self._client = SimClient(self.sim, self.host, f"{self.name}/{self.lives}", self._replica)
+        self._inbox: list[tuple[int, Record]] = []
+        self._ends: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
+        self._tails: list[Tail] = []
+        self._acked: tuple[int, tuple[str, ...]] = (0, ())
+        self._ack_signal = Signal()
+        self.sim.world.spawn(self.host, f"{self.name}.main", self._main(), self._over)
+        self.sim.world.spawn(self.host, f"{self.name}.acks", self._publish_acks())
+
+    def _over(self, why: str) -> None:
+        self.sim.broken("node_ended", f"{self.name} ended: {why}")
+
+    # ------------------------------------------------------------------------------------------- main loop
+
+    def _main(self) -> Step:
+        sim, holder, replica = self.sim, self.holder, self._replica
+        yield from self._client.start()
+        yield from replica.barrier()
+        state = replica.state
+        if state.epoch < self.host.disk.get("acknowledged", 0):
+            sim.broken("node_disk", f"{self.name} acknowledged an epoch that the log does not have")
+        partitions = sim.broker.topics[MUTATIONS]
+        for partition in range(len(partitions)):
+            while True:
+                try:
+                    self._ends[partition] = yield from sim.broker.end(self.host, MUTATIONS, partition)
+                    break
+                except Unanswered:
+                    continue
+            holder.positions[partition] = 0
+            self._seen[partition] = 0
+        for partition in range(len(partitions)):
+            self._tails.append(sim.broker.tail(self.host, MUTATIONS, partition, 0, self._taker(partition)))
+        sim.world.spawn(self.host, f"{self.name}.member", self._membership())
+        while True:
+            taken, self._inbox = self._inbox, []
+            reached = [(tail.partition.number, tail.position) for tail in self._tails]
+            if taken:
+                yield from replica.barrier()
+            self._adopt(replica.state)
+            for partition, record in taken:
+                self._judge(record)
+                holder.passed(partition, record.offset + 1)
+            for partition, position in reached:
+                holder.passed(partition, position)
+            if holder.caught_up or self._catches_up():
+                self._ack_signal.fire()
+            if not self._inbox and replica.state is holder.state:
+                yield replica.changed, LOOK_US
+
+    def _taker(self, partition: int) -> Callable[[list[Record]], None]:
+        def take(records: list[Record]) -> None:
+            self._inbox.extend((partition, record) for record in records)
+            self._replica.changed.fire()
+
+        return take
+
+    def _adopt(self, state: ClusterState) -> None:
+        if state.epoch <= self.holder.state.epoch:
+            return
+        fetches = self.holder.adopt(state)
+        for check in self.sim.on_adopted:
+            check.adopted(self.registration.id, state)
+        for fetch in fetches:
+            self.sim.world.spawn(self.host, f"{self.name}.stream", self._fetch(fetch))
+
+    def _judge(self, record: Record) -> None:
+        value = record.value
+        if self.holder.passes_over(value):
+            verdict = NOT_MINE
+        else:
+            try:
+                mutation = decode_mutation(value)
+            except WireError:
+                return
+            verdict = self.holder.admit(mutation, append_time_us(record.time // 1000), value)
+        self.sim.did["write", verdict] += 1
+
+    def _catches_up(self) -> bool:
+        holder = self.holder
+        if any(holder.positions[partition] < end for partition, end in self._ends.items()):
+            return False
+        if holder.state.epoch < max(self.host.disk.get("acknowledged", 0), 1):
+            return False
+        holder.caught_up = True
+        self.sim.world.tell(self.name, f"has caught up at epoch {holder.state.epoch}")
+        return True
+
+    # ------------------------------------------------------------------------------------------------ acks
+
+    def _publish_acks(self) -> Step:
+        """The newest acknowledgement, on disk first, until the broker has it."""
+        sim, holder = self.sim, self.holder
+        while True:
+            yield self._ack_signal
+            while holder.caught_up:
+                epoch = holder.state.epoch
+                reports = tuple(holder.reports[name] for name in sorted(holder.reports))
+                what = (epoch, tuple(report.operation for report in reports))
+                if epoch == 0 or what == self._acked:
+                    break
+                self.host.disk["acknowledged"] = max(epoch, self.host.disk.get("acknowledged", 0))
+                ack = NodeAck(
+                    holder.state.cluster_id,
+                    self.registration.id,
+                    str(self.lives),
+                    epoch,
+                    epoch,
+                    reports,
+                    len(holder.store),
+                    sim.world.clock(self.host),
+                )
+                for check in sim.on_acked:
+                    check.acked(ack)
+                try:
+                    yield from sim.broker.append(self.host, ACKS, [(self.registration.id, encode_node_ack(ack))])
+                    self._acked = what
+                except Unanswered:
+                    continue
+
+    # ---------------------------------------------------------------------------------------- membership
+
+    def _membership(self) -> Step:
+        """Register, then join; other movements are waited out, each request goes its way once."""
+        me = self.registration.id
+        while me not in self._replica.state.nodes:
+            if (yield from self._insist(self.registration)) is None:
+                return
+        while self.tokens:
+            state = yield from self._replica.barrier()
+            if state.nodes[me].state != "none":
+                return
+            answer = yield from self._insist(Join(me, self.tokens, self._client.draw.take(16)))
+            if isinstance(answer, AppliedResult) or answer is None:
+                return
+            yield LOOK_US
+
+    def _insist(self, command: RegisterNode | Join) -> Step:
+        """The answer to one request, asked for as long as it takes; None if the rejection is final."""
+        request, since = self._client.new_request_id(), self._replica.state.epoch
+        while True:
+            try:
+                answer = yield from self._client.submit(command, SUBMIT_US, request, since)
+            except TimedOut:
+                continue
+            if isinstance(answer, RejectedResult) and answer.code not in JOIN_RETRIED:
+                return None
+            return answer
+
+    # ----------------------------------------------------------------------------------------- streaming
+
+    def _fetch(self, fetch: Fetch) -> Step:
+        """Try until the rows are here or the operation does not want them any more."""
+        sim, holder = self.sim, self.holder
+        source: SimNode = sim.shared["nodes"][fetch.source]
+
+        def ask(answer: Callable[[Any], None]) -> None:
+            answer(source.serve(fetch))
+
+        while holder.wants(fetch):
+            try:
+                snapshot: Snapshot = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
+            except (NotReady, NotServed, Unanswered) as waiting:
+                sim.did["stream", type(waiting).__name__] += 1
+                yield RETRY_US
+                continue
+            kept = holder.receive(fetch, snapshot)
+            sim.did["stream", "kept" if kept else "refused"] += 1
+            sim.world.tell(self.name, f"streamed {len(snapshot.versions)} rows for {fetch.operation}")
+            self._ack_signal.fire()
+            return
+
+    def serve(self, fetch: Fetch) -> Snapshot | NotReady | NotServed:
+        """This node as a source."""
+        try:
+            return self.holder.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+        except (NotReady, NotServed) as refused:
+            return refused
+
+    def read(self, table: str, key: bytes) -> None:
+        """Answer a read now, if this node may; what it answers goes to the checks."""
+        try:
+            epoch, versions = self.holder.read(table, key)
+        except (NotReady, NotServed) as refused:
+            self.sim.did["read", type(refused).__name__] += 1
+            return
+        self.sim.did["read", "answered"] += 1
+        found = frozenset((v.timestamp, decode_mutation(v.value).mutation_id or "") for v in versions)
+        for check in self.sim.on_read:
+            check.read(self.registration.id, table, key, epoch, found)

@@ -1,0 +1,110 @@
+"""Operators: they ask for commands, through the validator or as direct authors, and wait for the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ringlog.client.results import AppliedResult, RejectedResult
+from ringlog.kernel.commands.model import CancelOperation, Command
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.values import Micros
+from ringlog.sim.chance import Chance
+from ringlog.sim.client import SimClient, TimedOut
+from ringlog.sim.replica import Step
+from ringlog.sim.world import MS, SECOND, Host
+from ringlog.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
+    from ringlog.sim.simulation import Simulation
+
+PATIENCE_US: Micros = 8 * SECOND
+AGAIN_US: Micros = 700 * MS
+
+
+class SimOperator:
+    """One operator's machine. ``unfinished``: questions without an answer that somebody still asks."""
+
+    def __init__(self, sim: Simulation, host: Host) -> None:
+        self.sim = sim
+        self.host = host
+        self.unfinished = 0
+        self._lives = 0
+        self._insisted: list[Command] = []
+
+    def start(self) -> None:
+        """Begin a life; what was insisted on and not reached is asked for again."""
+        self._lives += 1
+        self.unfinished = 0
+        self._client = SimClient(self.sim, self.host, f"operator/{self._lives}")
+        self._ready = False
+        self.sim.world.spawn(self.host, "operator.start", self._start())
+
+    def insist(self, commands: Sequence[Command]) -> None:
+        """Ask for these commands, in this order, until they are applied."""
+        self._insisted = list(commands)
+
+    def _start(self) -> Step:
+        yield from self._client.start()
+        self._ready = True
+        while self._insisted:
+            try:
+                answer = yield from self._client.submit(self._insisted[0], PATIENCE_US)
+            except TimedOut:
+                continue
+            done = isinstance(answer, AppliedResult) or (
+                isinstance(answer, RejectedResult) and answer.code in ("duplicate_name", "keyspace_exists", "table_exists")
+            )
+            if done:
+                self._insisted.pop(0)
+            else:
+                yield AGAIN_US
+
+    def command(self, number: int, kind: str, way: str) -> None:
+        """Ask for a command of ``kind``, drawn on what this operator has folded."""
+        if self.host.up and self._ready:
+            self.unfinished += 1
+            self.sim.world.spawn(self.host, f"operator.{kind}", self._ask(number, kind, way), self._ended)
+
+    def call_off(self, nodes: Mapping[str, SimNode]) -> None:
+        """Cancel what waits for a node that nobody runs, again until nothing does."""
+        self.sim.world.spawn(self.host, "operator.call_off", self._call_off(nodes))
+
+    def _call_off(self, nodes: Mapping[str, SimNode]) -> Step:
+        while True:
+            for operation in in_flight(self._client.replica.state):
+                node = nodes.get(operation.node)
+                if node is None or not node.lives:
+                    try:
+                        yield from self._client.submit(CancelOperation(operation.id, "its node does not run"), PATIENCE_US)
+                    except TimedOut:
+                        continue
+            yield AGAIN_US
+
+    def _ended(self, _: str) -> None:
+        self.unfinished -= 1
+
+    def _ask(self, number: int, kind: str, way: str) -> Step:
+        from ringlog.sim.families import FAMILIES
+
+        drawn = next(family.commands[kind] for family in FAMILIES if kind in family.commands)
+        assert drawn is not None, "operators do not send what only agents send"
+        command = drawn[1](self._client.replica.state, Chance(self.sim.world.seed, f"command/{number}"))
+        if command is None:
+            self.sim.did["command", kind, "nothing to ask"] += 1
+            return
+        self.sim.world.tell("operator", f"asks for {command} ({way})"[:300])
+        try:
+            if way == "direct":
+                answer = yield from self._client.direct.submit(command)
+            else:
+                answer = yield from self._client.submit(command, PATIENCE_US)
+        except TimedOut:
+            self.sim.did["command", kind, "timed out"] += 1
+            return
+        except WireError:
+            self.sim.did["command", kind, "not encodable"] += 1
+            return
+        what = answer.code if isinstance(answer, RejectedResult) else type(answer).__name__
+        self.sim.did["command", kind, what] += 1

@@ -1,0 +1,80 @@
+"""A producer of base-table writes: mutations keyed by (table, partition key), as an application would send them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.values import Micros
+from ringlog.sim.broker import MUTATIONS
+from ringlog.sim.chance import Chance
+from ringlog.sim.replica import Step
+from ringlog.sim.world import MS, SECOND, Host, Unanswered
+from ringlog.wire.draw import draw_uuid
+from ringlog.wire.partitions import mutation_partition
+from ringlog.wire.records import Mutation, encode_mutation
+
+if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
+    from ringlog.sim.simulation import Simulation
+
+KEYSPACE, TABLE = "ks", "t"
+KEYS = 12
+"""Base partition keys in use: few, so that several writes meet in one partition."""
+BURST_GAP_US: Micros = 30 * MS
+
+
+class SimProducer:
+    """Sends writes in bursts, each record again until it is acknowledged: copies of one write are one write."""
+
+    def __init__(self, sim: Simulation, host: Host) -> None:
+        self.sim = sim
+        self.host = host
+        self._chance = Chance(sim.world.seed, f"producer/{host.name}")
+        self.unfinished = 0
+
+    def burst(self, count: int) -> None:
+        """Start to send ``count`` writes."""
+        self.unfinished += 1
+        self.sim.world.spawn(self.host, "producer.burst", self._burst(count), self._ended)
+
+    def read_all(self, node: SimNode) -> None:
+        """Read every key from one node, now."""
+        for key in range(KEYS):
+            node.read(f"{KEYSPACE}.{TABLE}", compose([b"key-%d" % key]))
+
+    def _ended(self, _: str) -> None:
+        self.unfinished -= 1
+
+    def _burst(self, count: int) -> Step:
+        for _ in range(count):
+            mutation = self._draw()
+            key = f"{KEYSPACE}.{TABLE}/{(mutation.partition_key[0] or b'').hex()}"
+            data = encode_mutation(mutation)
+            for check in self.sim.on_mutation:
+                check.mutation(key, mutation)
+            partition = mutation_partition(key.encode(), len(self.sim.broker.topics[MUTATIONS]))
+            for _attempt in range(5):
+                try:
+                    yield from self.sim.broker.append(self.host, MUTATIONS, [(key, data)], partition)
+                    break
+                except Unanswered:
+                    continue
+            yield BURST_GAP_US
+
+    def _draw(self) -> Mutation:
+        chance, now = self._chance, self.sim.world.clock(self.host)
+        # Most writes are of now; some lie near the edges of the acceptance window, or beyond.
+        shift = chance.weighted([(0, 12), (-SECOND, 3), (-4 * SECOND, 2), (-7 * SECOND, 1), (4 * SECOND, 2), (9 * SECOND, 1)])
+        return Mutation(
+            mutation_id=draw_uuid(chance),
+            cluster_id=self.sim.cluster_id,
+            keyspace=KEYSPACE,
+            table=TABLE,
+            timestamp=now + shift + chance.below(1000),
+            ttl=None,
+            operation="INSERT",
+            partition_key=(b"key-%d" % chance.below(KEYS),),
+            clustering_key=(chance.below(4).to_bytes(4, "big"),),
+            cells=(),
+        )

@@ -1,0 +1,108 @@
+"""One role on one host: member of its consumer group, and while it owns the partition, a worker that takes over.
+
+The recipe of ``ringlog.agents``: who owns the role's topic starts a worker; it serves one term, from its take-over until
+a higher term is folded, it is fenced, or the group gives the partition to another. It is started again then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.values import Micros
+from ringlog.sim.broker import NotOwner
+from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
+from ringlog.sim.world import MS, SECOND, Ended, Host, Process, Unanswered
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+BEAT_US: Micros = SECOND
+SESSION_US: Micros = 3 * SECOND
+NEWS_US: Micros = 500 * MS
+
+
+class Worker(ABC):
+    """One instance of a role, for one term."""
+
+    role: str
+
+    def __init__(self, sim: Simulation, host: Host, committed: int) -> None:
+        self.sim = sim
+        self.host = host
+        self.committed = committed
+        number = sim.shared[f"{self.role}/instances"] = sim.shared.get(f"{self.role}/instances", 0) + 1
+        self.instance = f"{self.role}-{number}"
+        self.name = f"{self.instance}@{host.name}"
+        self.term = 0
+        self.draw = draw_of(sim, self.instance)
+        self.replica = SimReplica(sim, host, self.name, alone=number == 1)
+        self.direct = Direct(self.replica, self.instance, self.draw)
+
+    def run(self) -> Step:
+        """Take the role over, then work, until ``Ended`` is raised."""
+        try:
+            yield from self.replica.until_founded()
+            yield from self.replica.barrier()
+            self.term = yield from self.direct.take_over(self.role, self.instance)
+            self.sim.world.tell(self.name, f"acts in term {self.term}")
+            self.look()
+            yield from self.work()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of readers."""
+        self.replica.close()
+
+    @abstractmethod
+    def work(self) -> Step:
+        """The role's work."""
+
+    def look(self) -> None:
+        """Raises Ended if another instance acts now, as far as this one has folded."""
+        term = self.replica.state.terms.get(self.role)
+        if term is not None and term.term > self.term > 0:
+            raise Ended(f"term {term.term} was taken by {term.instance}")
+
+    def confirm(self) -> Step:
+        """As ``look``, by the log as it is now; before taking the role's transactional id."""
+        yield from self.replica.barrier()
+        self.look()
+
+    def initialise(self) -> Step:
+        """Take the role's transactional id; returns its epoch."""
+        while True:
+            try:
+                return (yield from self.sim.broker.initialise(self.host, self.role))
+            except Unanswered:
+                self.look()
+
+    def acknowledge(self, offset: int) -> None:
+        """Everything up to this offset of the role's topic is done with."""
+        self.sim.broker.commit_offset(self.host, self.role, self.member(), offset + 1)
+
+    def member(self) -> object:
+        """Who this host is in the role's group."""
+        return self.sim.shared[f"{self.role}/member/{self.host.name}/{self.host.life}"]
+
+
+def member(sim: Simulation, host: Host, make: type[Worker]) -> Step:
+    """The member of the role's group on ``host``: keeps its heartbeat, and a worker while it owns the partition."""
+    broker, identity = sim.broker, object()
+    sim.shared[f"{make.role}/member/{host.name}/{host.life}"] = identity
+    worker: Process | None = None
+    while True:
+        try:
+            committed = yield from broker.poll(host, make.role, identity, SESSION_US)
+            if worker is None or worker.over:
+                made = make(sim, host, committed)
+                worker = sim.world.spawn(host, made.name, made.run(), lambda why: sim.world.tell(make.role, f"ends: {why}"))
+        except NotOwner:
+            if worker is not None and not worker.over:
+                sim.world.tell(worker.name, "loses its partition")
+                worker.stop()
+            worker = None
+        except Unanswered:
+            pass
+        yield BEAT_US

@@ -1,0 +1,367 @@
+"""The broker model: what a replicated Kafka cluster promises to a client, and everything that it does not.
+
+Kept: a record that was acknowledged is never lost, and nobody reads one that could still be lost (readers see up to the
+high watermark); one order for all readers; offsets ascend and have gaps where transactions end; a transaction is in
+the topic whole or not at all, and a transactional id that was taken over writes nothing any more; append times of one
+leader ascend.
+
+Not kept, and so part of the model: an append whose answer is lost may have arrived, may arrive later, or never; sent
+again it may be there twice, the copies in any order with what others sent; a leader that changes loses its
+unacknowledged tail, from any place on, and the next leader's clock may be behind; a consumer group's member that was
+replaced goes on reading, and handing out what it has, until it hears of it; for a while nobody answers at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringlog.kernel.values import Micros
+from ringlog.sim.chance import Chance
+from ringlog.sim.world import MS, SECOND, Host, World
+
+METADATA, REQUESTS, RESULTS, ACKS, CHANGES, MUTATIONS, CDC, DEAD = (
+    "metadata",
+    "requests",
+    "results",
+    "acks",
+    "changes",
+    "mutations",
+    "cdc",
+    "dead-letters",
+)
+ANSWER_US: Micros = 400 * MS
+"""How long clients wait for an answer."""
+RETRY_US: Micros = 100 * MS
+
+Answer = Callable[[Any], None]
+
+
+class Fenced(Exception):
+    """Another instance has initialised the transactional id since."""
+
+
+class NotOwner(Exception):
+    """The group has given the partition to another member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of one partition. ``time``: the leader's append time in microseconds (whole milliseconds)."""
+
+    offset: int
+    key: str
+    value: Any
+    time: Micros
+
+
+@dataclass(eq=False, slots=True)
+class Partition:
+    """The leader's copy. ``records`` below ``high`` are replicated; ``waiting``: answers due when ``high`` is there."""
+
+    topic: str
+    number: int
+    records: list[Record] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    end: int = 0
+    high: int = 0
+    visible: int = 0
+    tails: list[Tail] = field(default_factory=list)
+    waiting: list[tuple[int, Answer]] = field(default_factory=list)
+    last_time: Micros = 0
+    generation: int = 0
+
+    def append(self, values: Sequence[tuple[str, Any]], time: Micros) -> int:
+        """Append at the leader; the end offset afterwards."""
+        time = self.last_time = max(time - time % MS, self.last_time)
+        for key, value in values:
+            self.records.append(Record(self.end, key, value, time))
+            self.offsets.append(self.end)
+            self.end += 1
+        return self.end
+
+    def raise_high(self, high: int) -> bool:
+        """Everything below ``high`` is replicated; True if that is news."""
+        if high <= self.high:
+            return False
+        self.high = high
+        self.visible = bisect_left(self.offsets, high)
+        return True
+
+    def cut(self, end: int) -> None:
+        """A new leader whose copy ends at ``end``, which is not below the high watermark."""
+        assert end >= self.high, "acknowledged records are never lost"
+        keep = bisect_left(self.offsets, end)
+        del self.records[keep:], self.offsets[keep:]
+        self.end = end
+        self.generation += 1
+
+
+class Tail:
+    """A reader of one partition, fed as the high watermark rises: ``take`` gets the new records, in order.
+
+    ``position``: the offset it reads next.
+    """
+
+    __slots__ = ("_life", "_on_its_way", "_world", "broker", "closed", "host", "partition", "position", "take")
+
+    def __init__(
+        self, broker: Broker, host: Host, partition: Partition, position: int, take: Callable[[list[Record]], None]
+    ) -> None:
+        self.broker = broker
+        self.host = host
+        self.partition = partition
+        self.position = position
+        self.take = take
+        self.closed = False
+        self._world = broker.world
+        self._life = host.life
+        self._on_its_way = False
+        partition.tails.append(self)
+        self.kick()
+
+    def close(self) -> None:
+        """Read no more."""
+        self.closed = True
+        if self in self.partition.tails:
+            self.partition.tails.remove(self)
+
+    def kick(self, _: object = None) -> None:
+        """There may be something to read: fetch it, and try again while the broker cannot be reached."""
+        if self.closed or self._on_its_way or self.position >= self.partition.high:
+            return
+        if self.host.life != self._life:
+            self.close()
+            return
+        self._on_its_way = True
+        broker = self.broker
+        if not broker.up or not self._world.send(broker.host, self.host, self._deliver):
+            self._world.on(None, RETRY_US, self._again)
+
+    def _again(self, _: object) -> None:
+        self._on_its_way = False
+        self.kick()
+
+    def _deliver(self, _: object) -> None:
+        self._on_its_way = False
+        if self.closed or self.host.life != self._life:
+            self.close()
+            return
+        partition = self.partition
+        first = bisect_left(partition.offsets, self.position)
+        records = partition.records[first : partition.visible]
+        self.position = max(self.position, partition.high)
+        self.take(records)
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """A consumer group on one partition: who owns it, and up to where it is committed."""
+
+    owner: object = None
+    committed: int = 0
+    seen: Micros = 0
+
+
+class Broker:
+    """One Kafka cluster. ``partitions``: topic to number of partitions."""
+
+    def __init__(self, world: World, partitions: dict[str, int]) -> None:
+        self.world = world
+        self.host = world.host("broker")
+        self.up = True
+        self.skew: Micros = 0
+        self.topics = {name: [Partition(name, n) for n in range(count)] for name, count in partitions.items()}
+        self.groups: dict[str, Group] = {}
+        self.epochs: dict[str, int] = {}
+        self.replicated: Callable[[Partition], None] = lambda _: None
+        self._chance = Chance(world.seed, "broker")
+
+    def partition(self, topic: str, number: int = 0) -> Partition:
+        """The partition of that number."""
+        return self.topics[topic][number]
+
+    def now(self) -> Micros:
+        """The leader's wall clock."""
+        return self.world.clock(self.host) + self.skew
+
+    # -------------------------------------------------------------------------------------- for clients
+
+    def append(
+        self, host: Host, topic: str, values: Sequence[tuple[str, Any]], number: int = 0, timeout: Micros = ANSWER_US
+    ) -> Generator[Any, bool, int]:
+        """Append records (key, value) in this order; returns the end offset. Raises Unanswered."""
+        partition = self.topics[topic][number]
+
+        def ask(answer: Answer) -> None:
+            if self.up:
+                partition.waiting.append((partition.append(values, self.now()), answer))
+                self._replicate(partition)
+
+        end: int = yield from self.world.call(host, self.host, ask, timeout)
+        return end
+
+    def end(self, host: Host, topic: str, number: int = 0, timeout: Micros = ANSWER_US) -> Generator[Any, bool, int]:
+        """The high watermark now. Raises Unanswered."""
+        partition = self.topics[topic][number]
+
+        def ask(answer: Answer) -> None:
+            if self.up:
+                answer(partition.high)
+
+        high: int = yield from self.world.call(host, self.host, ask, timeout)
+        return high
+
+    def read(self, host: Host, topic: str, number: int = 0, start: int = 0) -> Generator[Any, bool, list[Record]]:
+        """All records from ``start`` to the present high watermark. Raises Unanswered."""
+        partition = self.topics[topic][number]
+
+        def ask(answer: Answer) -> None:
+            if self.up:
+                first = bisect_left(partition.offsets, start)
+                answer(partition.records[first : partition.visible])
+
+        records: list[Record] = yield from self.world.call(host, self.host, ask, ANSWER_US)
+        return records
+
+    def tail(self, host: Host, topic: str, number: int, position: int, take: Callable[[list[Record]], None]) -> Tail:
+        """A reader from ``position`` on, outside of any group."""
+        return Tail(self, host, self.topics[topic][number], position, take)
+
+    # ------------------------------------------------------------------------------------- transactions
+
+    def initialise(self, host: Host, transactional_id: str) -> Generator[Any, bool, int]:
+        """Take a transactional id: its new epoch; earlier holders write nothing any more. Raises Unanswered."""
+
+        def ask(answer: Answer) -> None:
+            if self.up:
+                self.epochs[transactional_id] = self.epochs.get(transactional_id, 0) + 1
+                answer(self.epochs[transactional_id])
+
+        epoch: int = yield from self.world.call(host, self.host, ask, ANSWER_US)
+        return epoch
+
+    def transact(
+        self, host: Host, transactional_id: str, epoch: int, topic: str, values: Sequence[tuple[str, Any]]
+    ) -> Generator[Any, bool, None]:
+        """Write all records and the marker after them, or nothing. Raises Fenced, Unanswered (nobody knows)."""
+        partition = self.topics[topic][0]
+
+        def ask(answer: Answer) -> None:
+            if not self.up:
+                return
+            if self.epochs.get(transactional_id) != epoch:
+                answer(Fenced(transactional_id))
+                return
+            # A transaction is decided at its coordinator: what is committed there is in the topic, also if it changes
+            # its leader in this moment.
+            end = partition.append(values, self.now())
+            partition.end = end + 1
+            partition.waiting.append((partition.end, answer))
+            self._high(partition, partition.end)
+
+        yield from self.world.call(host, self.host, ask, ANSWER_US)
+
+    # -------------------------------------------------------------------------------------------- groups
+
+    def poll(self, host: Host, group: str, member: object, session: Micros) -> Generator[Any, bool, int]:
+        """A member's heartbeat: the committed offset if it owns the partition. Raises NotOwner, Unanswered.
+
+        The partition goes to whoever asks when its owner has been silent for ``session``.
+        """
+
+        def ask(answer: Answer) -> None:
+            if not self.up:
+                return
+            known = self.groups.setdefault(group, Group())
+            if known.owner is not member and (known.owner is None or self.world.now - known.seen > session):
+                known.owner = member
+            if known.owner is member:
+                known.seen = self.world.now
+                answer(known.committed)
+            else:
+                answer(NotOwner(group))
+
+        committed: int = yield from self.world.call(host, self.host, ask, ANSWER_US)
+        return committed
+
+    def leave(self, group: str, member: object) -> None:
+        """A member says goodbye: another may have the partition at once."""
+        known = self.groups.get(group)
+        if known is not None and known.owner is member:
+            known.owner = None
+
+    def commit_offset(self, host: Host, group: str, member: object, offset: int) -> None:
+        """Commit a consumer's offset, without waiting; one of a former owner is refused by the broker."""
+
+        def ask(_: object) -> None:
+            known = self.groups.get(group)
+            if self.up and known is not None and known.owner is member:
+                known.committed = max(known.committed, offset)
+
+        self.world.send(host, self.host, ask)
+
+    # -------------------------------------------------------------------------------------------- faults
+
+    def stop(self) -> None:
+        """Nobody answers until ``start``; what is not replicated may be lost by then."""
+        self.up = False
+
+    def start(self) -> None:
+        """Answer again, under new leaders."""
+        self.change_leader()
+        self.up = True
+        for partitions in self.topics.values():
+            for partition in partitions:
+                self._notify(partition)
+
+    def change_leader(self) -> None:
+        """Every partition gets a leader that lost the unacknowledged tail from some place on; its clock may be off."""
+        for partitions in self.topics.values():
+            for partition in partitions:
+                if partition.end > partition.high:
+                    end = self._chance.between(partition.high, partition.end)
+                    partition.cut(end)
+                    partition.waiting = [(at, answer) for at, answer in partition.waiting if at <= end]
+                    self._high(partition, end)
+                partition.generation += 1
+        self.skew = self._chance.between(-SECOND // 2, SECOND // 2)
+        self.world.tell("broker", "changes its leaders")
+
+    def hand_over(self, group: str) -> None:
+        """Take the partition away from its owner, which does not know yet."""
+        known = self.groups.get(group)
+        if known is not None:
+            known.owner = None
+
+    # ----------------------------------------------------------------------------------------- internals
+
+    def _replicate(self, partition: Partition) -> None:
+        """The followers fetch what is there now."""
+        end, generation = partition.end, partition.generation
+
+        def replicated(_: object) -> None:
+            if self.up and partition.generation == generation:
+                self._high(partition, end)
+
+        self.world.on(None, self._chance.between(100, 1_500), replicated)
+
+    def _high(self, partition: Partition, high: int) -> None:
+        if not partition.raise_high(high):
+            return
+        self.replicated(partition)
+        still = []
+        for at, answer in partition.waiting:
+            if at <= high:
+                answer(at)
+            else:
+                still.append((at, answer))
+        partition.waiting = still
+        self._notify(partition)
+
+    @staticmethod
+    def _notify(partition: Partition) -> None:
+        for tail in tuple(partition.tails):
+            tail.kick()

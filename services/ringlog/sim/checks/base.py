@@ -1,0 +1,68 @@
+"""What a check can look at: one method for each kind of thing that happens; the default looks away.
+
+A check belongs to one run. It keeps a model of its own, simple and independent of the code that it checks, and calls
+``self.sim.broken(rule, detail)`` when what it sees and the model differ.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.client.results import Submitted
+from ringlog.client.submission import Asked
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import Mutation, NodeAck
+
+if TYPE_CHECKING:
+    from ringlog.sim.broker import Partition
+    from ringlog.sim.replica import SimReplica
+    from ringlog.sim.simulation import Simulation
+
+
+class Check:
+    """Looks away. ``rule`` in docs and mutant tables is the class's name."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """The true log has one more record."""
+
+    def folded(self, replica: SimReplica, before: ClusterState, after: ClusterState) -> None:
+        """A replica has reached another state."""
+
+    def asked(self, client: str, asked: Asked, kind: str) -> None:
+        """A client begins to ask."""
+
+    def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
+        """A client believes an answer."""
+
+    def results(self, partition: Partition) -> None:
+        """There are more records in the results."""
+
+    def published(self, partition: Partition) -> None:
+        """There are more records in the change topics."""
+
+    def cached(self, state: ClusterState) -> None:
+        """The keeper was told that its write for ``state`` was applied."""
+
+    def adopted(self, node: str, state: ClusterState) -> None:
+        """A node serves under ``state`` from now on."""
+
+    def acked(self, ack: NodeAck) -> None:
+        """A node is about to publish an acknowledgement."""
+
+    def mutation(self, key: str, mutation: Mutation) -> None:
+        """A producer is about to send a write; ``key`` names it."""
+
+    def routed(self, writer: str, mutation: Mutation, position: tuple[int, int], stream: bytes, generation: str) -> None:
+        """A CDC writer is about to write a row for the mutation at (partition, offset)."""
+
+    def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[tuple[int, str]]) -> None:
+        """A node answered a read with versions (timestamp, mutation id)."""
+
+    def quiet(self) -> None:
+        """Faults have stopped and everybody had time: nothing may be left undone."""

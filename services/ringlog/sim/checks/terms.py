@@ -1,0 +1,52 @@
+"""One instance acts in a role at a time, and who was taken over publishes nothing any more."""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands.model import TakeOver
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.state import ClusterState
+from ringlog.sim.broker import Partition
+from ringlog.sim.checks.base import Check
+from ringlog.sim.simulation import Simulation
+from ringlog.wire.records import REJECTED, Result, decode_result
+
+
+class Terms(Check):
+    """Terms of a role ascend; published rejections have ascending terms, and one request id has one rejection."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._terms: dict[str, int] = {}
+        self._holders: dict[int, str] = {}
+        self._read = 0
+        self._last = 0
+        self._rejected: dict[tuple[str, str], Result] = {}
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """A take-over must raise the term."""
+        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry) and isinstance(item.command, TakeOver):
+            command = item.command
+            if command.term <= self._terms.get(command.role, 0):
+                self.sim.broken("terms", f"{command.role} was taken over with term {command.term} again")
+            self._terms[command.role] = command.term
+            if command.role == "validator":
+                self._holders[command.term] = command.instance
+
+    def results(self, partition: Partition) -> None:
+        """New results: rejections are written under the fence."""
+        for record in partition.records[self._read : partition.visible]:
+            result = decode_result(record.value)
+            if result.outcome != REJECTED:
+                continue
+            if result.term < self._last:
+                self.sim.broken("fence", f"a rejection of term {result.term} was published after one of {self._last}")
+            self._last = result.term
+            if self._holders.get(result.term) != result.instance:
+                self.sim.broken("fence", f"{result.instance} published in term {result.term}, which is not its own")
+            key = (result.request_id, result.digest)
+            first = self._rejected.setdefault(key, result)
+            if first.code != result.code:
+                self.sim.broken("answers", f"{result.request_id} was rejected as {first.code} and as {result.code}")
+        self._read = partition.visible

@@ -1,0 +1,18 @@
+"""THE PLACE where a part of Ringlog joins the simulator.
+
+A family is a group of commands with everything that proves them: how an operator draws each command on the present
+state, and the checks with their simple models. To bring new commands in (tablets, zones, …): write
+``families/<name>.py`` with a ``FAMILY``, name it in ``FAMILIES`` below, and, if the commands have processes of their own,
+put these under ``actors``. A test compares the families with the kernel's vocabulary: a command that belongs to none, or
+to two, fails it.
+"""
+
+from __future__ import annotations
+
+from ringlog.sim.checks.base import Check
+from ringlog.sim.families import cdc, cluster, operations, schema
+from ringlog.sim.families.family import Family
+
+FAMILIES: tuple[Family, ...] = (cluster.FAMILY, operations.FAMILY, schema.FAMILY, cdc.FAMILY)
+
+CHECKS: tuple[type[Check], ...] = tuple(check for family in FAMILIES for check in family.checks)

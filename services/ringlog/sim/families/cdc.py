@@ -1,0 +1,84 @@
+"""CDC: generations and the writers' promises."""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands.model import (
+    AdvanceCdcWriter,
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    Position,
+    PublishCdcGeneration,
+    PutCdcGenerationData,
+    RegisterCdcWriter,
+    RequestCdcGeneration,
+)
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.sim.chance import Chance
+from ringlog.sim.families.family import Family
+
+
+def _request(_: ClusterState, chance: Chance) -> RequestCdcGeneration:
+    return RequestCdcGeneration(chance.take(16))
+
+
+def _put(state: ClusterState, chance: Chance) -> PutCdcGenerationData | None:
+    """Data that somebody made on an older state, or for a generation that is not prepared."""
+    if not state.generations:
+        return None
+    old = chance.pick(state.generations)
+    name = state.prepared.id if state.prepared is not None and chance.happens(0.7) else old.id
+    return PutCdcGenerationData(name, 0, 1, old.ranges)
+
+
+def _commit(state: ClusterState, chance: Chance) -> CommitCdcGeneration | None:
+    if state.prepared is None:
+        return None
+    horizon = max((writer.horizon for _, writer in in_order(state.writers)), default=0)
+    return CommitCdcGeneration(state.prepared.id, max(horizon + chance.pick([-1, 0, 1]), 1), "00" * 32)
+
+
+def _publish(state: ClusterState, chance: Chance) -> PublishCdcGeneration:
+    """Only of what is published: nobody but the coordinator knows what the change topics hold."""
+    names = [generation.id for generation in state.generations if generation.published is not None]
+    return PublishCdcGeneration(chance.pick(names) if names else "none")
+
+
+def _close(state: ClusterState, chance: Chance) -> CloseCdcGeneration:
+    names = [generation.id for generation in state.generations]
+    return CloseCdcGeneration(chance.pick(names) if names else "none")
+
+
+def _register(state: ClusterState, chance: Chance) -> RegisterCdcWriter | None:
+    """An incarnation that has ended wants to come back."""
+    writers = [writer for _, writer in in_order(state.writers) if writer.ended]
+    if not writers:
+        return None
+    writer = chance.pick(writers)
+    return RegisterCdcWriter(writer.name, chance.pick([*writer.ended, writer.incarnation]))
+
+
+def _advance(state: ClusterState, chance: Chance) -> AdvanceCdcWriter | None:
+    """A zombie: an ended incarnation, or promises that go back."""
+    writers = [writer for _, writer in in_order(state.writers)]
+    if not writers:
+        return None
+    writer = chance.pick(writers)
+    if writer.ended and chance.happens(0.5):
+        return AdvanceCdcWriter(writer.name, chance.pick(writer.ended), writer.horizon + 1, writer.low_watermark, ())
+    low = max(writer.low_watermark - 1 - chance.below(5), 0)
+    return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon, low, (Position(0, 0),))
+
+
+FAMILY = Family(
+    name="cdc",
+    commands={
+        "RequestCdcGeneration": (3, _request),
+        "PutCdcGenerationData": (1, _put),
+        "CommitCdcGeneration": (1, _commit),
+        "PublishCdcGeneration": (1, _publish),
+        "CloseCdcGeneration": (1, _close),
+        "RegisterCdcWriter": (1, _register),
+        "AdvanceCdcWriter": (1, _advance),
+    },
+    checks=(),
+)

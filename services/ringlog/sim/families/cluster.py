@@ -1,0 +1,76 @@
+"""Cluster, directory and roles: founding, settings, registrations, take-overs, barriers; and the log protocol itself."""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands.model import ChangeSettings, InitializeCluster, Noop, RegisterNode, TakeOver
+from ringlog.kernel.state import ClusterState
+from ringlog.sim.chance import Chance
+from ringlog.sim.checks.answers import Answers
+from ringlog.sim.checks.chain import Chain
+from ringlog.sim.checks.projections import CacheIsAState, ChangesAreTheDifferences
+from ringlog.sim.checks.replicas import Replicas
+from ringlog.sim.checks.terms import Terms
+from ringlog.sim.families.family import Family
+from ringlog.wire.draw import draw_uuid
+
+
+def _initialize(_: ClusterState, __: Chance) -> InitializeCluster:
+    return InitializeCluster("again")
+
+
+def _settings(_: ClusterState, chance: Chance) -> ChangeSettings:
+    name, value = chance.pick(
+        [
+            ("history_entries", 100),
+            ("history_entries", 200),
+            ("operations_kept_max", 1),
+            ("operations_kept_max", 100),
+            ("cdc_generation_lead_us", 1_000_000),
+            ("cdc_generation_lead_us", 3_000_000),
+            ("cdc_leeway_us", 5_000_000),
+            ("cdc_leeway_us", 2_000_000),
+            ("no_such_setting", 1),
+            ("ranges_max", -1),
+        ]
+    )
+    return ChangeSettings(((name, value),))
+
+
+def _register(state: ClusterState, chance: Chance) -> RegisterNode:
+    taken = [node.name for node in state.nodes.values()]
+    name = chance.pick(sorted(taken)) if taken and chance.happens(0.3) else f"x{chance.below(50)}"
+    return RegisterNode(
+        name=name,
+        id=draw_uuid(chance),
+        address=f"{name}:{7000 + chance.below(3)}",
+        datacenter="dc1",
+        rack=chance.pick(["r1", "r2"]),
+        shards=chance.between(1, 3),
+        ignore_msb=12,
+        release="0.1.0",
+        features=(),
+        capacity=1,
+    )
+
+
+def _take_over(state: ClusterState, chance: Chance) -> TakeOver | None:
+    """Of a role that nobody else plays, so that agents are not disturbed by operators (no operator does that)."""
+    known = state.terms.get("spare")
+    return TakeOver("spare", f"operator-{chance.below(9)}", (known.term if known else 0) + chance.below(3))
+
+
+def _noop(_: ClusterState, __: Chance) -> Noop:
+    return Noop()
+
+
+FAMILY = Family(
+    name="cluster",
+    commands={
+        "InitializeCluster": (1, _initialize),
+        "ChangeSettings": (3, _settings),
+        "RegisterNode": (2, _register),
+        "TakeOver": (1, _take_over),
+        "Noop": (6, _noop),
+    },
+    checks=(Chain, Replicas, Answers, Terms, ChangesAreTheDifferences, CacheIsAState),
+)

@@ -1,0 +1,173 @@
+"""The faults of a script, done to the world."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.values import Micros
+from ringlog.sim.broker import METADATA
+from ringlog.sim.chance import Chance
+from ringlog.sim.world import MS, Host
+from ringlog.wire.draw import draw_uuid
+from ringlog.wire.entries import author_entry
+
+if TYPE_CHECKING:
+    from ringlog.sim.run import Run
+
+
+class Faults:
+    """Does faults, and takes them back when their time is over."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.world = run.world
+        self.calm = False
+
+    def stop(self) -> None:
+        """No more faults: everything works again, and whoever is down is started."""
+        self.calm = True
+        self.world.heal()
+        self.run.sim.cache_up = True
+        self.run.sim.active_faults.clear()
+        if not self.run.sim.broker.up:
+            self.run.sim.broker.start()
+        for host in self.world.hosts.values():
+            if not host.up:
+                self.run.boot(host)
+
+    def act(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
+        """One fault."""
+        sim, broker = self.run.sim, self.run.sim.broker
+        self._during(what, arguments)
+        match what, arguments:
+            case ("crash" | "wipe"), (name, duration):
+                self._crash(self.world.host(name), duration, wipe=what == "wipe")
+            case "pause", (name, duration):
+                self.world.pause(self.world.host(name), duration * MS)
+            case "cut", (name, other, way, duration):
+                self._cut(name, other, way, duration * MS)
+            case "lossy", (name, percent, duration):
+                self._links(name, duration, lost=percent / 100)
+            case "late", (name, percent, duration):
+                self._links(name, duration, late=percent / 100)
+            case "slow", (name, added, duration):
+                self._links(name, duration, slow=added * MS)
+            case "clock", (name, skew):
+                self.world.host(name).skew += skew * MS
+            case "leader", ():
+                broker.change_leader()
+            case "broker_down", (duration,):
+                broker.stop()
+                self.world.on(None, duration * MS, lambda _: None if broker.up else broker.start())
+            case "hand_over", (role,):
+                broker.hand_over(role)
+            case "cache_flush", ():
+                sim.cache.clear()
+            case "cache_down", (duration,):
+                sim.cache_up = False
+                self.world.on(None, duration * MS, self._cache_back)
+            case "cache_stale", ():
+                self._stale_cache()
+            case "garbage", (count,):
+                self._garbage(Chance(self.world.seed, f"garbage/{number}"), count)
+            case "copies", (count,):
+                self._copies(Chance(self.world.seed, f"copies/{number}"), count)
+            case "torn", (name,):
+                self.world.host(name).disk.pop("torn", None)
+            case _:
+                raise AssertionError(f"{what} {arguments} is no fault")
+
+    # ------------------------------------------------------------------------------------------- internals
+
+    def _during(self, what: str, arguments: tuple[Any, ...]) -> None:
+        """For the coverage: this fault is at work for its duration, or for one second."""
+        active = self.run.sim.active_faults
+        active.add(what)
+        duration = arguments[-1] if arguments and isinstance(arguments[-1], int) else 0
+        self.world.on(None, max(duration, 1_000) * MS, lambda _: active.discard(what))
+        for operation in self.run.sim.log.state.operations.values():
+            if operation.stage not in ("finished", "cancelled"):
+                self.run.sim.did["fault", what, operation.kind, operation.stage] += 1
+
+    def _crash(self, host: Host, duration: Micros, wipe: bool) -> None:
+        if not host.up:
+            return
+        self.world.crash(host, wipe)
+        self.world.on(None, duration * MS, lambda _: None if host.up else self.run.boot(host))
+
+    def _cut(self, name: str, other: str, way: str, duration: Micros) -> None:
+        links = []
+        if way in ("both", "there"):
+            links.append(self.world.link(name, other))
+        if way in ("both", "back"):
+            links.append(self.world.link(other, name))
+        for link in links:
+            link.cut = True
+
+        def mend(_: object) -> None:
+            for link in links:
+                link.cut = False
+
+        self.world.on(None, duration, mend)
+
+    def _links(self, name: str, duration: int, **changes: Any) -> None:
+        links = [self.world.link(*pair) for pair in ((name, "broker"), ("broker", name))]
+        for link in links:
+            for field, value in changes.items():
+                setattr(link, field, value)
+
+        def mend(_: object) -> None:
+            for link in links:
+                for field in changes:
+                    setattr(link, field, type(changes[field])(0))
+
+        self.world.on(None, duration * MS, mend)
+
+    def _cache_back(self, _: object) -> None:
+        self.run.sim.cache_up = True
+
+    def _stale_cache(self) -> None:
+        """The cache comes back from an older copy of itself: the one that was kept at the last such fault."""
+        sim = self.run.sim
+        kept = sim.shared.get("cache_copy")
+        sim.shared["cache_copy"] = copy(sim.cache)
+        if kept is not None:
+            sim.cache = kept
+
+    def _garbage(self, chance: Chance, count: int) -> None:
+        """Others write to the metadata topic: bytes that are no entry, another cluster's, a truncated or bent entry."""
+        broker = self.run.sim.broker
+        records = broker.partition(METADATA).records
+        values: list[tuple[str, Any]] = []
+        for _ in range(count):
+            choice = chance.below(4)
+            if choice == 0 or not records:
+                values.append(("", chance.take(chance.between(1, 60))))
+            elif choice == 1:
+                values.append(("", self._foreign(chance)))
+            elif choice == 2:
+                data = chance.pick(records).value
+                values.append(("", data[: chance.below(len(data))]))
+            else:
+                data = bytearray(chance.pick(records).value)
+                data[chance.below(len(data))] ^= 1 << chance.below(8)
+                values.append(("", bytes(data)))
+        self.world.spawn(self.world.host("stranger"), "stranger", broker.append(self.world.host("stranger"), METADATA, values))
+
+    def _foreign(self, chance: Chance) -> bytes:
+        """An entry of another cluster, well made."""
+        state = self.run.sim.log.state
+        ids = [draw_uuid(chance) for _ in range(3)]
+        previous = state.state_id or None
+        return author_entry(ids[0], ids[1], previous, ids[2], state.epoch, "stranger", 0, Noop()).data
+
+    def _copies(self, chance: Chance, count: int) -> None:
+        """A producer that retried long ago: copies of old entries arrive again."""
+        broker = self.run.sim.broker
+        records = broker.partition(METADATA).records
+        if records:
+            values = [("", chance.pick(records).value) for _ in range(count)]
+            host = self.world.host("stranger")
+            self.world.spawn(host, "copies", broker.append(host, METADATA, values))

@@ -1,0 +1,165 @@
+"""Logs that runs begin with: a cluster that was founded and grew before the run, made once for each shape.
+
+The entries are made by the production author, decided by the production fold and moved on by the production coordinator,
+every node acknowledging at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ringlog.agents.coordinator_core import Known, propose
+from ringlog.kernel.commands.model import (
+    CdcOptions,
+    Command,
+    CreateKeyspace,
+    CreateTable,
+    InitializeCluster,
+    Join,
+    Noop,
+    RegisterNode,
+    Replication,
+    StreamReport,
+)
+from ringlog.kernel.fold import fold
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.outcome import Outcome, OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.sim.chance import Chance
+from ringlog.sim.families.schema import COLUMNS
+from ringlog.sim.script import Shape
+from ringlog.sim.world import EPOCH_START, SECOND
+from ringlog.wire.draw import draw_uuid
+from ringlog.wire.entries import author_entry
+from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
+from ringlog.wire.records import NodeAck
+
+LEAD: Micros = 2 * SECOND
+OLD_ENTRIES = 90
+
+
+def cluster_id_of(shape: Shape) -> str:
+    """The cluster's id, the same for all runs of a shape."""
+    return draw_uuid(Chance(0, f"cluster/{shape}"))
+
+
+def registration(shape: Shape, number: int) -> RegisterNode:
+    """Node ``n<number>`` of a shape."""
+    chance = Chance(0, f"node/{shape.tokens}/{number}")
+    return RegisterNode(
+        name=f"n{number}",
+        id=draw_uuid(chance),
+        address=f"n{number}:7000",
+        datacenter="dc1",
+        rack=f"r{number % 2 + 1}",
+        shards=1 + number % 3,
+        ignore_msb=12,
+        release="0.1.0",
+        features=(),
+        capacity=1,
+    )
+
+
+def tokens_of(shape: Shape, number: int) -> tuple[int, ...]:
+    """The tokens that node ``n<number>`` asks for."""
+    chance = Chance(0, f"tokens/{number}")
+    return tuple(sorted(chance.between(-(2**63) + 1, 2**63 - 1) for _ in range(shape.tokens)))
+
+
+def settings_of(shape: Shape) -> tuple[tuple[str, int], ...]:
+    """The founding settings."""
+    return (("cdc_generation_lead_us", LEAD), ("cdc_horizon_lead_us", 4 * SECOND), ("history_entries", shape.history))
+
+
+def schema_commands(factor: int, draw: Chance) -> tuple[Command, ...]:
+    """The keyspace and the table that the load writes to."""
+    return (
+        CreateKeyspace("ks", Replication("simple", factor)),
+        CreateTable("ks", "t", draw_uuid(draw), COLUMNS, ("k",), ("c",), CdcOptions(enabled=True)),
+    )
+
+
+@lru_cache(maxsize=256)
+def prefix_of(shape: Shape) -> tuple[bytes, ...]:
+    """The records of the metadata log before the run."""
+    return _Prefix(shape).records() if shape.founded else ()
+
+
+@dataclass(slots=True)
+class _Author:
+    chance: Chance
+    state: ClusterState
+    records: list[bytes]
+    now: Micros
+    cluster_id: str
+
+
+class _Prefix:
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        start = EPOCH_START - 3600 * SECOND
+        self.author = _Author(Chance(0, f"prefix/{shape}"), EMPTY_STATE, [], start, cluster_id_of(shape))
+
+    def records(self) -> tuple[bytes, ...]:
+        shape = self.shape
+        self.apply(InitializeCluster("simulated", settings_of(shape)))
+        for number in range(1, shape.founded + 1):
+            mine = registration(shape, number)
+            self.apply(mine)
+            self.apply(Join(mine.id, tokens_of(shape, number), self.author.chance.take(16)))
+            self.finish()
+            if number == min(shape.factor, shape.founded):
+                for command in schema_commands(number, self.author.chance):
+                    self.apply(command)
+        for _ in range(OLD_ENTRIES if shape.old else 0):
+            self.apply(Noop())
+        return tuple(self.author.records)
+
+    def finish(self) -> None:
+        """Let the coordinator go on until nothing is left to do."""
+        while True:
+            author = self.author
+            author.now += 5 * SECOND
+            known = Known(author.state, _all_acknowledge(author.state, author.now), author.state.epoch, author.now)
+            proposals = propose(known)
+            if not proposals:
+                return
+            self.apply(proposals[0].command)
+
+    def apply(self, command: Command) -> Outcome:
+        author = self.author
+        author.now += SECOND
+        encoded = author_entry(
+            cluster_id=author.cluster_id,
+            state_id=new_state_id(author.state.state_id or None, author.now, author.chance.take(ENTROPY_BYTES)),
+            prev_state_id=author.state.state_id or None,
+            request_id=new_request_id(author.now, author.chance.take(ENTROPY_BYTES)),
+            since_epoch=author.state.epoch,
+            submitter="before",
+            at=author.now,
+            command=command,
+        )
+        folded = fold(author.state, encoded.entry)
+        assert folded.outcome.kind is OutcomeKind.APPLIED, f"{command}: {folded.outcome}"
+        author.state = folded.state
+        author.records.append(encoded.data)
+        return folded.outcome
+
+
+def _all_acknowledge(state: ClusterState, at: Micros) -> dict[str, NodeAck]:
+    streaming = in_flight(state)
+    return {
+        node: NodeAck(
+            state.cluster_id,
+            node,
+            "before",
+            state.epoch,
+            state.epoch,
+            tuple(StreamReport(node, operation.id, 0, "00") for operation in streaming if operation.node == node),
+            0,
+            at,
+        )
+        for node in state.nodes
+    }

@@ -1,0 +1,41 @@
+"""When a cluster is quiet: nothing is left to do, and what still waits says what for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.sim.broker import CHANGES
+
+if TYPE_CHECKING:
+    from ringlog.sim.run import Run
+
+
+def what_is_not_done(run: Run) -> list[str]:
+    """Sentences, one for each thing that is still to come; empty if the cluster is at rest."""
+    sim = run.sim
+    state = sim.log.state
+    undone = []
+    if state.epoch == 0:
+        undone.append("nobody founded the cluster")
+    for replica in sim.replicas:
+        if replica.state is not state and replica.state.epoch != state.epoch:
+            undone.append(f"{replica.name} is at epoch {replica.state.epoch}, the log at {state.epoch}")
+    for operation in in_flight(state):
+        node = run.by_id.get(operation.node)
+        if node is not None and node.lives:
+            undone.append(f"{operation.id} of {node.name} is in {operation.stage}")
+    if run.operator.unfinished:
+        undone.append(f"{run.operator.unfinished} questions of the operator have no answer")
+    if run.producer.unfinished:
+        undone.append(f"{run.producer.unfinished} bursts are not written")
+    last = next((record for record in reversed(sim.broker.partition(CHANGES).records) if record.key == "epochs"), None)
+    if last is None or sim.shared.get("published", 0) != state.epoch:
+        undone.append(f"epoch {sim.shared.get('published', 0)} is published, the log is at {state.epoch}")
+    stamp = sim.cache.stored_stamp()
+    if stamp is None or stamp.epoch != state.epoch:
+        undone.append(f"the cache has epoch {stamp.epoch if stamp else 0}, the log {state.epoch}")
+    for node in run.nodes.values():
+        if node.lives and node.holder.state.epoch != state.epoch:
+            undone.append(f"{node.name} serves epoch {node.holder.state.epoch}, the log is at {state.epoch}")
+    return undone

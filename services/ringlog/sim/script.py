@@ -1,0 +1,187 @@
+"""A run's script: the cluster it begins with and the actions that happen to it, as plain data.
+
+The script is drawn from the seed before anything runs, so it can be cut down (``shrink``), stored as a regression test
+and replayed. An action has a number of its own, from which what it draws is derived: taking another one out changes
+nothing about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ringlog.kernel.values import Micros
+from ringlog.sim.chance import Chance
+from ringlog.sim.families import FAMILIES
+from ringlog.sim.world import SECOND
+
+AGENT_HOSTS = ("agents-1", "agents-2")
+OPERATOR, PRODUCER, WRITER = "operator", "producer", "spark"
+ROLES = ("validator", "coordinator", "publisher", "keeper")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """``founded``: nodes that own the ring when the run begins (0: there is no cluster yet); ``joining``: nodes that
+    start in the run and join; ``old``: entries that have left the history.
+    """
+
+    founded: int
+    joining: int
+    factor: int
+    tokens: int
+    history: int
+    old: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """At ``at`` (microseconds) ``what`` happens, with ``arguments``."""
+
+    number: int
+    at: Micros
+    what: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Everything that a run is a function of, beside the code. ``calm``: when the last fault is over, in microseconds."""
+
+    seed: int
+    profile: str
+    shape: Shape
+    calm: Micros
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How much happens. ``alone``: share of replicas that fold by themselves."""
+
+    name: str
+    length: Micros
+    commands: tuple[int, int]
+    faults: tuple[int, int]
+    bursts: tuple[int, int]
+    writes: tuple[int, int]
+    reads: int
+    nodes: tuple[int, int]
+    joining: tuple[int, int]
+    tokens: int
+
+
+PROFILES: Mapping[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        Profile("small", 7 * SECOND, (3, 7), (1, 4), (1, 2), (2, 6), 2, (0, 3), (0, 1), 2),
+        Profile("medium", 20 * SECOND, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3),
+        Profile("large", 60 * SECOND, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4),
+    )
+}
+
+
+def draw_script(seed: int, profile: Profile) -> Script:
+    """The script of a seed."""
+    chance = Chance(seed, f"script/{profile.name}")
+    founded = chance.between(*profile.nodes)
+    joining = max(chance.between(*profile.joining), 1 if founded < 2 else 0)
+    shape = Shape(
+        founded=founded,
+        joining=joining,
+        factor=chance.between(1, 3),
+        tokens=chance.between(1, profile.tokens),
+        history=chance.pick([10_000, 10_000, 100]),
+        old=founded > 0 and chance.happens(0.25),
+    )
+    drawn = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
+    drawn += [("burst", (chance.between(*profile.writes),)) for _ in range(chance.between(*profile.bursts))]
+    drawn += [("read", ()) for _ in range(profile.reads)]
+    kinds = [(kind, entry[0]) for family in FAMILIES for kind, entry in family.commands.items() if entry is not None]
+    for _ in range(chance.between(*profile.commands)):
+        drawn.append(("command", (chance.weighted(kinds), chance.weighted([("validator", 5), ("direct", 1)]))))
+    hosts = [*AGENT_HOSTS, *(f"n{number + 1}" for number in range(founded + joining)), WRITER, PRODUCER, OPERATOR]
+    mix = [kind for kind in FAULTS if chance.happens(0.5)] or ["crash"]
+    for _ in range(chance.between(*profile.faults)):
+        what = chance.pick(mix)
+        drawn.append((what, _arguments(what, chance, hosts)))
+    actions = []
+    for number, (what, arguments) in enumerate(drawn):
+        early = what == "start" and chance.happens(0.7)
+        at = chance.between(0, SECOND if early else profile.length)
+        actions.append(Action(number, at, what, arguments))
+    return Script(seed, profile.name, shape, profile.length + 4 * SECOND, tuple(sorted(actions, key=lambda a: a.at)))
+
+
+FAULTS: tuple[str, ...] = (
+    "crash",
+    "wipe",
+    "pause",
+    "cut",
+    "lossy",
+    "late",
+    "slow",
+    "clock",
+    "leader",
+    "broker_down",
+    "hand_over",
+    "cache_flush",
+    "cache_down",
+    "cache_stale",
+    "garbage",
+    "copies",
+    "torn",
+)
+
+
+def _arguments(what: str, chance: Chance, hosts: list[str]) -> tuple[Any, ...]:
+    """What an action needs to know; durations in milliseconds, at most four seconds."""
+    host, duration = chance.pick(hosts), chance.between(100, 4_000)
+    match what:
+        case "crash" | "pause":
+            return host, duration
+        case "wipe":
+            return chance.pick([*AGENT_HOSTS, WRITER]), duration
+        case "cut":
+            other = chance.weighted([("broker", 6), (chance.pick(hosts), 2), ("cache", 1)])
+            return host, other, chance.pick(["both", "there", "back"]), duration
+        case "lossy":
+            return host, chance.pick([5, 20, 50]), duration
+        case "late":
+            return host, chance.pick([5, 20, 50]), duration
+        case "slow":
+            return host, chance.between(5, 600), duration
+        case "clock":
+            return host, chance.pick([-30_000, -3_000, -200, 200, 3_000, 30_000])
+        case "broker_down" | "cache_down":
+            return (duration,)
+        case "hand_over":
+            return (chance.pick(ROLES),)
+        case "torn":
+            return (host,)
+        case "garbage" | "copies":
+            return (chance.between(1, 3),)
+        case _:
+            return ()
+
+
+def to_json(script: Script) -> dict[str, Any]:
+    """The script as JSON; ``from_json`` gives it back."""
+    return asdict(script)
+
+
+def from_json(value: Mapping[str, Any]) -> Script:
+    """The script that ``to_json`` gave. Raises KeyError, TypeError for anything else."""
+    actions = tuple(
+        Action(action["number"], action["at"], action["what"], tuple(action["arguments"]))
+        for action in value["actions"]
+    )
+    return Script(value["seed"], value["profile"], Shape(**value["shape"]), value["calm"], actions)
+
+
+def told(action: Action) -> str:
+    """An action in a line of the story."""
+    return " ".join([action.what, *(str(argument) for argument in action.arguments)])
+
+

@@ -1,0 +1,143 @@
+"""One simulated cluster: the world, the broker, the true log, and the checks that look at everything.
+
+The *true log* is what the broker has replicated of the metadata topic: the only thing that every reader will see. It
+is folded here once, entry by entry, as it grows; replicas must go through exactly these states. Replicas share that
+work unless they are asked to fold alone: the same entry on the same state gives the same result, which is itself a
+promise that the lone ones put to the test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringlog.cache.memory import MemoryCache
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry, Folded, Outcome, Unreadable
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.sim.broker import ACKS, CDC, CHANGES, DEAD, METADATA, MUTATIONS, REQUESTS, RESULTS, Broker, Partition, Record
+from ringlog.sim.checks.base import Check
+from ringlog.sim.replica import SimReplica
+from ringlog.sim.world import Violation, World
+from ringlog.wire.entries import decode_entry
+
+MUTATION_PARTITIONS = 2
+CDC_PARTITIONS = 3
+
+
+@dataclass(slots=True)
+class TrueLog:
+    """The replicated part of the metadata topic, folded. ``states[e]``: the state of epoch e; ``entries[e]`` made it."""
+
+    states: list[ClusterState] = field(default_factory=lambda: [EMPTY_STATE])
+    entries: list[Entry | None] = field(default_factory=lambda: [None])
+    read: int = 0
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest one."""
+        return self.states[-1]
+
+
+class Simulation:
+    """Everything that one run consists of. ``did`` counts what happened, for the coverage table."""
+
+    def __init__(self, world: World, cluster_id: str, checks: tuple[type[Check], ...]) -> None:
+        self.world = world
+        self.cluster_id = cluster_id
+        self.broker = Broker(
+            world,
+            {
+                METADATA: 1,
+                REQUESTS: 1,
+                RESULTS: 1,
+                ACKS: 1,
+                CHANGES: 1,
+                MUTATIONS: MUTATION_PARTITIONS,
+                CDC: CDC_PARTITIONS,
+                DEAD: 1,
+            },
+        )
+        self.broker.replicated = self._replicated
+        self.log = TrueLog()
+        self.replicas: list[SimReplica] = []
+        self.cache = MemoryCache()
+        self.cache_up = True
+        self.did: Counter[tuple[str, ...]] = Counter()
+        self.active_faults: set[str] = set()
+        self.shared: dict[str, Any] = {}
+        self._items: dict[bytes, Entry | Unreadable] = {}
+        self._folds: dict[tuple[int, int], Folded] = {}
+        self.checks = [check(self) for check in checks]
+        self.on_entry = self._hearing("entry")
+        self.on_folded = self._hearing("folded")
+        self.on_asked = self._hearing("asked")
+        self.on_answered = self._hearing("answered")
+        self.on_results = self._hearing("results")
+        self.on_published = self._hearing("published")
+        self.on_cached = self._hearing("cached")
+        self.on_adopted = self._hearing("adopted")
+        self.on_acked = self._hearing("acked")
+        self.on_mutation = self._hearing("mutation")
+        self.on_routed = self._hearing("routed")
+        self.on_read = self._hearing("read")
+
+    def _hearing(self, hook: str) -> list[Check]:
+        return [check for check in self.checks if getattr(type(check), hook) is not getattr(Check, hook)]
+
+    def broken(self, rule: str, detail: str) -> None:
+        """A promise is broken: the run ends here."""
+        raise Violation(rule, detail)
+
+    # ----------------------------------------------------------------------------------------- the log
+
+    def folded(self, state: ClusterState, record: Record) -> tuple[Entry | Unreadable, Folded]:
+        """The record, decoded, and what it makes of ``state``; worked out once for all that share."""
+        item = self._items.get(record.value)
+        if item is None:
+            item = self._items[record.value] = decode_entry(record.value)
+        key = (id(state), record.offset)
+        folded = self._folds.get(key)
+        if folded is None:
+            folded = self._folds[key] = fold(state, item)
+        return item, folded
+
+    def preload(self, records: list[bytes]) -> None:
+        """Begin with a log that was written before the run."""
+        partition = self.broker.partition(METADATA)
+        partition.append([("", data) for data in records], self.broker.now())
+        partition.raise_high(partition.end)
+        self._replicated(partition)
+
+    def _replicated(self, partition: Partition) -> None:
+        if partition.topic == METADATA:
+            self._fold_true_log(partition)
+        elif partition.topic == RESULTS and self.on_results:
+            for check in self.on_results:
+                check.results(partition)
+        elif partition.topic == CHANGES and self.on_published:
+            for check in self.on_published:
+                check.published(partition)
+
+    def _fold_true_log(self, partition: Partition) -> None:
+        log = self.log
+        for record in partition.records[log.read : partition.visible]:
+            before = log.states[-1]
+            item, folded = self.folded(before, record)
+            if folded.state is not before:
+                log.states.append(folded.state)
+                log.entries.append(item if isinstance(item, Entry) else None)
+            self._note(item, folded.outcome)
+            for check in self.on_entry:
+                check.entry(before, folded.state, item, folded.outcome, record.offset)
+        log.read = partition.visible
+
+    def _note(self, item: Entry | Unreadable, outcome: Outcome) -> None:
+        kind = item.kind if isinstance(item, Entry) else "unreadable"
+        self.did["entry", kind, outcome.kind.value] += 1
+        for fault in self.active_faults:
+            self.did["during", fault, kind] += 1
+        if self.world.tracing:
+            text = f"{kind} {outcome.kind.value} {outcome.code} {outcome.detail}".rstrip()
+            self.world.tell("log", f"epoch {outcome.epoch}: {text}")

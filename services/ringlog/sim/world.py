@@ -1,0 +1,324 @@
+"""The simulated machine room: virtual time, hosts, processes and the network between them.
+
+Everything that happens is an event at a whole microsecond of virtual time; events at the same instant happen in the
+order in which they were scheduled. A *process* is a generator: it yields how long it sleeps (microseconds), or the
+signal that it waits for and for how long, and is resumed with True (signalled) or False (the time is over). Nothing
+else runs, so a run is a function of its seed and its script; ``fingerprint`` sums up every event, for comparing replays.
+
+Hosts crash (their processes end where they stand, what was sent stays on its way), pause (nothing happens on them until
+they are resumed, however long that is: a suspended process does not notice) and have clocks that are wrong. Links lose
+messages in one direction or both, are slow, or deliver a straggler late and out of order, as an old connection does
+after its client has given up and opened a new one; apart from stragglers a link keeps its order.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from ringlog.kernel.values import Micros
+from ringlog.sim.chance import Chance
+
+SECOND: Micros = 1_000_000
+MS: Micros = 1_000
+EPOCH_START: Micros = 1_800_000_000 * SECOND
+"""Where the virtual wall clock begins."""
+
+Work = Generator[Any, bool, Any]
+"""A process: yields microseconds to sleep, or a Signal, or (Signal, microseconds at most)."""
+
+_PACK = struct.Struct(">qi")
+
+
+class Violation(Exception):
+    """A promise was broken: which one (``rule``), and how."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(f"{rule}: {detail}")
+        self.rule = rule
+        self.detail = detail
+
+
+class Unanswered(Exception):
+    """No answer in time: the request may have had its effect, or may still have it."""
+
+
+class Ended(Exception):
+    """A process ends by itself, for a reason that its production counterpart ends for (taken over, fenced)."""
+
+
+@dataclass(eq=False, slots=True)
+class Host:
+    """A machine. ``disk`` survives a crash unless it is wiped; ``skew``: its clock minus the true time."""
+
+    name: str
+    disk: dict[str, Any] = field(default_factory=dict)
+    skew: Micros = 0
+    up: bool = True
+    life: int = 0
+    resumes: Micros = 0
+    processes: list[Process] = field(default_factory=list)
+
+
+class Signal:
+    """Something that processes wait for; firing wakes all that wait now."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Process, int]] = []
+
+    def fire(self) -> None:
+        """Wake whoever waits."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for process, turn in waiting:
+                process.wake(turn)
+
+    def add(self, process: Process, turn: int) -> None:
+        """``process`` waits, in its ``turn``-th wait."""
+        if len(self._waiting) > 8:
+            self._waiting = [(other, its) for other, its in self._waiting if other.turn == its]
+        self._waiting.append((process, turn))
+
+
+class Process:
+    """A generator that lives on a host. ``ended`` is called with the reason when it ends by itself."""
+
+    __slots__ = ("ended", "host", "life", "name", "over", "turn", "work", "world")
+
+    def __init__(self, world: World, host: Host, name: str, work: Work, ended: Callable[[str], None] | None) -> None:
+        self.world = world
+        self.host = host
+        self.life = host.life
+        self.name = name
+        self.work = work
+        self.turn = 0
+        self.over = False
+        self.ended = ended
+
+    def wake(self, turn: int) -> None:
+        """Go on now if it still waits in that turn."""
+        if turn == self.turn and not self.over:
+            self.turn += 1
+            self.world.on(self.host, 0, self._go, True)
+
+    def late(self, turn: int) -> None:
+        """The time of that wait is over."""
+        if turn == self.turn and not self.over:
+            self.turn += 1
+            self._go(False)
+
+    def start(self) -> None:
+        """Run to the first wait."""
+        self._go(None)
+
+    def kill(self) -> None:
+        """End where it stands."""
+        self.over = True
+        self.work.close()
+
+    def stop(self) -> None:
+        """End in good order: as ``kill``, and the host forgets it."""
+        self.kill()
+        if self in self.host.processes:
+            self.host.processes.remove(self)
+
+    def _go(self, value: bool | None) -> None:
+        if self.over:
+            return
+        try:
+            wait = self.work.send(value)  # type: ignore[arg-type]
+        except StopIteration:
+            self._end("")
+            return
+        except Ended as error:
+            self._end(str(error) or type(error).__name__)
+            return
+        world, turn = self.world, self.turn
+        if type(wait) is int:
+            world.on(self.host, wait, self.late, turn)
+        elif type(wait) is tuple:
+            wait[0].add(self, turn)
+            world.on(self.host, wait[1], self.late, turn)
+        else:
+            wait.add(self, turn)
+
+    def _end(self, why: str) -> None:
+        self.over = True
+        if self in self.host.processes:
+            self.host.processes.remove(self)
+        if self.ended is not None:
+            self.ended(why)
+
+
+@dataclass(slots=True)
+class Link:
+    """One direction between two hosts. ``lost``, ``late``: shares of messages; ``slow``: microseconds added."""
+
+    chance: Chance
+    cut: bool = False
+    lost: float = 0.0
+    late: float = 0.0
+    slow: Micros = 0
+    last: Micros = 0
+
+
+class World:
+    """Time, hosts and network of one run."""
+
+    def __init__(self, seed: int, tracing: bool = False) -> None:
+        self.seed = seed
+        self.now: Micros = 0
+        self.events = 0
+        self.fingerprint = 0
+        self.tracing = tracing
+        self.story: list[str] = []
+        self.hosts: dict[str, Host] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._queue: list[tuple[Micros, int, Host | None, int, Callable[[Any], None], Any]] = []
+        self._count = 0
+
+    # ---------------------------------------------------------------------------------------------- time
+
+    def on(self, host: Host | None, delay: Micros, action: Callable[[Any], None], argument: Any = None) -> None:
+        """Call ``action(argument)`` after ``delay``, on ``host`` as it lives now (None: nowhere in particular)."""
+        self._count += 1
+        life = -1 if host is None else host.life
+        heappush(self._queue, (self.now + delay, self._count, host, life, action, argument))
+
+    def run(self, until: Micros, done: Callable[[], bool] | None = None) -> bool:
+        """Let time pass up to ``until`` or until ``done``, which is asked after each event; True if it is done."""
+        queue = self._queue
+        while queue and queue[0][0] <= until:
+            time, count, host, life, action, argument = heappop(queue)
+            if host is not None:
+                if host.life != life or not host.up:
+                    continue
+                if host.resumes > time:
+                    heappush(queue, (host.resumes, count, host, life, action, argument))
+                    continue
+            self.now = time
+            self.events += 1
+            self.fingerprint = zlib.crc32(_PACK.pack(time, count), self.fingerprint)
+            action(argument)
+            if done is not None and done():
+                return True
+        self.now = max(self.now, until)
+        return False
+
+    def clock(self, host: Host) -> Micros:
+        """The wall clock of ``host``, in microseconds since 1970."""
+        return EPOCH_START + self.now + host.skew
+
+    def tell(self, who: str, what: str) -> None:
+        """One line of the story."""
+        if self.tracing:
+            self.story.append(f"{self.now / SECOND:10.6f}  {who:<16} {what}")
+
+    # --------------------------------------------------------------------------------------------- hosts
+
+    def host(self, name: str) -> Host:
+        """The host of that name, made at first use."""
+        if name not in self.hosts:
+            self.hosts[name] = Host(name)
+        return self.hosts[name]
+
+    def spawn(self, host: Host, name: str, work: Work, ended: Callable[[str], None] | None = None) -> Process:
+        """Start a process; ``ended`` hears why it ended, unless it was killed."""
+        process = Process(self, host, name, work, ended)
+        host.processes.append(process)
+        self.on(host, 0, lambda _: process.start())
+        return process
+
+    def crash(self, host: Host, wipe: bool = False) -> None:
+        """All processes of the host end where they stand."""
+        host.up = False
+        host.life += 1
+        host.resumes = 0
+        for process in host.processes:
+            process.kill()
+        host.processes.clear()
+        if wipe:
+            host.disk.clear()
+
+    def boot(self, host: Host) -> None:
+        """The host is up again; whoever starts its processes does so next."""
+        host.up = True
+
+    def pause(self, host: Host, duration: Micros) -> None:
+        """Nothing happens on the host for that long."""
+        host.resumes = max(host.resumes, self.now + duration)
+
+    # ------------------------------------------------------------------------------------------- network
+
+    def link(self, source: str, target: str) -> Link:
+        """The link in one direction."""
+        link = self._links.get((source, target))
+        if link is None:
+            link = self._links[source, target] = Link(Chance(self.seed, f"link/{source}/{target}"))
+        return link
+
+    def heal(self) -> None:
+        """All links work and all clocks are right again; pauses end by themselves."""
+        for link in self._links.values():
+            link.cut, link.lost, link.late, link.slow = False, 0.0, 0.0, 0
+        for host in self.hosts.values():
+            host.skew = 0
+
+    def send(self, source: Host, target: Host, deliver: Callable[[Any], None], argument: Any = None) -> bool:
+        """Send a message; False if it is lost at once, as far as the world knows (the sender does not)."""
+        link = self._links.get((source.name, target.name)) or self.link(source.name, target.name)
+        chance = link.chance
+        if link.cut or (link.lost and chance.happens(link.lost)):
+            return False
+        arrival = self.now + 100 + chance.below(900) + link.slow
+        if link.late and chance.happens(link.late):
+            arrival += chance.between(50, 3_000) * MS
+        else:
+            arrival = link.last = max(arrival, link.last)
+        self._count += 1
+        heappush(self._queue, (arrival, self._count, None, -1, self._arrive, (target, deliver, argument)))
+        return True
+
+    def _arrive(self, message: tuple[Host, Callable[[Any], None], Any]) -> None:
+        """A message gets to its target: lost if that is down, kept while it is paused."""
+        target, deliver, argument = message
+        if not target.up:
+            return
+        if target.resumes > self.now:
+            self._count += 1
+            heappush(self._queue, (target.resumes, self._count, None, -1, self._arrive, message))
+            return
+        deliver(argument)
+
+    def call(
+        self, source: Host, target: Host, ask: Callable[[Callable[[Any], None]], None], timeout: Micros
+    ) -> Generator[Any, bool, Any]:
+        """Ask ``target`` and wait for its answer: ``ask(answer)`` runs there, and calls ``answer`` now or later.
+
+        An answer that is an exception is raised here. Raises Unanswered after ``timeout``.
+        """
+        signal = Signal()
+        box: list[Any] = []
+
+        def settle(value: Any) -> None:
+            if not box:
+                box.append(value)
+                signal.fire()
+
+        def answer(value: Any) -> None:
+            self.send(target, source, settle, value)
+
+        self.send(source, target, ask, answer)
+        yield signal, timeout
+        if not box:
+            raise Unanswered
+        value = box[0]
+        if isinstance(value, Exception):
+            raise value
+        return value
