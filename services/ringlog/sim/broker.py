@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
-from ringlog.sim.world import MS, SECOND, Host, World
+from ringlog.sim.world import MS, SECOND, Host, Unanswered, World
 
 METADATA, REQUESTS, RESULTS, ACKS, CHANGES, MUTATIONS, CDC, DEAD = (
     "metadata",
@@ -105,7 +106,7 @@ class Tail:
     ``position``: the offset it reads next.
     """
 
-    __slots__ = ("_life", "_on_its_way", "_world", "broker", "closed", "host", "partition", "position", "take")
+    __slots__ = ("_on_its_way", "_world", "broker", "closed", "host", "life", "partition", "position", "take")
 
     def __init__(
         self, broker: Broker, host: Host, partition: Partition, position: int, take: Callable[[list[Record]], None]
@@ -117,7 +118,7 @@ class Tail:
         self.take = take
         self.closed = False
         self._world = broker.world
-        self._life = host.life
+        self.life = host.life
         self._on_its_way = False
         partition.tails.append(self)
         self.kick()
@@ -132,7 +133,7 @@ class Tail:
         """There may be something to read: fetch it, and try again while the broker cannot be reached."""
         if self.closed or self._on_its_way or self.position >= self.partition.high:
             return
-        if self.host.life != self._life:
+        if self.host.life != self.life:
             self.close()
             return
         self._on_its_way = True
@@ -146,7 +147,7 @@ class Tail:
 
     def _deliver(self, _: object) -> None:
         self._on_its_way = False
-        if self.closed or self.host.life != self._life:
+        if self.closed or self.host.life != self.life:
             self.close()
             return
         partition = self.partition
@@ -188,6 +189,11 @@ class Broker:
         return self.world.clock(self.host) + self.skew
 
     # -------------------------------------------------------------------------------------- for clients
+
+    def try_append(self, host: Host, topic: str, values: Sequence[tuple[str, Any]]) -> Generator[Any, bool, None]:
+        """Append once, whatever becomes of it."""
+        with suppress(Unanswered):
+            yield from self.append(host, topic, values)
 
     def append(
         self, host: Host, topic: str, values: Sequence[tuple[str, Any]], number: int = 0, timeout: Micros = ANSWER_US

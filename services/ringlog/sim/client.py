@@ -122,9 +122,7 @@ class SimClient:
         for check in self.sim.on_answered:
             check.answered(self.name, asked, answer)
 
-    def _follow(
-        self, _: ClusterState, __: ClusterState, item: Entry | Unreadable, outcome: Outcome, ___: int
-    ) -> None:
+    def _follow(self, _: ClusterState, __: ClusterState, item: Entry | Unreadable, outcome: Outcome, ___: int) -> None:
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
             signal = self._signals.get(item.request_id)
             if signal is not None:

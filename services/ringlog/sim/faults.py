@@ -42,7 +42,7 @@ class Faults:
         sim, broker = self.run.sim, self.run.sim.broker
         self._during(what, arguments)
         match what, arguments:
-            case ("crash" | "wipe"), (name, duration):
+            case (("crash" | "wipe"), (name, duration)):
                 self._crash(self.world.host(name), duration, wipe=what == "wipe")
             case "pause", (name, duration):
                 self.world.pause(self.world.host(name), duration * MS)
@@ -154,7 +154,9 @@ class Faults:
                 data = bytearray(chance.pick(records).value)
                 data[chance.below(len(data))] ^= 1 << chance.below(8)
                 values.append(("", bytes(data)))
-        self.world.spawn(self.world.host("stranger"), "stranger", broker.append(self.world.host("stranger"), METADATA, values))
+        self.world.spawn(
+            self.world.host("stranger"), "stranger", broker.try_append(self.world.host("stranger"), METADATA, values)
+        )
 
     def _foreign(self, chance: Chance) -> bytes:
         """An entry of another cluster, well made."""
@@ -170,4 +172,4 @@ class Faults:
         if records:
             values = [("", chance.pick(records).value) for _ in range(count)]
             host = self.world.host("stranger")
-            self.world.spawn(host, "copies", broker.append(host, METADATA, values))
+            self.world.spawn(host, "copies", broker.try_append(host, METADATA, values))

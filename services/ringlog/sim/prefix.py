@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ringlog.agents.coordinator_core import Known, propose
+from ringlog.kernel.changes import diff
 from ringlog.kernel.commands.model import (
     CdcOptions,
     Command,
@@ -24,15 +25,15 @@ from ringlog.kernel.commands.model import (
 )
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Outcome, OutcomeKind
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
-from ringlog.sim.families.schema import COLUMNS
-from ringlog.sim.script import Shape
+from ringlog.sim.shape import COLUMNS, Shape
 from ringlog.sim.world import EPOCH_START, SECOND
+from ringlog.wire.changes import encode_change_record
 from ringlog.wire.draw import draw_uuid
-from ringlog.wire.entries import author_entry
+from ringlog.wire.entries import author_entry, decode_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import NodeAck
 
@@ -81,10 +82,38 @@ def schema_commands(factor: int, draw: Chance) -> tuple[Command, ...]:
     )
 
 
-@lru_cache(maxsize=256)
-def prefix_of(shape: Shape) -> tuple[bytes, ...]:
-    """The records of the metadata log before the run."""
-    return _Prefix(shape).records() if shape.founded else ()
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A log before the run: its records, what they decode to, the states they make (from the empty one on), and the
+    records of the change topics up to there, as the simulated publisher writes them.
+    """
+
+    records: tuple[bytes, ...]
+    items: tuple[Entry | Unreadable, ...]
+    states: tuple[ClusterState, ...]
+    changes: tuple[tuple[str, object], ...]
+
+
+@lru_cache(maxsize=512)
+def prefix_of(shape: Shape) -> Prefix:
+    """The log of a shape before the run."""
+    records = _Prefix(shape).records() if shape.founded else ()
+    items = tuple(decode_entry(data) for data in records)
+    states = [EMPTY_STATE]
+    changes: list[tuple[str, object]] = []
+    for item in items:
+        states.append(fold(states[-1], item).state)
+        changes += change_values(states[-2], states[-1])
+    return Prefix(records, items, tuple(states), tuple(changes))
+
+
+def change_values(before: ClusterState, after: ClusterState) -> list[tuple[str, object]]:
+    """What the simulated change topics get for one epoch: (topic, (key, value)), and for ``epochs`` the value alone."""
+    values: list[tuple[str, object]] = []
+    for record in diff(before, after):
+        suffix, key, value = encode_change_record(record)
+        values.append((suffix, value if suffix == "epochs" else (key, value)))
+    return values
 
 
 @dataclass(slots=True)

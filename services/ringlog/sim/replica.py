@@ -36,10 +36,10 @@ Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, in
 
 
 class SimReplica:
-    """Folds the metadata log on one host, from its beginning.
+    """Folds the metadata log on one host.
 
-    ``alone``: it decodes and folds by itself, so that its digest is evidence; the others share the work. ``changed``
-    fires after each batch of records.
+    ``alone``: it decodes and folds by itself, from the first record, so that its digest is evidence; the others share
+    the work, and begin where the log of before the run ends. ``changed`` fires after each batch of records.
     """
 
     __slots__ = ("alone", "busy", "changed", "followers", "free", "host", "name", "position", "sim", "state", "tail")
@@ -49,13 +49,13 @@ class SimReplica:
         self.host = host
         self.name = name
         self.alone = alone
-        self.state = EMPTY_STATE
-        self.position = 0
+        self.state = EMPTY_STATE if alone else sim.log.states[sim.preloaded]
+        self.position = 0 if alone else sim.preloaded
         self.changed = Signal()
         self.followers: list[Follower] = []
         self.busy = False
         self.free = Signal()
-        self.tail = sim.broker.tail(host, METADATA, 0, 0, self._take)
+        self.tail = sim.broker.tail(host, METADATA, 0, self.position, self._take)
         sim.replicas.append(self)
 
     def close(self) -> None:
@@ -63,6 +63,10 @@ class SimReplica:
         self.tail.close()
         if self in self.sim.replicas:
             self.sim.replicas.remove(self)
+
+    def lives(self) -> bool:
+        """False once it was closed, or its host has crashed."""
+        return not self.tail.closed and self.tail.life == self.host.life
 
     def _take(self, records: list[Record]) -> None:
         sim = self.sim
@@ -190,5 +194,3 @@ class Direct:
 def draw_of(sim: Simulation, name: str) -> Draw:
     """A source of random bits of its own for whatever is called ``name``."""
     return Chance(sim.world.seed, f"draw/{name}")
-
-

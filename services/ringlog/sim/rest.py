@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.sim.broker import CHANGES
+from ringlog.wire.changes import decode_change
 
 if TYPE_CHECKING:
     from ringlog.sim.run import Run
@@ -19,7 +21,7 @@ def what_is_not_done(run: Run) -> list[str]:
     if state.epoch == 0:
         undone.append("nobody founded the cluster")
     for replica in sim.replicas:
-        if replica.state is not state and replica.state.epoch != state.epoch:
+        if replica.lives() and replica.state.epoch != state.epoch:
             undone.append(f"{replica.name} is at epoch {replica.state.epoch}, the log at {state.epoch}")
     for operation in in_flight(state):
         node = run.by_id.get(operation.node)
@@ -30,8 +32,9 @@ def what_is_not_done(run: Run) -> list[str]:
     if run.producer.unfinished:
         undone.append(f"{run.producer.unfinished} bursts are not written")
     last = next((record for record in reversed(sim.broker.partition(CHANGES).records) if record.key == "epochs"), None)
-    if last is None or sim.shared.get("published", 0) != state.epoch:
-        undone.append(f"epoch {sim.shared.get('published', 0)} is published, the log is at {state.epoch}")
+    published = last and decode_change(last.value)
+    if not isinstance(published, EpochChange) or published.epoch != state.epoch:
+        undone.append(f"{published and published} is published last, the log is at epoch {state.epoch}")
     stamp = sim.cache.stored_stamp()
     if stamp is None or stamp.epoch != state.epoch:
         undone.append(f"the cache has epoch {stamp.epoch if stamp else 0}, the log {state.epoch}")

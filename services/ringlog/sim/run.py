@@ -77,18 +77,20 @@ class Run:
     def set_up(self) -> None:
         """Everything that is there when the run begins."""
         shape = self.script.shape
-        records = prefix_of(shape)
-        if records:
-            self.sim.preload(list(records))
+        prefix = prefix_of(shape)
+        if prefix.records:
+            self.sim.preload(prefix)
         for host in AGENT_HOSTS:
             self.boot(self.world.host(host))
         for number in range(1, shape.founded + shape.joining + 1):
-            node = SimNode(self.sim, self.world.host(f"n{number}"), registration(shape, number), tokens_of(shape, number))
+            node = SimNode(
+                self.sim, self.world.host(f"n{number}"), registration(shape, number), tokens_of(shape, number)
+            )
             self.nodes[node.name] = self.by_id[node.registration.id] = node
         for number in range(1, shape.founded + 1):
             self.boot(self.world.host(f"n{number}"))
         self.boot(self.world.host(OPERATOR))
-        if not records:
+        if not prefix.records:
             for host in AGENT_HOSTS:
                 self.world.spawn(self.world.host(host), "founder", self._found(self.world.host(host)))
             self.operator.insist(schema_commands(1, draw_of(self.sim, "schema")))  # type: ignore[arg-type]
@@ -117,8 +119,6 @@ class Run:
                 self.nodes[host.name].start()
         elif host.name == OPERATOR:
             self.operator.start()
-
-
 
     # -------------------------------------------------------------------------------------------- playing
 
@@ -210,4 +210,3 @@ def run_script(script: Script, tracing: bool = False) -> Report:
         did=run.sim.did,
         story=story,
     )
-

@@ -14,25 +14,12 @@ from typing import Any
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
+from ringlog.sim.shape import Shape
 from ringlog.sim.world import SECOND
 
 AGENT_HOSTS = ("agents-1", "agents-2")
 OPERATOR, PRODUCER, WRITER = "operator", "producer", "spark"
 ROLES = ("validator", "coordinator", "publisher", "keeper")
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """``founded``: nodes that own the ring when the run begins (0: there is no cluster yet); ``joining``: nodes that
-    start in the run and join; ``old``: entries that have left the history.
-    """
-
-    founded: int
-    joining: int
-    factor: int
-    tokens: int
-    history: int
-    old: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,5 +170,3 @@ def from_json(value: Mapping[str, Any]) -> Script:
 def told(action: Action) -> str:
     """An action in a line of the story."""
     return " ".join([action.what, *(str(argument) for argument in action.arguments)])
-
-

@@ -16,8 +16,21 @@ from ringlog.cache.memory import MemoryCache
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, Folded, Outcome, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.sim.broker import ACKS, CDC, CHANGES, DEAD, METADATA, MUTATIONS, REQUESTS, RESULTS, Broker, Partition, Record
+from ringlog.sim.broker import (
+    ACKS,
+    CDC,
+    CHANGES,
+    DEAD,
+    METADATA,
+    MUTATIONS,
+    REQUESTS,
+    RESULTS,
+    Broker,
+    Partition,
+    Record,
+)
 from ringlog.sim.checks.base import Check
+from ringlog.sim.prefix import Prefix
 from ringlog.sim.replica import SimReplica
 from ringlog.sim.world import Violation, World
 from ringlog.wire.entries import decode_entry
@@ -67,6 +80,7 @@ class Simulation:
         self.did: Counter[tuple[str, ...]] = Counter()
         self.active_faults: set[str] = set()
         self.shared: dict[str, Any] = {}
+        self.preloaded = 0
         self._items: dict[bytes, Entry | Unreadable] = {}
         self._folds: dict[tuple[int, int], Folded] = {}
         self.checks = [check(self) for check in checks]
@@ -103,12 +117,19 @@ class Simulation:
             folded = self._folds[key] = fold(state, item)
         return item, folded
 
-    def preload(self, records: list[bytes]) -> None:
-        """Begin with a log that was written before the run."""
+    def preload(self, prefix: Prefix) -> None:
+        """Begin with a log that was written, folded and published before the run."""
         partition = self.broker.partition(METADATA)
-        partition.append([("", data) for data in records], self.broker.now())
+        partition.append([("", data) for data in prefix.records], self.broker.now())
         partition.raise_high(partition.end)
-        self._replicated(partition)
+        self.log = TrueLog([*prefix.states], [None, *(item for item in prefix.items if isinstance(item, Entry))])
+        self.log.read = partition.visible
+        self.preloaded = self.log.state.epoch
+        changes = self.broker.partition(CHANGES)
+        changes.append(prefix.changes, self.broker.now())
+        changes.raise_high(changes.end)
+        for check in self.checks:
+            check.begin(self.log.state)
 
     def _replicated(self, partition: Partition) -> None:
         if partition.topic == METADATA:

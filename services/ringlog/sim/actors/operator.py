@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.commands.model import CancelOperation, Command
+from ringlog.kernel.commands.model import CancelOperation, Command, Noop
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
@@ -54,7 +54,8 @@ class SimOperator:
             except TimedOut:
                 continue
             done = isinstance(answer, AppliedResult) or (
-                isinstance(answer, RejectedResult) and answer.code in ("duplicate_name", "keyspace_exists", "table_exists")
+                isinstance(answer, RejectedResult)
+                and answer.code in ("duplicate_name", "keyspace_exists", "table_exists")
             )
             if done:
                 self._insisted.pop(0)
@@ -68,18 +69,32 @@ class SimOperator:
             self.sim.world.spawn(self.host, f"operator.{kind}", self._ask(number, kind, way), self._ended)
 
     def call_off(self, nodes: Mapping[str, SimNode]) -> None:
-        """Cancel what waits for a node that nobody runs, again until nothing does."""
+        """The faults are over: see that somebody answers, and cancel what waits for a node that nobody runs."""
+        self.unfinished += 1
         self.sim.world.spawn(self.host, "operator.call_off", self._call_off(nodes))
 
     def _call_off(self, nodes: Mapping[str, SimNode]) -> Step:
+        yield from self._probe()
+        self.unfinished -= 1
         while True:
             for operation in in_flight(self._client.replica.state):
                 node = nodes.get(operation.node)
                 if node is None or not node.lives:
                     try:
-                        yield from self._client.submit(CancelOperation(operation.id, "its node does not run"), PATIENCE_US)
+                        yield from self._client.submit(
+                            CancelOperation(operation.id, "its node does not run"), PATIENCE_US
+                        )
                     except TimedOut:
                         continue
+            yield AGAIN_US
+
+    def _probe(self) -> Step:
+        while True:
+            try:
+                if self._ready and isinstance((yield from self._client.submit(Noop(), PATIENCE_US)), AppliedResult):
+                    return
+            except TimedOut:
+                pass
             yield AGAIN_US
 
     def _ended(self, _: str) -> None:

@@ -65,7 +65,9 @@ class SimProducer:
     def _draw(self) -> Mutation:
         chance, now = self._chance, self.sim.world.clock(self.host)
         # Most writes are of now; some lie near the edges of the acceptance window, or beyond.
-        shift = chance.weighted([(0, 12), (-SECOND, 3), (-4 * SECOND, 2), (-7 * SECOND, 1), (4 * SECOND, 2), (9 * SECOND, 1)])
+        shift = chance.weighted(
+            [(0, 12), (-SECOND, 3), (-4 * SECOND, 2), (-7 * SECOND, 1), (4 * SECOND, 2), (9 * SECOND, 1)]
+        )
         return Mutation(
             mutation_id=draw_uuid(chance),
             cluster_id=self.sim.cluster_id,

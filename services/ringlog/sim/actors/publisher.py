@@ -6,14 +6,16 @@ the record's own key before them, for the check).
 
 from __future__ import annotations
 
+from typing import Any
+
 from ringlog.agents.publisher_core import ahead, starts_from
-from ringlog.kernel.changes import EpochChange, diff
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.changes import EpochChange
 from ringlog.sim.actors.role import Worker
 from ringlog.sim.broker import CHANGES, METADATA, Fenced, Record, Tail
+from ringlog.sim.prefix import change_values
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended, Signal, Unanswered
-from ringlog.wire.changes import decode_change, encode_change_record
+from ringlog.wire.changes import decode_change
 
 
 class PublisherWorker(Worker):
@@ -38,8 +40,10 @@ class PublisherWorker(Worker):
             inbox.extend(records)
             news.fire()
 
-        state, resumed = EMPTY_STATE, last is None
-        self._tail = self.sim.broker.tail(self.host, METADATA, 0, 0, take)
+        state, resumed = self.sim.log.states[self.sim.preloaded], last is None
+        if not resumed:
+            resumed = starts_from(last, state)
+        self._tail = self.sim.broker.tail(self.host, METADATA, 0, self.sim.preloaded, take)
         while True:
             if not inbox:
                 yield news
@@ -51,7 +55,7 @@ class PublisherWorker(Worker):
                 before, (_, folded) = state, self.sim.folded(state, record)
                 state = folded.state
                 if resumed and state is not before:
-                    yield from self._publish(epoch, [*diff(before, state)])
+                    yield from self._publish(epoch, change_values(before, state))
                 elif not resumed:
                     resumed = starts_from(last, state)
 
@@ -61,11 +65,7 @@ class PublisherWorker(Worker):
         if self._tail is not None:
             self._tail.close()
 
-    def _publish(self, epoch: int, records: list[object]) -> Step:
-        values = []
-        for record in records:
-            suffix, key, value = encode_change_record(record)  # type: ignore[arg-type]
-            values.append((suffix, value if suffix == "epochs" else (key, value)))
+    def _publish(self, epoch: int, values: list[tuple[str, Any]]) -> Step:
         try:
             yield from self.sim.broker.transact(self.host, self.role, epoch, CHANGES, values)
         except Fenced:

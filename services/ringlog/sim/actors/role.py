@@ -36,7 +36,7 @@ class Worker(ABC):
         self.name = f"{self.instance}@{host.name}"
         self.term = 0
         self.draw = draw_of(sim, self.instance)
-        self.replica = SimReplica(sim, host, self.name, alone=number == 1)
+        self.replica = SimReplica(sim, host, self.name, alone=number == 1 and self.role == "validator")
         self.direct = Direct(self.replica, self.instance, self.draw)
 
     def run(self) -> Step:
@@ -97,7 +97,9 @@ def member(sim: Simulation, host: Host, make: type[Worker]) -> Step:
             committed = yield from broker.poll(host, make.role, identity, SESSION_US)
             if worker is None or worker.over:
                 made = make(sim, host, committed)
-                worker = sim.world.spawn(host, made.name, made.run(), lambda why: sim.world.tell(make.role, f"ends: {why}"))
+                worker = sim.world.spawn(
+                    host, made.name, made.run(), lambda why: sim.world.tell(make.role, f"ends: {why}")
+                )
         except NotOwner:
             if worker is not None and not worker.over:
                 sim.world.tell(worker.name, "loses its partition")

@@ -10,13 +10,15 @@ from ringlog.agents.validator_core import (
     Commit,
     Hint,
     Publish,
-    Step as Stepped,
     Stop,
     Validator,
     arrive,
     begin,
     remember,
     settle,
+)
+from ringlog.agents.validator_core import (
+    Step as Stepped,
 )
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.model import Noop

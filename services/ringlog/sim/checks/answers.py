@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
 from ringlog.client.submission import Asked
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check
-from ringlog.sim.simulation import Simulation
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
 
 
 class Answers(Check):
@@ -28,14 +32,18 @@ class Answers(Check):
             self._applied[item.request_id] = (after.epoch, item.digest)
             told = self._ended.get((item.request_id, item.digest))
             if told is not None:
-                self.sim.broken("answers", f"request {item.request_id} made epoch {after.epoch} after it was answered {told}")
+                self.sim.broken(
+                    "answers", f"request {item.request_id} made epoch {after.epoch} after it was answered {told}"
+                )
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
         """A client believes an answer."""
         known = self._applied.get(asked.request_id)
         if isinstance(answer, AppliedResult):
             if known != (answer.epoch, asked.digest):
-                self.sim.broken("answers", f"{client} was told that {asked.request_id} made {answer.epoch}: it is {known}")
+                self.sim.broken(
+                    "answers", f"{client} was told that {asked.request_id} made {answer.epoch}: it is {known}"
+                )
         elif isinstance(answer, RejectedResult):
             if known is not None and known[1] == asked.digest:
                 self.sim.broken("answers", f"{client} was told {answer.code}, but its command made epoch {known[0]}")

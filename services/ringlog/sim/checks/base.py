@@ -26,6 +26,9 @@ class Check:
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
 
+    def begin(self, state: ClusterState) -> None:
+        """The run begins with a log that leads to ``state``; not called where it begins with an empty one."""
+
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
     ) -> None:
@@ -58,7 +61,9 @@ class Check:
     def mutation(self, key: str, mutation: Mutation) -> None:
         """A producer is about to send a write; ``key`` names it."""
 
-    def routed(self, writer: str, mutation: Mutation, position: tuple[int, int], stream: bytes, generation: str) -> None:
+    def routed(
+        self, writer: str, mutation: Mutation, position: tuple[int, int], stream: bytes, generation: str
+    ) -> None:
         """A CDC writer is about to write a row for the mutation at (partition, offset)."""
 
     def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[tuple[int, str]]) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check
-from ringlog.sim.simulation import Simulation
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
 
 
 class Chain(Check):
@@ -17,6 +21,15 @@ class Chain(Check):
         self._requests: dict[str, int] = {}
         self._state_ids: set[str] = set()
         self._epoch = 0
+
+    def begin(self, state: ClusterState) -> None:
+        """What the log before the run had."""
+        for entry in self.sim.log.entries[1:]:
+            assert entry is not None, "an applied record is an entry"
+            self._epoch += 1
+            self._requests[entry.request_id] = self._epoch
+            self._state_ids.add(entry.state_id)
+            self._last = entry
 
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
@@ -37,7 +50,8 @@ class Chain(Check):
             self.sim.broken("chain", f"offset {offset} is of another cluster")
         if item.request_id in self._requests:
             self.sim.broken(
-                "exactly_once", f"request {item.request_id} made epochs {self._requests[item.request_id]} and {after.epoch}"
+                "exactly_once",
+                f"request {item.request_id} made epochs {self._requests[item.request_id]} and {after.epoch}",
             )
         if item.state_id in self._state_ids or (last is not None and item.state_id <= last.state_id):
             self.sim.broken("chain", f"state id {item.state_id} of offset {offset} does not ascend")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ringlog.kernel.commands.model import TakeOver
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
-from ringlog.sim.broker import Partition
 from ringlog.sim.checks.base import Check
-from ringlog.sim.simulation import Simulation
 from ringlog.wire.records import REJECTED, Result, decode_result
+
+if TYPE_CHECKING:
+    from ringlog.sim.broker import Partition
+    from ringlog.sim.simulation import Simulation
 
 
 class Terms(Check):
@@ -21,6 +25,10 @@ class Terms(Check):
         self._read = 0
         self._last = 0
         self._rejected: dict[tuple[str, str], Result] = {}
+
+    def begin(self, state: ClusterState) -> None:
+        """The terms so far."""
+        self._terms = {role: term.term for role, term in state.terms.items()}
 
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int

@@ -16,7 +16,9 @@ def _join(state: ClusterState, chance: Chance) -> Join | None:
         return None
     owned = [token for token, _ in in_order(state.token_owners)]
     fresh = (chance.below(2**62), -chance.below(2**62))
-    return Join(chance.pick(nodes), (chance.pick(owned), 5) if owned and chance.happens(0.3) else fresh, chance.take(16))
+    return Join(
+        chance.pick(nodes), (chance.pick(owned), 5) if owned and chance.happens(0.3) else fresh, chance.take(16)
+    )
 
 
 def _advance(state: ClusterState, chance: Chance) -> AdvanceOperation | None:
@@ -26,7 +28,9 @@ def _advance(state: ClusterState, chance: Chance) -> AdvanceOperation | None:
         return None
     operation = chance.pick(operations)
     stage = next_stage(operation) or "finished"
-    witnesses = tuple(Witness(node, operation.stage_epoch - 1, operation.stage_epoch) for node, _ in in_order(state.nodes))
+    witnesses = tuple(
+        Witness(node, operation.stage_epoch - 1, operation.stage_epoch) for node, _ in in_order(state.nodes)
+    )
     return AdvanceOperation(operation.id, chance.pick([stage, "write_both_read_new"]), witnesses, ())
 
 

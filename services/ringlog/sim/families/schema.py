@@ -15,9 +15,8 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
 from ringlog.sim.families.family import Family
+from ringlog.sim.shape import COLUMNS
 from ringlog.wire.draw import draw_uuid
-
-COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "text"))
 
 
 def _create_keyspace(state: ClusterState, chance: Chance) -> CreateKeyspace:

@@ -1,0 +1,24 @@
+"""The cluster that a run begins with, in a few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringlog.kernel.commands.model import Column
+
+COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "text"))
+"""Of every table: partition key k, clustering key c."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """``founded``: nodes that own the ring when the run begins (0: there is no cluster yet); ``joining``: nodes that
+    start in the run and join; ``old``: entries that have left the history.
+    """
+
+    founded: int
+    joining: int
+    factor: int
+    tokens: int
+    history: int
+    old: bool
