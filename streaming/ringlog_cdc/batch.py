@@ -352,11 +352,21 @@ def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
     path = checkpoint / "spark" / "offsets" / str(batch)
     if not path.exists():
         raise ChainBroken(f"Spark's offset log has no batch {batch}")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if lines[0] != "v1":
-        raise ChainBroken(f"Spark's offset log has format {lines[0]!r}, not 'v1'")
-    offsets = json.loads(lines[2])[topic]
-    return {int(partition): int(offset) for partition, offset in offsets.items()}
+    return decode_offsets(path.read_bytes(), topic)
+
+
+def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
+    """Source partition to offset in a file of Spark's offset log; raises ChainBroken."""
+    try:
+        form, _, offsets = data.decode("utf-8").split("\n")[:3]
+        if form != "v1":
+            raise ValueError(f"format {form!r}, not 'v1'")
+        found = {int(partition): offset for partition, offset in json.loads(offsets)[topic].items()}
+        if not all(type(offset) is int for offset in found.values()):
+            raise ValueError("an offset is no whole number")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ChainBroken(f"Spark's offset log is unreadable: {type(error).__name__}: {error}") from error
+    return found
 
 
 def _generation(known: dict[str, Generation], name: str, timestamp: int) -> Generation:

@@ -22,6 +22,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 
 from ringlog_cdc.errors import ChainBroken
 
@@ -81,17 +82,38 @@ def encode(entry: PlanEntry) -> bytes:
 
 
 def decode(data: bytes) -> PlanEntry:
-    """The entry that ``encode`` gave; raises ChainBroken for anything else."""
+    """The entry that ``encode`` gave, of the very same bytes; raises ChainBroken for anything else."""
     try:
         fields = json.loads(data)
-        if fields.pop("format") != FORMAT:
+        if not isinstance(fields, dict) or fields.pop("format") != FORMAT:
             raise ChainBroken("a stored plan has a format that this release does not know")
-        fields["ranges"] = tuple(OffsetRange(*item) for item in fields["ranges"])
+        fields["ranges"] = tuple(OffsetRange(*map(_whole, item)) for item in fields["ranges"])
         fields["closed"] = tuple(fields["closed"])
-        fields["positions"] = tuple((int(partition), int(offset)) for partition, offset in fields["positions"])
-        return PlanEntry(**fields)
-    except (ValueError, KeyError, TypeError) as error:
+        fields["positions"] = tuple((_whole(partition), _whole(offset)) for partition, offset in fields["positions"])
+        entry = PlanEntry(**fields)
+        if not all(type(getattr(entry, name)) is kind for name, kind in _PLAIN.items()):
+            raise TypeError("a field has another type")
+        if not all(isinstance(name, str) for name in entry.closed):
+            raise TypeError("an id is no text")
+        if encode(entry) != data:
+            raise ValueError("it is not written as plans are")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ChainBroken(f"a stored plan is unreadable: {error}") from error
+    return entry
+
+
+_PLAIN = {
+    field.name: {"int": int, "str": str, "bool": bool}[str(field.type)]
+    for field in dataclass_fields(PlanEntry)
+    if str(field.type) in ("int", "str", "bool")
+}
+"""Field name to its one class, for the fields that JSON holds as they are."""
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    return value
 
 
 def digest(entry: PlanEntry) -> str:

@@ -188,7 +188,7 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
         if registered:
             raise checkpoint_lost(writer)
         create_if_absent(path, json.dumps(claim, sort_keys=True).encode() + b"\n")
-    stored = json.loads(path.read_bytes())
+    stored = decode_claim(path.read_bytes())
     if (stored["cluster_id"], stored["writer"]) != (cluster_id, writer):
         raise CdcError(
             "checkpoint_of_another",
@@ -202,6 +202,17 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
             "a stream never changes its partition: found the cluster anew under another name",
         )
     return is_new
+
+
+def decode_claim(data: bytes) -> dict[str, Any]:
+    """``cluster_id``, ``writer`` and ``cdc_partitions`` of a stored claim; raises ChainBroken for other bytes."""
+    try:
+        found = json.loads(data)
+        if sorted(found) != ["cdc_partitions", "cluster_id", "writer"]:
+            raise ValueError("its fields are others")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ChainBroken(f"{CLAIM} of the checkpoint is unreadable: {error}") from error
+    return dict(found)
 
 
 def give_up_claim(checkpoint: Path) -> None:

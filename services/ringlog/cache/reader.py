@@ -81,11 +81,15 @@ class CachedReader:
         stamp = stored.stamp
         if stamp.cluster_id == self._cluster_id and stamp.epoch < self._seen:
             raise TryAgain("older", f"the cache is at epoch {stamp.epoch}, this reader has seen {self._seen}")
+        try:
+            parts = {
+                part: {key: json.loads(text) for key, text in sorted(table.items())}
+                for part, table in stored.parts.items()
+            }
+        except (ValueError, RecursionError) as error:
+            raise TryAgain("unavailable", f"the cache holds what no keeper writes: {error}") from error
         self._cluster_id, self._seen = stamp.cluster_id, stamp.epoch
         age_us = max(0, self._now_us() - stored.confirmation.confirmed_at)
-        parts = {
-            part: {key: json.loads(text) for key, text in sorted(table.items())} for part, table in stored.parts.items()
-        }
         parts.pop("terms")
         return CachedView(
             stamp.cluster_id, stamp.epoch, stamp.state_id, stored.confirmation.digest, age_us / 1_000_000, **parts

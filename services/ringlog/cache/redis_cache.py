@@ -10,7 +10,7 @@ Redis may lose single keys (an eviction, a DEL): ``counts`` tells how many field
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import redis
@@ -36,9 +36,9 @@ local function counts()
 end
 local whole, epoch, confirmed_at = ARGV[1] == '1', tonumber(ARGV[6]), ARGV[10]
 local same = meta[1] == ARGV[5]
-if same and tonumber(meta[2]) > epoch then return 'later_stored' end
+if same and (tonumber(meta[2]) or -1) > epoch then return 'later_stored' end
 local known = same and meta[3] == ARGV[7]
-if known and tonumber(meta[4]) > tonumber(confirmed_at) then confirmed_at = meta[4] end
+if known and (tonumber(meta[4]) or 0) > tonumber(confirmed_at) then confirmed_at = meta[4] end
 if not whole then
   local based = meta[1] == ARGV[2] and meta[2] == ARGV[3] and meta[3] == ARGV[4]
   if not (known or based) or meta[5] ~= counts() then return 'base_missing' end
@@ -115,12 +115,7 @@ class RedisCache:
                 return cast("list[dict[str, str]]", pipeline.execute())
 
         meta, *parts = self._ask(ask)
-        if "state_id" not in meta:
-            return None
-        if meta.get("counts") != " ".join(str(len(part)) for part in parts):
-            raise CacheUnavailable(f"Redis has lost a part of epoch {meta['epoch']}; the keeper writes it anew")
-        confirmation = Confirmation(meta["digest"], int(meta["offset"]), int(meta["confirmed_at"]))
-        return Stored(_stamp(meta), confirmation, dict(zip(PARTS, parts, strict=True)))
+        return decode_stored(meta, parts)
 
     def stored_stamp(self) -> Stamp | None:
         """Which state is stored; None if none."""
@@ -132,7 +127,33 @@ class RedisCache:
             return question()
         except redis.RedisError as error:
             raise CacheUnavailable(f"Redis gives no answer: {error}") from error
+        except UnicodeDecodeError as error:
+            raise CacheUnavailable(f"what Redis holds is no text: {error}") from error
+
+
+def decode_stored(meta: Mapping[str, str], parts: Sequence[dict[str, str]]) -> Stored | None:
+    """What the hashes hold, ``parts`` in the order of ``PARTS``; None if nothing is stored.
+
+    Raises CacheUnavailable if a part is lost, or for meta data that no keeper wrote.
+    """
+    if "state_id" not in meta:
+        return None
+    stamp = _stamp(meta)
+    if meta.get("counts") != " ".join(str(len(part)) for part in parts):
+        raise CacheUnavailable(f"Redis has lost a part of epoch {stamp.epoch}; the keeper writes it anew")
+    try:
+        confirmation = Confirmation(meta["digest"], int(meta["offset"]), int(meta["confirmed_at"]))
+    except (KeyError, ValueError) as error:
+        raise _not_ours(error) from error
+    return Stored(stamp, confirmation, dict(zip(PARTS, parts, strict=True)))
 
 
 def _stamp(meta: Mapping[str, str]) -> Stamp:
-    return Stamp(meta["cluster_id"], int(meta["epoch"]), meta["state_id"])
+    try:
+        return Stamp(meta["cluster_id"], int(meta["epoch"]), meta["state_id"])
+    except (KeyError, ValueError) as error:
+        raise _not_ours(error) from error
+
+
+def _not_ours(error: Exception) -> CacheUnavailable:
+    return CacheUnavailable(f"the meta data in Redis is not what a keeper writes: {type(error).__name__}: {error}")

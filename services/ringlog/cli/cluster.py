@@ -136,7 +136,7 @@ def submit(
     """Submit one command through the validator and print what became of it, as JSON."""
     try:
         given: Any = json.loads(command if command is not None else sys.stdin.read())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fail("bad_json", str(error), 2)
     submit_json(
         resolve(bootstrap, cluster), given, True, timeout_s=timeout, request_id=request_id, since_epoch=since_epoch

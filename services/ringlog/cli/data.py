@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.shown import when
 from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
 from ringlog.stack.artifacts import jars
@@ -50,19 +50,15 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
         return
     table = Table("generation", "operates from", "status", "ranges", "streams", box=None, padding=(0, 2))
     for row in found["generations"]:
-        table.add_row(row["id"], _when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
+        table.add_row(row["id"], when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
     out.print(table if found["generations"] else "no generation yet; the first node that joins makes one")
     if found["prepared"] is not None:
         out.print(f"prepared: {found['prepared']['id']}, {found['prepared']['received']} parts")
     writers = Table("writer", "horizon", "low-watermark", "incarnation", box=None, padding=(0, 2))
     for row in found["writers"]:
-        writers.add_row(row["name"], _when(row["horizon"]), _when(row["low_watermark"]), row["incarnation"])
+        writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"])
     if found["writers"]:
         out.print(writers)
-
-
-def _when(micros: int) -> str:
-    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
 
 
 def audit_command(

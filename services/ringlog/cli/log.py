@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
+from ringlog.cli.shown import printable, time_of_day
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
@@ -90,7 +91,7 @@ def read_dump(path: Path) -> Iterator[LogRecord]:
         for text in path.read_text("ascii").splitlines():
             line = json.loads(text)
             yield LogRecord(int(line["offset"]), bytes.fromhex(line["data"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         fail("bad_dump", f"{path}: {error}", 2)
 
 
@@ -123,17 +124,16 @@ def _command(state: ClusterState, item: Entry) -> dict[str, Any]:
 
 def _print(line: Line) -> None:
     item, outcome = line.item, line.outcome
-    style = STYLES.get(outcome.kind, "red")
-    head = f"[{style}]{outcome.epoch:>6} {outcome.kind.value:<9}[/{style}]"
+    shown = Text.assemble((f"{outcome.epoch:>6} {outcome.kind.value:<9}", STYLES.get(outcome.kind, "red")), " ")
     if isinstance(item, Unreadable):
-        out.print(f"{head} offset {line.offset}: {item.detail}")
+        out.print(shown.append(printable(f"offset {line.offset}: {item.detail}")))
         return
-    at = datetime.fromtimestamp(item.at / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
     command = _command(line.before, item)
     fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")
     why = f"  {outcome.code}: {outcome.detail}" if outcome.code else ""
-    out.print(f"{head} {at} {item.submitter:<14} [bold]{item.kind}[/bold]", end=" ")
-    out.print(fields + why, markup=False)
+    shown.append(printable(f"{time_of_day(item.at)} {item.submitter:<14} "))
+    shown.append(printable(item.kind), "bold")
+    out.print(shown.append(printable(f" {fields}{why}")))
 
 
 def _short(value: object) -> str:

@@ -82,7 +82,7 @@ def create_table(
     try:
         text = typer.get_text_stream("stdin").read() if str(definition) == "-" else definition.read_text("utf-8")
         given = json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         fail("bad_json", f"{definition}: {error}", 2)
     if not isinstance(given, dict):
         fail("bad_json", f"{definition}: expected a JSON object", 2)

@@ -42,14 +42,17 @@ def check_identity(name: str, recorded: Recorded | None, topic_id: str, end: int
 def load_record(path: Path) -> Recorded | None:
     """What was recorded; None if nothing was. Raises LogDamaged if the file cannot be understood."""
     try:
-        text = path.read_text("utf-8")
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        found = json.loads(text)
-        return Recorded(str(found["topic_id"]), int(found["position"]))
-    except (ValueError, KeyError, TypeError) as error:
+        found = json.loads(data)
+        recorded = Recorded(found["topic_id"], found["position"])
+        if type(recorded.topic_id) is not str or type(recorded.position) is not int or recorded.position < 0:
+            raise TypeError("a topic's id is text, a position a whole number")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LogDamaged(f"{path} is no record of a topic", "look at it, then remove it to record anew") from error
+    return recorded
 
 
 def save_record(path: Path, recorded: Recorded) -> None:

@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import is_uuid
 from ringlog.node.errors import NodeFailed
 
 IDENTITY, ACKNOWLEDGED, LOCK = "identity.json", "acknowledged.json", "lock"
+PORT_MAX = 65_535
+EPOCH_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,13 @@ class NodeFolder:
             os.close(self._lock)
             raise NodeFailed(f"another process runs the node of {self._folder}: stop it first") from None
         try:
-            kept = self._read(IDENTITY)
-            self.socket = _listen(options.host, options.port or _integer(kept, "port"))
+            node, port = self.kept_identity()
+            self.socket = _listen(options.host, options.port or port)
             self.port: int = self.socket.getsockname()[1]
-            self.node = str(kept.get("id") or uuid.uuid4())
-            if kept != (fresh := {"id": self.node, "port": self.port}):
-                self._write(IDENTITY, fresh)
-            acknowledged = self._read(ACKNOWLEDGED)
-            self.cluster_id = str(acknowledged.get("cluster_id", ""))
-            self.acknowledged = _integer(acknowledged, "epoch")
+            self.node = node or str(uuid.uuid4())
+            if (node, port) != (self.node, self.port):
+                self._write(IDENTITY, {"id": self.node, "port": self.port})
+            self.cluster_id, self.acknowledged = self.kept_acknowledgement()
         except BaseException:
             os.close(self._lock)
             raise
@@ -90,13 +91,23 @@ class NodeFolder:
             self._write(ACKNOWLEDGED, {"cluster_id": cluster_id, "epoch": epoch})
             self.cluster_id, self.acknowledged = cluster_id, epoch
 
+    def kept_identity(self) -> tuple[str, int]:
+        """(node id, port) on the disk; empty and 0 where nothing is kept yet. Raises NodeFailed."""
+        kept = self._read(IDENTITY)
+        return _uuid(kept, "id"), _integer(kept, "port", PORT_MAX)
+
+    def kept_acknowledgement(self) -> tuple[str, int]:
+        """(cluster id, epoch) on the disk; empty and 0 where nothing is kept yet. Raises NodeFailed."""
+        kept = self._read(ACKNOWLEDGED)
+        return _uuid(kept, "cluster_id"), _integer(kept, "epoch", EPOCH_MAX)
+
     def _read(self, name: str) -> dict[str, Any]:
         path = self._folder / name
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = json.loads(path.read_bytes())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as broken:
+        except (OSError, ValueError, RecursionError) as broken:
             raise NodeFailed(f"{path} is not readable ({broken}): restore it; do not start without it") from broken
         if not isinstance(kept, dict):
             raise NodeFailed(f"{path} does not hold what a node keeps: restore it; do not start without it")
@@ -117,11 +128,22 @@ class NodeFolder:
             os.close(folder)
 
 
-def _integer(kept: dict[str, Any], name: str) -> int:
-    value = kept.get(name, 0)
-    if not isinstance(value, int) or value < 0:
-        raise NodeFailed(f"{name} is {value!r} in the node's folder: restore the file")
+def _uuid(kept: dict[str, Any], name: str) -> str:
+    value = kept.get(name, "")
+    if not isinstance(value, str) or (value and not is_uuid(value)):
+        raise _wrong(name, value)
     return value
+
+
+def _integer(kept: dict[str, Any], name: str, most: int) -> int:
+    value = kept.get(name, 0)
+    if type(value) is not int or not 0 <= value <= most:
+        raise _wrong(name, value)
+    return value
+
+
+def _wrong(name: str, value: object) -> NodeFailed:
+    return NodeFailed(f"{name} is {repr(value)[:100]} in the node's folder: restore the file")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Response
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict
 
 from ringlog.node.holder import Holder, NotReady, NotServed
@@ -36,14 +38,25 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except NotReady as waiting:
-        raise HTTPException(503, str(waiting)) from None
+        raise HTTPException(503, _sayable(waiting)) from None
     except NotServed as elsewhere:
-        raise HTTPException(421, str(elsewhere)) from None
+        raise HTTPException(421, _sayable(elsewhere)) from None
+
+
+def _sayable(why: Exception) -> str:
+    """The text of an error; it may quote what was asked, and JSON can ask in text that UTF-8 cannot hold."""
+    return str(why).encode("utf-8", "backslashreplace").decode()
 
 
 def make_api(holder: Holder, name: str, clock: Clock) -> FastAPI:
     """The routes of one node. ``clock`` says which cells' time to live is over."""
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
+
+    @api.exception_handler(RequestValidationError)
+    def malformed(_request: Request, broken: RequestValidationError) -> Response:
+        # Without the input itself: what JSON cannot hold again (NaN, half a surrogate pair) would fail the answer.
+        detail = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in broken.errors()]
+        return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
     @api.get("/v1/status")
     def status() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import fastavro
 import httpx
+from fastavro.schema import to_parsing_canonical_form
 
 from ringlog.node.holder import Fetch, Snapshot
 from ringlog.node.store import Version, checksum, inside
@@ -54,7 +55,11 @@ def pack(snapshot: Snapshot) -> tuple[bytes, dict[str, str]]:
 def unpack(body: bytes, rows: int, digest: str) -> Snapshot:
     """The rows of a stream, count and checksum compared; raises TransferError."""
     try:
-        versions = tuple(_version(record) for record in fastavro.reader(io.BytesIO(body), reader_schema=_SCHEMA))
+        records = fastavro.reader(io.BytesIO(body))
+        if not _is_ours(records.writer_schema):
+            # Reading by a stranger's schema could take for ever: an array of nothings costs no bytes.
+            raise ValueError("its schema is not that of streamed rows")
+        versions = tuple(_version(record) for record in records)
     except Exception as broken:  # whatever bytes are there: fastavro and zlib have many ways to say so
         raise TransferError(f"the stream is not a readable Avro file: {type(broken).__name__}: {broken}") from broken
     if len(versions) != rows:
@@ -88,6 +93,10 @@ def fetch_rows(client: httpx.Client, address: str, fetch: Fetch) -> Snapshot:
     if any(not inside(version.token, fetch.ranges) for version in snapshot.versions):
         raise TransferError(f"{address} sent rows of other ranges")
     return snapshot
+
+
+def _is_ours(schema: Any) -> bool:
+    return to_parsing_canonical_form(schema) == to_parsing_canonical_form(_SCHEMA)
 
 
 def _record(version: Version) -> dict[str, Any]:

@@ -40,5 +40,5 @@ def recall() -> Context | None:
     try:
         found = json.loads(_path().read_text(encoding="utf-8"))
         return Context(str(found["bootstrap"]), str(found["cluster"]), str(found["redis"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -1,0 +1,31 @@
+"""Values of others as a terminal may show them: the log holds whatever its authors wrote."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def when(micros: int) -> str:
+    """Microseconds since 1970 as date and time; as a number where no calendar has them."""
+    found = _instant(micros)
+    return f"{micros} µs" if found is None else found.strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+
+
+def time_of_day(micros: int) -> str:
+    """Microseconds since 1970 as the time of their day, to the millisecond; as a number where no calendar has them."""
+    found = _instant(micros)
+    return f"{micros} µs" if found is None else found.strftime("%H:%M:%S.%f")[:-3]
+
+
+def _instant(micros: int) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+
+
+def printable(text: str) -> str:
+    """The text with a mark in the place of everything that would steer the terminal instead of being seen."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
