@@ -28,7 +28,7 @@ def rehearse(
     ] = None,
 ) -> None:
     """Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid."""
-    rehearsal = Rehearsal(_state(source))
+    rehearsal = Rehearsal(state_from(source) if source is not None else EMPTY_STATE)
     status = 0
     for number, line in enumerate(_lines(plan), start=1):
         if not line.strip():
@@ -50,10 +50,8 @@ def _lines(plan: Path | None) -> Iterable[bytes]:
         fail("bad_file", f"{plan}: {error.strerror}", 2)
 
 
-def _state(source: str | None) -> ClusterState:
-    """The state that a rehearsal begins with; the cluster it comes from is only read."""
-    if source is None:
-        return EMPTY_STATE
+def state_from(source: str) -> ClusterState:
+    """The state of a dump, or of ``live[:CLUSTER]``, which is only read."""
     live, _, cluster = source.partition(":")
     records = read_log(resolve(None, cluster or None)) if live == LIVE else read_dump(Path(source))
     state = EMPTY_STATE

@@ -1,0 +1,147 @@
+"""The check: do quorums of different views meet, for every pair of views and every choice of nodes?
+
+Coordinators learn of a new view one after the other, so at any moment two of them may use different ones. For each
+consistency level (QUORUM, and LOCAL_QUORUM in each datacenter), each view i of a reader and each view j of a writer:
+
+- **neighbours** (i and j equal, or one apart): every read quorum meets every write quorum;
+- **further apart**: they meet, or the request of the earlier view, read or write, meets the nodes that some gate in
+  between is known to have reached (for every set that the gate accepts): such a node answers with its later epoch,
+  and the coordinator plans again with a newer view. The request of the later view needs no such net: it carries its
+  epoch, and who is behind catches up before it answers;
+- **streamed**: a write that was done before, in view i, is in a later read of view j: somebody in the read quorum has
+  it, or one who streamed from a node that has it. Gates do not help here, for the write is over.
+
+The second rule does not count on streaming to pick up late writes, nor the third on gates: two nets, each whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ringlog.sim.quorums.model import (
+    History,
+    Mask,
+    Passage,
+    Rules,
+    View,
+    bits,
+    gate_in_force,
+    read_quorums,
+    scopes,
+    write_quorums,
+)
+
+NEIGHBOURS, APART, STREAMED = "neighbours", "apart", "streamed"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A read quorum and a write quorum that miss each other.
+
+    ``reader`` and ``writer`` number the views (of ``history``, after the rules that drop views). ``informed``: nodes
+    known to have acknowledged the view that ``gate`` (its stage) guards, None where no gate stands between.
+    ``streamed``: (target, source) bits of the streams that did not help.
+    """
+
+    kind: str
+    level: str
+    reader: int
+    writer: int
+    read: Mask
+    write: Mask
+    informed: Mask | None = None
+    gate: str = ""
+    streamed: tuple[tuple[Mask, Mask], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a history was found to be: ``pairs`` of quorums were compared; the first conflict of each kind and level."""
+
+    history: History
+    pairs: int
+    conflicts: tuple[Conflict, ...]
+
+
+def check(history: History, rules: Rules) -> Verdict:
+    """Compare every read quorum with every write quorum of every pair of views."""
+    history = _stepped(history, rules)
+    pairs = 0
+    conflicts: dict[tuple[str, str], Conflict] = {}
+    for level, scope in scopes(history):
+        reads = [read_quorums(view, scope) for view in history.views]
+        writes = [write_quorums(history, view, scope, rules) for view in history.views]
+        for reader, writer in _pairs(len(history.views)):
+            for read in reads[reader]:
+                for write in writes[writer]:
+                    pairs += 1
+                    if read & write:
+                        continue
+                    blank = Conflict(NEIGHBOURS, level, reader, writer, read, write)
+                    for found in _conflicts(history, rules, blank):
+                        conflicts.setdefault((found.kind, level), found)
+    return Verdict(history, pairs, tuple(conflicts.values()))
+
+
+def _stepped(history: History, rules: Rules) -> History:
+    """The history with all its views, or without those between the first and the last."""
+    if rules.step == "on" or len(history.views) < 3:
+        return history
+    views = (history.views[0], history.views[-1])
+    return replace(history, views=views, gates=tuple(gate for gate in history.gates if gate.view == 0))
+
+
+def _pairs(count: int) -> Iterator[tuple[int, int]]:
+    """(reader's view, writer's view), neighbours first, so that the simplest conflict is the first one found."""
+    yield from sorted(
+        ((one, other) for one in range(count) for other in range(count)),
+        key=lambda pair: (abs(pair[0] - pair[1]), pair),
+    )
+
+
+def _conflicts(history: History, rules: Rules, found: Conflict) -> Iterator[Conflict]:
+    """What is wrong about two quorums that do not meet each other themselves."""
+    if abs(found.reader - found.writer) <= 1:
+        yield found
+        return
+    missed = _missed_gates(history, rules, found)
+    if missed is not None:
+        informed, gate = next(iter(missed.items()), (None, None))
+        yield replace(found, kind=APART, informed=informed, gate=gate.stage if gate else "")
+    if found.writer < found.reader:
+        streams = _unhelpful_streams(history, rules, found)
+        if streams is not None:
+            yield replace(found, kind=STREAMED, streamed=streams)
+
+
+def _missed_gates(history: History, rules: Rules, found: Conflict) -> Mapping[Mask, Passage] | None:
+    """For each gate between the views, informed nodes that the earlier request misses; None if some gate catches it."""
+    if rules.recheck == "off":
+        return {}
+    earlier, later = sorted((found.reader, found.writer))
+    request = found.read if found.reader == earlier else found.write
+    missed: dict[Mask, Passage] = {}
+    for passage in history.gates:
+        if not earlier < passage.view < later:
+            continue
+        informed = next((told for told in gate_in_force(history, passage, rules) if not told & request), None)
+        if informed is None:
+            return None
+        missed.setdefault(informed, passage)
+    return missed
+
+
+def _unhelpful_streams(history: History, rules: Rules, found: Conflict) -> tuple[tuple[Mask, Mask], ...] | None:
+    """(target, source) of the readers that came with streamed rows, none of which has the write; None if one has."""
+    before: View = history.views[found.writer]
+    unhelpful = []
+    for stream in history.streams:
+        if not stream.target & found.read or stream.target & before.write:
+            continue
+        options = [stream.sources] if rules.stream == "on" else [1 << number for number in bits(stream.others)]
+        source = next((option for option in options if not option & found.write), None)
+        if source is None:
+            return None
+        unhelpful.append((stream.target, source))
+    return tuple(unhelpful)

@@ -1,0 +1,164 @@
+"""From the steps of a plan to the histories of its ranges: the production data, translated into sets of bits.
+
+Ranges are cut at every range end of any step, so that each history is that of one indivisible range. A step that
+changes neither the groups nor what R1 asks adds no view. The sets of nodes that a gate is content with are found by
+asking the production gate itself about every subset of the nodes involved; nodes that the range does not involve count
+as having acknowledged. Ranges that no view of the plan changes have no history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from ringlog.kernel.commands.model import Witness
+from ringlog.kernel.operations.gates import GATED_STAGES, Gate, GateNeed, gate, missing
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.ring.ranges import in_range, ranges_between
+from ringlog.kernel.state import ClusterState, Plan
+from ringlog.kernel.values import NodeId, Token
+from ringlog.sim.quorums.model import MEMBERS_MAX, History, Mask, Passage, Stream, View, bits, minimal_where
+from ringlog.sim.quorums.walk import Step
+
+_BOTH = (WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
+
+
+class TooManyMembers(Exception):
+    """A range involves more nodes than can be looked at exhaustively."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A history, and where it happens: replication setting, range ``(start, end]``, node names by bit."""
+
+    history: History
+    replication: str
+    start: Token
+    end: Token
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A step with all that histories need of it: placements are those of one stage, ``gate`` that of leaving it."""
+
+    state: ClusterState
+    stage: str
+    gate: Gate | None
+
+
+def histories(steps: Sequence[Step]) -> Iterator[Placed]:
+    """The history of every range that the plan changes, by setting and end. Raises TooManyMembers."""
+    moments = _moments(steps)
+    plan = next((step.operation.plan for step in steps if step.operation is not None), Plan())
+    for key in sorted(steps[0].state.placements):
+        ends = sorted({end for moment in moments for end in _ends(moment.state, key)})
+        for start, end in ranges_between(ends):
+            found = _history(moments, plan, key, (start, end))
+            if found is not None:
+                yield found
+
+
+def _moments(steps: Sequence[Step]) -> tuple[Moment, ...]:
+    """One for each stage, in order. Within a stage placements do not change."""
+    found: dict[str, Moment] = {}
+    for step in steps:
+        operation = step.operation
+        if step.stage not in found:
+            guard = gate(step.state, operation) if operation is not None and step.stage in GATED_STAGES else None
+            found[step.stage] = Moment(step.state, step.stage, guard)
+        same = found[step.stage].state.placements is step.state.placements
+        assert same, f"placements change within {step.stage}"
+    return tuple(found.values())
+
+
+def _ends(state: ClusterState, key: str) -> tuple[Token, ...]:
+    placement = state.placements.get(key)
+    return placement.ends if placement is not None else ()
+
+
+def _groups(state: ClusterState, key: str, token: Token) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
+    """(readers, writers) of a token; nobody where there are no ranges."""
+    if not _ends(state, key):
+        return (), ()
+    group = group_at(state.placements[key], token)
+    return nodes_of(group.read), nodes_of(group.write)
+
+
+def _history(moments: Sequence[Moment], plan: Plan, key: str, where: tuple[Token, Token]) -> Placed | None:
+    start, end = where
+    groups = [_groups(moment.state, key, end) for moment in moments]
+    if len(set(map(_unordered, groups))) == 1:
+        return None
+    nodes = tuple(dict.fromkeys(node for read, write in groups for node in (*write, *read)))
+    if len(nodes) > MEMBERS_MAX:
+        raise TooManyMembers(f"({start}, {end}] of {key} involves {len(nodes)} nodes, at most {MEMBERS_MAX} can be")
+    bit = {node: 1 << number for number, node in enumerate(nodes)}
+    views: list[View] = []
+    gates: list[Passage] = []
+    for moment, (read, write) in zip(moments, groups, strict=True):
+        view = View(moment.stage, _mask(bit, read), _mask(bit, write), moment.stage in _BOTH)
+        if not views or view != replace(views[-1], name=view.name):
+            views.append(view)
+        if moment.gate is not None:
+            informed = _informed(_of_range(moment.gate, key, end), bit)
+            gates.append(Passage(len(views) - 1, moment.stage, informed))
+    directory = moments[-1].state.nodes
+    history = History(
+        tuple(directory[node].datacenter for node in nodes),
+        tuple(views),
+        tuple(gates),
+        tuple(_streams(plan, key, end, bit, views[0].read)),
+    )
+    return Placed(history, key, start, end, tuple(directory[node].name for node in nodes))
+
+
+def _unordered(groups: tuple[tuple[NodeId, ...], tuple[NodeId, ...]]) -> tuple[frozenset[NodeId], frozenset[NodeId]]:
+    return frozenset(groups[0]), frozenset(groups[1])
+
+
+def _mask(bit: Mapping[NodeId, Mask], nodes: Sequence[NodeId]) -> Mask:
+    return sum(bit[node] for node in set(nodes))
+
+
+def _streams(plan: Plan, key: str, end: Token, bit: Mapping[NodeId, Mask], readers: Mask) -> Iterator[Stream]:
+    """The streams of the plan into this range; several sources of one target are merged."""
+    sources: dict[NodeId, Mask] = {}
+    for source in plan.sources:
+        if source.replication == key and in_range(end, source.start, source.end):
+            sources[source.target] = sources.get(source.target, 0) | bit[source.source]
+    for target, mask in sorted(sources.items()):
+        yield Stream(bit[target], mask, readers)
+
+
+# ----------------------------------------------------------------------------------------------------- gates
+
+
+def _of_range(whole: Gate, key: str, end: Token) -> Gate:
+    """The gate as far as it is about one range: each range must be safe by its own needs."""
+    needs = (need for need in whole.needs if need.replication == key and in_range(end, need.start, need.end))
+    return replace(whole, needs=tuple(needs))
+
+
+def _informed(guard: Gate, bit: Mapping[NodeId, Mask]) -> tuple[Mask, ...]:
+    """The minimal sets of acknowledging nodes with which the production gate is content."""
+    must = tuple(sorted(bit[node] for node in guard.must if node in bit))
+    asked = {(_mask(bit, need.members), need.need) for need in guard.needs}
+    return _contented(must, tuple(sorted(asked)))
+
+
+@cache
+def _contented(must: tuple[Mask, ...], asked: tuple[tuple[Mask, int], ...]) -> tuple[Mask, ...]:
+    """Ask the production gate about every subset, with bits for nodes; the same question is asked once."""
+    everybody = 0
+    for group in (*must, *(group for group, _ in asked)):
+        everybody |= group
+
+    def named(group: Mask) -> tuple[str, ...]:
+        return tuple(str(1 << number) for number in bits(group))
+
+    needs = tuple(GateNeed("", 0, 0, "", "", named(group), need) for group, need in asked)
+    guard = Gate("", "", 1, tuple(map(str, must)), needs)
+    return minimal_where(everybody, lambda told: not missing(guard, [Witness(node, 1, 1) for node in named(told)]))

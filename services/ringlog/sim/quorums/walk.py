@@ -1,0 +1,209 @@
+"""One plan from its admission to its end, driven by the production rules through the fold.
+
+The very coordinator decides what comes next, every node acknowledging at once and streaming nothing; only broker, clock
+and nodes are replaced. Each applied entry gives a state, and every one of them is looked at:
+
+- reads are a part of writes, and exactly as many as the replication setting allows: those of the members before the
+  operation until it reads from the new ones, those of the members after it from then on;
+- with nothing in flight the live placement is the canonical one;
+- a cancel before the point of no return leaves placements, tokens and nodes as they were before the request; from
+  there on it is refused.
+
+What breaks one of these is a ``Fault``: a defect of the plan or of a rule, whatever the quorums say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ringlog.agents.coordinator_core import Known, propose
+from ringlog.kernel.commands.model import CancelOperation, Command, Replication, StreamReport
+from ringlog.kernel.fold import fold
+from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, in_flight, is_ended
+from ringlog.kernel.outcome import Outcome, OutcomeKind
+from ringlog.kernel.ownership.placements import canonical, nodes_of, replications_in_use
+from ringlog.kernel.state import ClusterState, Operation, Placement
+from ringlog.log.author import Author
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.records import NodeAck
+
+STEPS_MAX = 200
+"""Rounds of the coordinator after which an operation that is not ended counts as stuck."""
+
+LATE_US = 1_800_000_000_000_000
+SUBMITTER = "quorums"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An invariant that does not hold, where."""
+
+    rule: str
+    stage: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The state after one applied entry, and the operation as it is then; None before its admission."""
+
+    state: ClusterState
+    operation: Operation | None
+
+    @property
+    def stage(self) -> str:
+        """The stage that the operation is in."""
+        return self.operation.stage if self.operation is not None else "before"
+
+
+class World:
+    """A state, and an author who appends to it. Repeatable: clock and random bits are functions of that state."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self.draw = SeededDraw(state.state_id.encode("ascii"))
+        self._clock = ManualClock(max(state.time, LATE_US))
+        self._author = Author(SUBMITTER, self._clock, self.draw)
+
+    def apply(self, command: Command) -> Outcome:
+        """Append ``command``; the state is the next one if it applied."""
+        folded = fold(self.state, self._author.entry(self.state, command).entry)
+        self.state = folded.state
+        return folded.outcome
+
+    def would(self, command: Command) -> tuple[ClusterState, Outcome]:
+        """What ``apply`` would make of it; the world stays as it is."""
+        folded = fold(self.state, self._author.entry(self.state, command).entry)
+        return folded.state, folded.outcome
+
+    def coordinate(self) -> Iterator[Outcome]:
+        """One round of the coordinator, all nodes having acknowledged everything; the outcome of each entry."""
+        now = self._clock.now_us()
+        known = Known(self.state, _acknowledgements(self.state, now), self.state.epoch, now)
+        for proposal in propose(known):
+            yield self.apply(proposal.command)
+
+
+def _acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
+    """What nodes say when all is well: all applied, and a report of no rows for every operation in flight."""
+    reports = tuple(StreamReport(op.node, op.id, 0, "00") for op in in_flight(state))
+    return {
+        node: NodeAck(
+            cluster_id=state.cluster_id,
+            node=node,
+            incarnation=SUBMITTER,
+            applied=state.epoch,
+            drained=state.epoch,
+            reports=tuple(report for report in reports if report.node == node),
+            rows=0,
+            at=at,
+        )
+        for node in state.nodes
+    }
+
+
+def drive(world: World, request: Command) -> tuple[tuple[Step, ...], Fault | None]:
+    """Ask for an operation and drive it to its end: the step before it, then one for each entry."""
+    before = world.state
+    steps = [Step(before, None)]
+    outcome = world.apply(request)
+    if outcome.kind is not OutcomeKind.APPLIED:
+        return tuple(steps), Fault("admitted", "before", f"{outcome.code}: {outcome.detail}")
+    begun = [name for name in sorted(world.state.operations) if name not in before.operations]
+    assert len(begun) == 1, "a request begins one operation"
+    steps.append(Step(world.state, world.state.operations[begun[0]]))
+    for _ in range(STEPS_MAX):
+        if is_ended(world.state.operations[begun[0]]):
+            return tuple(steps), None
+        stopped = True
+        for outcome in world.coordinate():
+            stopped = False
+            if outcome.kind is not OutcomeKind.APPLIED:
+                return tuple(steps), Fault("goes on", steps[-1].stage, f"{outcome.code}: {outcome.detail}")
+            steps.append(Step(world.state, world.state.operations[begun[0]]))
+        if stopped:
+            break
+    return tuple(steps), Fault("ends", steps[-1].stage, "every node has acknowledged, and nothing goes on")
+
+
+# -------------------------------------------------------------------------------------------------- invariants
+
+
+def faults(steps: Sequence[Step]) -> Iterator[Fault]:
+    """Every invariant that a step breaks."""
+    seen: tuple[object, str] | None = None
+    for step in steps:
+        if (step.state.placements, step.stage) != seen:
+            yield from _wrong_groups(step, steps)
+            seen = (step.state.placements, step.stage)
+    for step in (steps[0], steps[-1]):
+        yield from _not_canonical(step)
+
+
+def cancels(steps: Sequence[Step]) -> Iterator[Fault | None]:
+    """One item for each step at which a cancel was tried: what it left behind, None if all is as it was."""
+    before = steps[0].state
+    for step in steps[1:]:
+        operation = step.operation
+        assert operation is not None, "only the first step has none"
+        if is_ended(operation):
+            continue
+        after, outcome = World(step.state).would(CancelOperation(operation.id, "tried"))
+        if has_reached(operation, POINT_OF_NO_RETURN):
+            refused = outcome.code == "past_point_of_no_return"
+            yield None if refused else Fault("cancel", step.stage, f"not refused: {outcome.kind.value}")
+        elif outcome.kind is not OutcomeKind.APPLIED:
+            yield Fault("cancel", step.stage, f"{outcome.code}: {outcome.detail}")
+        else:
+            parts = ("placements", "token_owners", "nodes")
+            left = [part for part in parts if getattr(after, part) != getattr(before, part)]
+            yield Fault("cancel", step.stage, f"leaves traces in {', '.join(left)}") if left else None
+
+
+def _wrong_groups(step: Step, steps: Sequence[Step]) -> Iterator[Fault]:
+    operation = step.operation
+    is_late = operation is not None and (is_ended(operation) or has_reached(operation, POINT_OF_NO_RETURN))
+    members = steps[-1].state if is_late else steps[0].state
+    for key, replication in replications_in_use(step.state):
+        expected = readers_of(replication, members)
+        for group in step.state.placements[key].ranges:
+            where = f"{key} ({group.start}, {group.end}]"
+            reads, writes = nodes_of(group.read), nodes_of(group.write)
+            if not set(reads) <= set(writes):
+                yield Fault("reads within writes", step.stage, f"{where}: {_names(step.state, reads)} read")
+            if len(set(reads)) != len(reads) or len(reads) != expected:
+                found = _names(step.state, reads)
+                yield Fault("number of readers", step.stage, f"{where}: {found} read, {expected} should")
+
+
+def readers_of(replication: Replication, state: ClusterState) -> int:
+    """How many replicas a range has: the factor, or all owners of tokens where there are fewer.
+
+    A strategy that counts otherwise is added here.
+    """
+    assert replication.strategy == "simple", f"how many replicas has {replication.strategy}?"
+    return min(replication.factor, len(set(state.token_owners.values())))
+
+
+def _not_canonical(step: Step) -> Iterator[Fault]:
+    state = step.state
+    if in_flight(state):
+        return
+    for key, replication in replications_in_use(state):
+        if _shape(state.placements[key]) != _shape_of_canonical(state, replication):
+            yield Fault("canonical when quiet", step.stage, f"{key}: the live placement is another one")
+
+
+def _shape(placement: Placement) -> list[tuple[object, ...]]:
+    return [(g.start, g.end, nodes_of(g.read), nodes_of(g.write)) for g in placement.ranges]
+
+
+def _shape_of_canonical(state: ClusterState, replication: Replication) -> list[tuple[object, ...]]:
+    layout = canonical(replication, state.token_owners, state.nodes, 0)
+    return [(g.start, g.end, nodes_of(g.read), nodes_of(g.write)) for g in layout]
+
+
+def _names(state: ClusterState, nodes: Sequence[str]) -> str:
+    return ", ".join(state.nodes[node].name for node in nodes) or "nobody"
