@@ -1,0 +1,117 @@
+"""Operations: each invoke with what became of it, and their keys, which are checked one by one.
+
+Invariants: a process has at most one operation open; a completion names the operation and key of its process's open
+invoke. An operation without a completion is ``info``: the recorder was stopped, or the process. A process may go on
+after ``info`` (Jepsen gives it a new name): what it left open stays concurrent with everything later.
+
+A history is linearizable if and only if it is for each key alone (Herlihy and Wing: locality), so nothing else is
+needed than operations by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ringlog.sim.histories.events import REGISTER_OPS, Event, HistoryError, Op, Type, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation. ``type`` is its fate, never invoke; ``invoked`` and ``returned`` are lines.
+
+    ``returned`` is None for ``info``: it never returns. ``asked`` is the invoke's value, ``answer`` the completion's.
+    """
+
+    process: str
+    op: Op
+    key: str
+    type: Type
+    asked: Value
+    answer: Value
+    invoked: int
+    returned: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Operations by key, sorted by name. ``is_torn``: the last line was cut in the middle and left out."""
+
+    keys: tuple[tuple[str, tuple[Operation, ...]], ...]
+    events: int
+    is_torn: bool = False
+
+    @property
+    def operations(self) -> int:
+        """How many."""
+        return sum(len(found) for _, found in self.keys)
+
+
+def pair(events: Iterable[Event], is_torn: bool = False) -> History:
+    """The operations of events that are in order; raises HistoryError where they do not fit together."""
+    open_: dict[str, Event] = {}
+    keys: dict[str, list[Operation]] = {}
+    count = 0
+    for event in events:
+        count += 1
+        if event.type is Type.INVOKE:
+            if event.process in open_:
+                line = open_[event.process].line
+                raise HistoryError("still_open", event.line, "process", f"has an operation open since line {line}")
+            open_[event.process] = event
+            continue
+        begun = open_.pop(event.process, None)
+        if begun is None:
+            raise HistoryError("not_open", event.line, "process", "has no operation open")
+        for field, now, then in (("op", event.op, begun.op), ("key", event.key, begun.key)):
+            if now != then:
+                raise HistoryError("other_operation", event.line, field, f"is {then} on line {begun.line}")
+        keys.setdefault(event.key, []).append(_operation(begun, event))
+    for begun in open_.values():
+        keys.setdefault(begun.key, []).append(_operation(begun, None))
+    grouped = tuple((key, tuple(sorted(keys[key], key=lambda one: one.invoked))) for key in sorted(keys))
+    for _, operations in grouped:
+        _one_model(operations)
+    return History(grouped, count, is_torn)
+
+
+def is_register(operations: tuple[Operation, ...]) -> bool:
+    """Whether a key's operations are those of a register, not of a log."""
+    return operations[0].op in REGISTER_OPS
+
+
+def until(operations: tuple[Operation, ...], line: int) -> tuple[Operation, ...]:
+    """What was known of the operations when ``line`` had been written: the others are still open, or not yet begun."""
+    known = []
+    for one in operations:
+        if one.invoked > line:
+            continue
+        if one.returned is not None and one.returned > line:
+            one = Operation(one.process, one.op, one.key, Type.INFO, one.asked, None, one.invoked, None)
+        known.append(one)
+    return tuple(known)
+
+
+def _operation(begun: Event, ended: Event | None) -> Operation:
+    fate = Type.INFO if ended is None else ended.type
+    answer = None if ended is None else ended.value
+    returned = None if ended is None or fate is Type.INFO else ended.line
+    return Operation(begun.process, begun.op, begun.key, fate, begun.value, answer, begun.line, returned)
+
+
+def _one_model(operations: tuple[Operation, ...]) -> None:
+    """Refuses a key that is a register and a log, or a log whose whole is read before its end."""
+    of_register = is_register(operations)
+    whole: Operation | None = None
+    for one in operations:
+        if (one.op in REGISTER_OPS) != of_register:
+            rule = f"{one.op} on a key that line {operations[0].invoked} uses for {operations[0].op}"
+            raise HistoryError("mixed_key", one.invoked, "op", rule)
+        if whole is not None:
+            raise HistoryError("applied_not_last", one.invoked, "op", "comes after the log was read as a whole")
+        if one.op is Op.APPLIED and one.type is Type.OK:
+            whole = one
+    if whole is not None:
+        for one in operations:
+            if one is not whole and one.returned is not None and one.returned > whole.invoked:
+                raise HistoryError("applied_not_last", one.returned, "op", "ends after the log was read as a whole")

@@ -1,0 +1,72 @@
+"""What a check says: of one key, and of a whole history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ringlog.sim.histories.operations import Operation
+
+
+class Verdict(StrEnum):
+    """Linearizable, not, or not known within the limit of the search."""
+
+    LINEARIZABLE = "linearizable"
+    NOT_LINEARIZABLE = "not_linearizable"
+    UNDECIDED = "undecided"
+
+
+class Method(StrEnum):
+    """How a key was checked."""
+
+    ZONES = "zones"
+    SEARCH = "search"
+    EPOCHS = "epochs"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Of one key's operations. ``line``: with it the history stops being linearizable; 0 where it is, or nobody knows.
+
+    ``why`` and ``culprits`` are there where the method knows them; ``configurations`` counts the steps of a search.
+    """
+
+    verdict: Verdict
+    line: int = 0
+    why: str = ""
+    culprits: tuple[Operation, ...] = ()
+    configurations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """The smallest beginning of a key's history that no order explains, and the operations that it takes for that.
+
+    ``line``: the last line of that beginning. Without one of ``operations`` the rest would be explained, as far as the
+    limit of the search lets us know (``is_least``).
+    """
+
+    key: str
+    line: int
+    why: str
+    operations: tuple[Operation, ...]
+    is_least: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReport:
+    """One key: how it was checked, and what came out."""
+
+    key: str
+    method: Method
+    operations: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole history. ``counterexample`` is of the key whose history stops being linearizable first."""
+
+    verdict: Verdict
+    keys: tuple[KeyReport, ...]
+    counterexample: Counterexample | None
