@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "submit": ("ringlog.cli.cluster", "submit"),
     "withdraw": ("ringlog.cli.cluster", "withdraw"),
     "log": ("ringlog.cli.log", "show"),
+    "sim": ("ringlog.cli.sim", "app"),
     "rehearse": ("ringlog.cli.rehearse", "rehearse"),
     "token": ("ringlog.cli.scripts", "token"),
     "stream-id": ("ringlog.cli.scripts", "stream_id"),

@@ -24,11 +24,14 @@ class Faults:
         self.run = run
         self.world = run.world
         self.calm = False
+        self.world.power_cut = self._power_cut
 
     def stop(self) -> None:
         """No more faults: everything works again, and whoever is down is started."""
         self.calm = True
         self.world.heal()
+        for host in self.world.hosts.values():
+            host.tears = False
         self.run.sim.cache_up = True
         self.run.sim.active_faults.clear()
         if not self.run.sim.broker.up:
@@ -75,7 +78,7 @@ class Faults:
             case "copies", (count,):
                 self._copies(Chance(self.world.seed, f"copies/{number}"), count)
             case "torn", (name,):
-                self.world.host(name).disk.pop("torn", None)
+                self.world.host(name).tears = True
             case _:
                 raise AssertionError(f"{what} {arguments} is no fault")
 
@@ -96,6 +99,12 @@ class Faults:
             return
         self.world.crash(host, wipe)
         self.world.on(None, duration * MS, lambda _: None if host.up else self.run.boot(host))
+
+    def _power_cut(self, host: Host) -> None:
+        """In the middle of a write to its disk the host goes down; it comes back in a second."""
+        self.world.tell(host.name, "loses power")
+        self.run.sim.did["besides", "power cut"] += 1
+        self._crash(host, 1_000, wipe=False)
 
     def _cut(self, name: str, other: str, way: str, duration: Micros) -> None:
         links = []

@@ -62,7 +62,7 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("small", 7 * SECOND, (3, 7), (1, 4), (1, 2), (2, 6), 2, (0, 3), (0, 1), 2),
+        Profile("small", 6 * SECOND, (3, 7), (1, 5), (1, 2), (2, 5), 2, (0, 3), (0, 2), 2),
         Profile("medium", 20 * SECOND, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3),
         Profile("large", 60 * SECOND, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4),
     )
@@ -93,12 +93,30 @@ def draw_script(seed: int, profile: Profile) -> Script:
     for _ in range(chance.between(*profile.faults)):
         what = chance.pick(mix)
         drawn.append((what, _arguments(what, chance, hosts)))
-    actions = []
-    for number, (what, arguments) in enumerate(drawn):
-        early = what == "start" and chance.happens(0.7)
-        at = chance.between(0, SECOND if early else profile.length)
-        actions.append(Action(number, at, what, arguments))
+    moments = _moments(drawn, chance, profile)
+    actions = [
+        Action(number, _when(what, number, moments, chance, profile), what, arguments)
+        for number, (what, arguments) in enumerate(drawn)
+    ]
     return Script(seed, profile.name, shape, profile.length + 4 * SECOND, tuple(sorted(actions, key=lambda a: a.at)))
+
+
+def _moments(drawn: list[tuple[str, tuple[Any, ...]]], chance: Chance, profile: Profile) -> dict[int, Micros]:
+    """When nodes start, by number of the action: most soon, so that their joins see the rest of the run."""
+    return {
+        number: chance.between(0, SECOND if chance.happens(0.7) else profile.length)
+        for number, (what, _) in enumerate(drawn)
+        if what == "start"
+    }
+
+
+def _when(what: str, number: int, moments: dict[int, Micros], chance: Chance, profile: Profile) -> Micros:
+    """When an action happens: half of them while a node joins, at a pace at which several meet in one stage."""
+    if number in moments:
+        return moments[number]
+    if moments and chance.happens(0.6):
+        return moments[chance.pick(sorted(moments))] + chance.between(0, 2 * SECOND)
+    return chance.between(0, profile.length)
 
 
 FAULTS: tuple[str, ...] = (

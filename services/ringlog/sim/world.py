@@ -51,13 +51,21 @@ class Ended(Exception):
     """A process ends by itself, for a reason that its production counterpart ends for (taken over, fenced)."""
 
 
+class PowerCut(Exception):
+    """The host went down in the middle of a write to its disk."""
+
+
 @dataclass(eq=False, slots=True)
 class Host:
-    """A machine. ``disk`` survives a crash unless it is wiped; ``skew``: its clock minus the true time."""
+    """A machine. ``disk`` survives a crash unless it is wiped; ``skew``: its clock minus the true time.
+
+    ``tears``: its next write to the disk is its last act: the write is there afterwards, or it is not.
+    """
 
     name: str
     disk: dict[str, Any] = field(default_factory=dict)
     skew: Micros = 0
+    tears: bool = False
     up: bool = True
     life: int = 0
     resumes: Micros = 0
@@ -139,6 +147,10 @@ class Process:
         except Ended as error:
             self._end(str(error) or type(error).__name__)
             return
+        except PowerCut:
+            self.over = True
+            self.world.power_cut(self.host)
+            return
         world, turn = self.world, self.turn
         if type(wait) is int:
             world.on(self.host, wait, self.late, turn)
@@ -179,9 +191,11 @@ class World:
         self.tracing = tracing
         self.story: list[str] = []
         self.hosts: dict[str, Host] = {}
+        self.power_cut: Callable[[Host], None] = self.crash
         self._links: dict[tuple[str, str], Link] = {}
         self._queue: list[tuple[Micros, int, Host | None, int, Callable[[Any], None], Any]] = []
         self._count = 0
+        self._tears = Chance(seed, "tears")
 
     # ---------------------------------------------------------------------------------------------- time
 
@@ -245,6 +259,15 @@ class World:
         host.processes.clear()
         if wipe:
             host.disk.clear()
+
+    def store(self, host: Host, name: str, value: Any) -> None:
+        """Write to the host's disk, whole or not at all; when this returns it is there for good. Raises PowerCut."""
+        if host.tears:
+            host.tears = False
+            if self._tears.happens(0.5):
+                host.disk[name] = value
+            raise PowerCut
+        host.disk[name] = value
 
     def boot(self, host: Host) -> None:
         """The host is up again; whoever starts its processes does so next."""

@@ -17,6 +17,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
+from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
@@ -35,7 +36,8 @@ JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token", "changes_pause
 class SimNode:
     """One node, over its lives. ``registration``: who it is; ``tokens``: what it wants to join with (none: stays out).
 
-    On its host's disk: ``acknowledged``, the newest epoch that it acknowledged.
+    Every turn of its loop and every stream takes a time that is typical for this node in this run. On its host's disk:
+    ``acknowledged``, the newest epoch that it acknowledged.
     """
 
     def __init__(self, sim: Simulation, host: Host, registration: RegisterNode, tokens: tuple[int, ...]) -> None:
@@ -46,6 +48,8 @@ class SimNode:
         self.name = registration.name
         self.holder = Holder(registration.id)
         self.lives = 0
+        self._chance = Chance(sim.world.seed, f"node/{host.name}")
+        self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
 
     def start(self) -> None:
         """Begin a life on the host, which is up."""
@@ -88,6 +92,7 @@ class SimNode:
             self._tails.append(sim.broker.tail(self.host, MUTATIONS, partition, 0, self._taker(partition)))
         sim.world.spawn(self.host, f"{self.name}.member", self._membership())
         while True:
+            yield self._chance.below(self._slowness) + 1
             taken, self._inbox = self._inbox, []
             reached = [(tail.partition.number, tail.position) for tail in self._tails]
             if taken:
@@ -154,7 +159,7 @@ class SimNode:
                 what = (epoch, tuple(report.operation for report in reports))
                 if epoch == 0 or what == self._acked:
                     break
-                self.host.disk["acknowledged"] = max(epoch, self.host.disk.get("acknowledged", 0))
+                sim.world.store(self.host, "acknowledged", max(epoch, self.host.disk.get("acknowledged", 0)))
                 ack = NodeAck(
                     holder.state.cluster_id,
                     self.registration.id,
@@ -213,6 +218,7 @@ class SimNode:
             answer(source.serve(fetch))
 
         while holder.wants(fetch):
+            yield self._chance.below(self._slowness) + 1
             try:
                 snapshot: Snapshot = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
             except (NotReady, NotServed, Unanswered) as waiting:

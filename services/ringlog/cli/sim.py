@@ -1,0 +1,12 @@
+"""``ringlog sim``: prove it yourself. The simulator, its mutants, quorums, histories, and delays on a live log."""
+
+from __future__ import annotations
+
+import typer
+
+from ringlog.cli import sim_mutants, sim_quorums, sim_run
+
+app = typer.Typer(no_args_is_help=True, help="Simulate whole clusters, search for faults, check quorums and histories.")
+
+for _part in (sim_run, sim_mutants, sim_quorums):
+    _part.register(app)

@@ -1,0 +1,77 @@
+"""``ringlog sim mutants``: planted bugs, and within how many seeds the simulator finds each."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from ringlog.cli.connection import Json, fail, out
+
+if TYPE_CHECKING:
+    from ringlog.sim.mutants.measure import Measured
+    from ringlog.sim.mutants.plant import Mutant
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("mutants")(mutants)
+
+
+def mutants(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these.")] = None,
+    sample: Annotated[int | None, typer.Option("--sample", help="Only so many, chosen by --day.")] = None,
+    day: Annotated[str, typer.Option("--day", help="What chooses the sample, e.g. a date.")] = "",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")] = (
+        os.cpu_count() or 1
+    ),
+    as_json: Json = False,
+) -> None:
+    """Plant each bug, search for it, print the seeds it took; exit 1 if one is not found within its bound."""
+    from ringlog.sim.mutants import MUTANTS
+    from ringlog.sim.mutants.measure import measure_all
+
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        fail("unknown_mutant", f"{', '.join(unknown)}: there are {', '.join(known)}", status=2)
+    chosen: list[Mutant] = [known[name] for name in names] if names else list(MUTANTS)
+    if sample is not None:
+        chosen = sorted(chosen, key=lambda mutant: zlib.crc32(f"{day}/{mutant.name}".encode()))[:sample]
+    results = list(measure_all(chosen, jobs))
+    missed = [result for result in results if result.found is None]
+    if as_json:
+        out.print_json(data=[_json(result) for result in results])
+    else:
+        out.print(_table(results))
+        out.print(f"{len(results)} planted, {len(results) - len(missed)} found")
+    if missed:
+        raise typer.Exit(1)
+
+
+def _table(results: list[Measured]) -> Table:
+    shown = Table(box=None, padding=(0, 1))
+    for column in ("mutant", "bug", "profile", "found after", "bound", "by"):
+        shown.add_column(column)
+    for result in results:
+        found = "[red]not found[/]" if result.found is None else f"{result.found} seeds"
+        mutant = result.mutant
+        shown.add_row(mutant.name, mutant.bug, mutant.profile, found, str(mutant.seeds), result.rule)
+    return shown
+
+
+def _json(result: Measured) -> dict[str, object]:
+    mutant = result.mutant
+    return {
+        "mutant": mutant.name,
+        "bug": mutant.bug,
+        "module": mutant.module,
+        "profile": mutant.profile,
+        "found": result.found,
+        "bound": mutant.seeds,
+        "rule": result.rule,
+        "detail": result.detail,
+    }

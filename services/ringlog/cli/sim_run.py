@@ -1,0 +1,200 @@
+"""``ringlog sim run`` and ``ringlog sim replay``: whole clusters on virtual time, one for each seed."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+
+from ringlog.cli.connection import Json, fail, out
+
+if TYPE_CHECKING:
+    from ringlog.sim.coverage import Table
+    from ringlog.sim.run import Report
+    from ringlog.sim.search import Found
+
+FAILURES = Path("ringlog-sim-failures")
+SHRUNK_MAX = 5
+
+Profile = Annotated[str, typer.Option("--profile", help="How much happens in a run: small, medium or large.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")]
+Trace = Annotated[bool, typer.Option("--trace", help="Print the story of each run.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("run")(run)
+    app.command("replay")(replay)
+
+
+def run(
+    seeds: Annotated[str, typer.Option("--seeds", help="A..B, both included; or one seed.")] = "1..200",
+    jobs: Jobs = os.cpu_count() or 1,
+    profile: Profile = "small",
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after so long, whatever is left.")] = None,
+    trace: Trace = False,
+    shrunk: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Cut failing scripts down.")] = True,
+    save: Annotated[Path, typer.Option("--save", help="Where failing scripts go, as files to replay.")] = FAILURES,
+    coverage: Annotated[bool, typer.Option("--coverage/--no-coverage", help="Print what was exercised.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Run one simulated cluster for each seed; exit 1 if a promise was broken.
+
+    A seed gives the same run, to the same digest, on every machine.
+    """
+    wanted = seeds_of(seeds)
+    _known(profile)
+    found, elapsed = _search(wanted, profile, 1 if trace else jobs, seconds, trace, as_json)
+    saved = [_keep(report, profile, shrunk, save) for report in found.failures[:SHRUNK_MAX]]
+    if as_json:
+        out.print_json(data=_json(found, elapsed, saved))
+    else:
+        _show(found, elapsed, coverage, saved)
+    if found.failures:
+        raise typer.Exit(1)
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A script that `sim run` saved.")],
+    trace: Trace = False,
+    as_json: Json = False,
+) -> None:
+    """Run a saved script again; exit 1 if a promise is still broken."""
+    from ringlog.sim.regressions import NoScript, load
+    from ringlog.sim.run import run_script
+
+    try:
+        rule, script = load(file)
+    except (NoScript, OSError) as error:
+        fail("no_script", str(error), status=2)
+    report = run_script(script, trace)
+    _story(report)
+    if as_json:
+        out.print_json(data={"found": rule, **_report_json(report)})
+    else:
+        verdict = f"[red]{report.rule}[/]: {report.detail}" if report.rule else "[green]no promise is broken[/]"
+        out.print(f"{verdict} (found as {rule}; {len(script.actions)} actions, digest {report.digest[:16]})")
+    if report.rule:
+        raise typer.Exit(1)
+
+
+def seeds_of(text: str) -> range:
+    """The seeds that ``A..B`` or ``A`` names; ends the command with usage status otherwise."""
+    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        fail("bad_seeds", f"--seeds {text}: expected A..B with A not above B, or one seed", status=2)
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def _known(profile: str) -> None:
+    from ringlog.sim.script import PROFILES
+
+    if profile not in PROFILES:
+        fail("unknown_profile", f"--profile {profile}: there are {', '.join(PROFILES)}", status=2)
+
+
+def _search(
+    wanted: range, profile: str, jobs: int, seconds: float | None, trace: bool, quiet: bool
+) -> tuple[Found, float]:
+    from ringlog.sim.search import Found, reports, run_seed
+
+    found, began = Found(), time.monotonic()
+    columns = (
+        TextColumn("seeds"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    runs = (run_seed(seed, profile, True) for seed in wanted) if trace else reports(wanted, profile, jobs)
+    with Progress(*columns, console=out, transient=True, disable=quiet or trace or not out.is_terminal) as progress:
+        task = progress.add_task("", total=len(wanted))
+        for report in runs:
+            found.add(report)
+            _story(report)
+            progress.update(task, advance=1, description=f"{len(found.failures)} failed")
+            if seconds is not None and time.monotonic() - began >= seconds:
+                break
+    return found, time.monotonic() - began
+
+
+def _story(report: Report) -> None:
+    for line in report.story:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _keep(report: Report, profile: str, shrunk: bool, folder: Path) -> tuple[Report, Path, int]:
+    """Save the script of a failed run, cut down; (report, file, actions left)."""
+    from ringlog.sim.regressions import save
+    from ringlog.sim.script import PROFILES, draw_script
+    from ringlog.sim.shrink import shrink
+
+    script = draw_script(report.seed, PROFILES[profile])
+    if shrunk:
+        script = shrink(script, report.rule)
+    return report, save(folder, report, script), len(script.actions)
+
+
+def _show(found: Found, elapsed: float, coverage: bool, saved: list[tuple[Report, Path, int]]) -> None:
+    if coverage:
+        from ringlog.sim.coverage import tables
+
+        for table in tables(found.did):
+            out.print(_rich(table))
+    verdict = f"[red]{len(found.failures)} failed[/]" if found.failures else "[green]none failed[/]"
+    out.print(
+        f"{found.runs} runs, {verdict}; {found.runs / elapsed:.1f} seeds/s, {found.events / elapsed:,.0f} events/s; "
+        f"a run costs {1000 * found.cpu_s / max(found.runs, 1):.0f} ms of one core ({found.runs / max(found.cpu_s, 1e-9):.1f}/s); "
+        f"{found.entries:,} entries, {found.virtual / 3.6e9:.1f} h of virtual time",
+        soft_wrap=True,
+    )
+    for report, path, actions in saved:
+        out.print(f"[red]seed {report.seed}[/]: {report.rule}: {report.detail}", soft_wrap=True)
+        out.print(f"  {actions} actions left; again with: ringlog sim replay {path} --trace", soft_wrap=True)
+
+
+def _rich(table: Table) -> RichTable:
+    """The table; an empty cell shows as a red dot."""
+    shown = RichTable(title=f"{table.title} ({table.empty()} empty)", title_justify="left", box=None, padding=(0, 1))
+    shown.add_column("")
+    for column in table.columns:
+        shown.add_column(column, justify="right")
+    for row, counts in table.cells:
+        shown.add_row(row, *(f"{count:,}" if count else "[red]·[/]" for count in counts))
+    return shown
+
+
+def _report_json(report: Report) -> dict[str, object]:
+    return {
+        "seed": report.seed,
+        "rule": report.rule,
+        "detail": report.detail,
+        "digest": report.digest,
+        "events": report.events,
+        "entries": report.entries,
+    }
+
+
+def _json(found: Found, elapsed: float, saved: list[tuple[Report, Path, int]]) -> dict[str, object]:
+    from ringlog.sim.coverage import tables
+
+    return {
+        "runs": found.runs,
+        "failed": len(found.failures),
+        "seconds": round(elapsed, 3),
+        "runs_per_core_second": round(found.runs / max(found.cpu_s, 1e-9), 1),
+        "events": found.events,
+        "entries": found.entries,
+        "failures": [_report_json(report) for report in found.failures],
+        "saved": [str(path) for _, path, _ in saved],
+        "coverage": {
+            table.title: {row: dict(zip(table.columns, counts, strict=True)) for row, counts in table.cells}
+            for table in tables(found.did)
+        },
+    }

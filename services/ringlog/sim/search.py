@@ -1,0 +1,67 @@
+"""Many seeds: runs spread over processes, reports as they come."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from ringlog.kernel.values import Micros
+from ringlog.sim.run import Report, run_script
+from ringlog.sim.script import PROFILES, draw_script
+
+CHUNK = 8
+
+
+def run_seed(seed: int, profile: str = "small", tracing: bool = False) -> Report:
+    """The run of a seed."""
+    return run_script(draw_script(seed, PROFILES[profile]), tracing)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has seen so far. ``cpu_s``: processor seconds of all runs."""
+
+    runs: int = 0
+    events: int = 0
+    entries: int = 0
+    virtual: Micros = 0
+    cpu_s: float = 0.0
+    did: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    failures: list[Report] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        """One more run."""
+        self.runs += 1
+        self.events += report.events
+        self.entries += report.entries
+        self.virtual += report.virtual
+        self.cpu_s += report.seconds
+        self.did.update(report.did)
+        if report.rule:
+            self.failures.append(report)
+
+
+def _chunk(work: tuple[tuple[int, ...], str]) -> list[Report]:
+    seeds, profile = work
+    return [run_seed(seed, profile) for seed in seeds]
+
+
+def reports(seeds: Iterable[int], profile: str, jobs: int) -> Iterator[Report]:
+    """The runs of all seeds, in no particular order if there are several jobs. Stopping early is fine."""
+    if jobs == 1:
+        for seed in seeds:
+            yield run_seed(seed, profile)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs) as pool:
+        for chunk in pool.imap_unordered(_chunk, _chunks(seeds, profile)):
+            yield from chunk
+
+
+def _chunks(seeds: Iterable[int], profile: str) -> Iterator[tuple[tuple[int, ...], str]]:
+    remaining = iter(seeds)
+    while chunk := tuple(islice(remaining, CHUNK)):
+        yield chunk, profile
