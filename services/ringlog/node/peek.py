@@ -63,6 +63,8 @@ def _length(value: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             break
         shift += 7
+        if shift > 63:
+            raise ValueError("more than 64 bits")
     if number & 1:
         raise ValueError("a negative length")
     return number >> 1, at

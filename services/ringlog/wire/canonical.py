@@ -39,6 +39,8 @@ def _number(body: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             break
         shift += 7
+        if shift > 63:
+            raise ValueError("more than 64 bits")
     if (byte == 0 and shift) or number >= 2**64:
         raise ValueError("not minimal, or too long")
     return (number >> 1) ^ -(number & 1), at
@@ -122,6 +124,8 @@ def _array(item: Step) -> Step:
         count, at = _number(body, at)
         if count == 0:
             return at
+        if count < 0:
+            raise ValueError("a block with its size in bytes")
         for _ in range(count):
             at = item(body, at)
         if body[at] != 0:
