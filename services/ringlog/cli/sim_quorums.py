@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ringlog.cli.connection import Json, fail, out
+from ringlog.cli.connection import Json, errors, fail, out
 
 if TYPE_CHECKING:
     from ringlog.sim.quorums.explore import Explorer, Findings
@@ -128,7 +128,12 @@ def _explored(
         if "histories" in description:
             return [explorer.drawn(drawn(description))]
         state = state_of(description)
-    return [explorer.plans(state, kind, options) for kind in kinds]
+    with errors.status("") as status:  # nothing is shown unless somebody watches
+
+        def tell(kind: str, done: int, count: int) -> None:
+            status.update(f"{kind}: {done} of {count} plans")
+
+        return [explorer.plans(state, kind, options, tell) for kind in kinds]
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ once and counted as often as it occurs. A conflict is reported with the first pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from ringlog.kernel.operations.stages import in_flight
@@ -18,7 +18,11 @@ from ringlog.sim.quorums.plans import KINDS, Case, Options
 from ringlog.sim.quorums.timeline import Placed, TooManyMembers, histories
 from ringlog.sim.quorums.walk import Fault, World, cancels, drive, faults
 
-PLANS_MAX = 100_000
+PLANS_MAX = 20_000
+"""Plans of one kind: a few minutes of work."""
+
+Progress = Callable[[str, int, int], None]
+"""Told now and then: kind, plans gone through, plans in all."""
 
 
 class TooMuch(Exception):
@@ -78,7 +82,7 @@ class Explorer:
         self.rules = rules
         self._known: dict[History, Verdict] = {}
 
-    def plans(self, state: ClusterState, kind: str, options: Options) -> Findings:
+    def plans(self, state: ClusterState, kind: str, options: Options, progress: Progress | None = None) -> Findings:
         """Every plan of one kind on a quiet cluster. Raises NotQuiet, TooMuch."""
         if flying := in_flight(state):
             raise NotQuiet(f"{flying[0].id} is in {flying[0].stage}: finish or cancel it first")
@@ -89,6 +93,8 @@ class Explorer:
             )
         findings = Findings(kind)
         for case in KINDS[kind].cases(state, options):
+            if progress is not None:
+                progress(kind, findings.plans, count)
             self._plan(state, case, findings)
         return findings
 

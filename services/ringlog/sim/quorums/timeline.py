@@ -92,7 +92,9 @@ def _history(moments: Sequence[Moment], plan: Plan, key: str, where: tuple[Token
     groups = [_groups(moment.state, key, end) for moment in moments]
     if len(set(map(_unordered, groups))) == 1:
         return None
-    nodes = tuple(dict.fromkeys(node for read, write in groups for node in (*write, *read)))
+    streamed = _sources(plan, key, end)
+    served = (node for read, write in groups for node in (*write, *read))
+    nodes = tuple(dict.fromkeys((*served, *(node for source in streamed for node in source))))
     if len(nodes) > MEMBERS_MAX:
         raise TooManyMembers(f"({start}, {end}] of {key} involves {len(nodes)} nodes, at most {MEMBERS_MAX} can be")
     bit = {node: 1 << number for number, node in enumerate(nodes)}
@@ -110,7 +112,7 @@ def _history(moments: Sequence[Moment], plan: Plan, key: str, where: tuple[Token
         tuple(directory[node].datacenter for node in nodes),
         tuple(views),
         tuple(gates),
-        tuple(_streams(plan, key, end, bit, views[0].read)),
+        tuple(_streams(streamed, bit, views[0].read)),
     )
     return Placed(history, key, start, end, tuple(directory[node].name for node in nodes))
 
@@ -123,13 +125,18 @@ def _mask(bit: Mapping[NodeId, Mask], nodes: Sequence[NodeId]) -> Mask:
     return sum(bit[node] for node in set(nodes))
 
 
-def _streams(plan: Plan, key: str, end: Token, bit: Mapping[NodeId, Mask], readers: Mask) -> Iterator[Stream]:
-    """The streams of the plan into this range; several sources of one target are merged."""
-    sources: dict[NodeId, Mask] = {}
-    for source in plan.sources:
-        if source.replication == key and in_range(end, source.start, source.end):
-            sources[source.target] = sources.get(source.target, 0) | bit[source.source]
-    for target, mask in sorted(sources.items()):
+def _sources(plan: Plan, key: str, end: Token) -> tuple[tuple[NodeId, NodeId], ...]:
+    """(target, source) of every stream of the plan into this range. A mistaken plan may name anybody."""
+    here = (one for one in plan.sources if one.replication == key and in_range(end, one.start, one.end))
+    return tuple((one.target, one.source) for one in here)
+
+
+def _streams(sources: Sequence[tuple[NodeId, NodeId]], bit: Mapping[NodeId, Mask], readers: Mask) -> Iterator[Stream]:
+    """One for each target: what several sources have is merged."""
+    merged: dict[NodeId, Mask] = {}
+    for target, source in sources:
+        merged[target] = merged.get(target, 0) | bit[source]
+    for target, mask in sorted(merged.items()):
         yield Stream(bit[target], mask, readers)
 
 

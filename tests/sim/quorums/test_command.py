@@ -1,0 +1,142 @@
+"""``ringlog sim quorums``: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from ringlog.cli.sim_quorums import register
+from ringlog.kernel.commands.model import CreateKeyspace, InitializeCluster, RegisterNode, Replication
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.log.author import Author
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+
+SWAP = {
+    "title": "A gives way to X",
+    "views": [
+        {"name": "before", "read": ["A", "B", "C"], "write": ["A", "B", "C"]},
+        {"name": "both", "read": ["A", "B", "C"], "write": ["A", "B", "C", "X"]},
+        {"name": "new", "read": ["B", "C", "X"], "write": ["A", "B", "C", "X"]},
+        {"name": "after", "read": ["B", "C", "X"], "write": ["B", "C", "X"]},
+    ],
+    "streams": {"X": ["A"]},
+}
+
+
+def run(*arguments: object) -> Result:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    return CliRunner().invoke(app, ["quorums", *map(str, arguments)])
+
+
+def answer(*arguments: object) -> tuple[int, dict[str, Any]]:
+    result = run(*arguments, "--json")
+    return result.exit_code, json.loads(result.stdout)
+
+
+def written(folder: Path, value: object) -> Path:
+    path = folder / "cluster.json"
+    path.write_text(json.dumps(value), "utf-8")
+    return path
+
+
+def test_nothing_given_is_a_small_regular_cluster() -> None:
+    status, found = answer()
+    assert (status, found["sound"], found["kinds_without_plans"]) == (0, True, [])
+    (join,) = found["operations"]
+    assert (join["operation"], join["plans"], join["ranges"], join["counterexamples"]) == ("join", 4, 12, [])
+    assert "no counterexample" in run().stdout
+
+
+def test_a_counterexample_is_a_table_and_a_story() -> None:
+    result = run("--rule", "gate:write_both_read_new=off")
+    assert result.exit_code == 1
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["rules", "weakened:", "gate:write_both_read_new=off"] in lines
+    nodes = [line for line in lines if line and line[0] in ("n1", "n2", "n3", "n4", "X") and "dc1" in line]
+    assert len(nodes) == 4
+    assert "nobody had to acknowledge it" in result.stdout
+    status, found = answer("--rule", "gate:write_both_read_new=off")
+    (example,) = found["operations"][0]["counterexamples"]
+    assert (status, example["times"], example["gate"]) == (1, 12, "write_both_read_new")
+    assert not set(example["read"]["quorum"]) & set(example["write"]["quorum"])
+
+
+def test_a_cluster_in_a_file(tmp_path: Path) -> None:
+    nodes = [{"name": name, "tokens": [100 * number]} for number, name in enumerate("ABC")]
+    nodes.append({"name": "D", "tokens": [900], "datacenter": "dc2", "rack": "r9"})
+    keyspaces = [{"name": f"k{f}", "replication": {"strategy": "simple", "factor": f}} for f in (1, 3)]
+    status, found = answer(written(tmp_path, {"nodes": nodes, "keyspaces": keyspaces}))
+    assert (status, found["operations"][0]["plans"]) == (0, 8)
+
+
+def test_a_history_drawn_by_hand(tmp_path: Path) -> None:
+    path = written(tmp_path, {"histories": [SWAP]})
+    assert run(path).exit_code == 0
+    without_streams = {key: value for key, value in SWAP.items() if key != "streams"}
+    status, found = answer(written(tmp_path, {"histories": [without_streams]}))
+    assert (status, found["operations"][0]["counterexamples"][0]["kind"]) == (1, "streamed")
+    assert found["operations"][0]["counterexamples"][0]["plan"] == "A gives way to X"
+
+
+def test_the_state_of_a_log(tmp_path: Path) -> None:
+    author, state, lines = Author("test", ManualClock(), SeededDraw(b"log")), EMPTY_STATE, []
+    node = RegisterNode("A", "00000000-0000-4000-8000-00000000000a", "a:1", "dc1", "r1", 1, 12, "1", (), 1)
+    for command in (InitializeCluster("test"), node, CreateKeyspace("ks", Replication("simple", 1))):
+        entry = author.entry(state, command)
+        folded = fold(state, entry.entry)
+        assert (folded.outcome.kind is OutcomeKind.APPLIED) == (not isinstance(command, CreateKeyspace))
+        state = folded.state
+        lines.append(json.dumps({"offset": len(lines), "data": entry.data.hex()}))
+    path = tmp_path / "dump.jsonl"
+    path.write_text("\n".join(lines), "ascii")
+    status, found = answer("--from", path)
+    assert (status, found["operations"][0]["plans"]) == (0, 0)  # nobody owns a token: there is nowhere to join
+    assert run("--from", tmp_path / "none").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--rule", "R9=off"), "bad_rule"),
+        (("--rule", "R1=perhaps"), "bad_rule"),
+        (("--rule", "gate:finished=off"), "bad_rule"),
+        (("--operations", "dance"), "unknown_operation"),
+        (("--nodes", 3, "--factor", 4), "replication_impossible"),
+        (("--nodes", 65), "bad_field"),
+        (("--new-tokens", 64, "--tokens", 16), "too_many_plans"),
+        (("nowhere.json",), "bad_file"),
+        (("nowhere.json", "--nodes", 3), "bad_usage"),
+    ],
+)
+def test_bad_input_is_told_with_a_code(arguments: tuple[object, ...], code: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"{code}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("[", "bad_json"),
+        ("[]", "bad_json"),
+        ("{}", "bad_field"),
+        ('{"nodes": [], "keyspaces": []}', "bad_field"),
+        ('{"nodes": [], "keyspaces": [], "x": 1}', "unknown_field"),
+        ('{"histories": []}', "bad_field"),
+    ],
+)
+def test_a_bad_file_is_told_with_a_code(tmp_path: Path, text: str, code: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text, "utf-8")
+    result = run(path)
+    assert (result.exit_code, result.stderr.split(":")[0]) == (2, code)

@@ -1,0 +1,191 @@
+"""The model of quorums on examples that can be done by hand."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from itertools import combinations
+from types import ModuleType
+
+import pytest
+
+from ringlog.sim.quorums import check as check_module
+from ringlog.sim.quorums import model
+from ringlog.sim.quorums.check import APART, NEIGHBOURS, STREAMED, check
+from ringlog.sim.quorums.description import BadDescription, drawn
+from ringlog.sim.quorums.model import (
+    History,
+    Rules,
+    View,
+    demanded,
+    minimal,
+    read_quorums,
+    scopes,
+    subsets,
+    write_quorums,
+)
+
+A, B, C, X, Y = (1 << number for number in range(5))
+ONE_DATACENTER = ("dc1",) * 5
+
+
+def one_for_one(old: int, new: int, datacenters: tuple[str, ...] = ONE_DATACENTER) -> History:
+    views = (
+        View("before", old, old, False),
+        View("write both", old, old | new, True),
+        View("read new", new, old | new, True),
+        View("after", new, new, False),
+    )
+    return History(datacenters, views)
+
+
+def hand(*views: tuple[str, str], **more: object) -> History:
+    """Views as (readers, writers), one letter a node."""
+    rows = [{"name": f"v{n}", "read": list(r), "write": list(w)} for n, (r, w) in enumerate(views)]
+    ((_, placed),) = drawn({"histories": [{"views": rows, **more}]})
+    return placed.history
+
+
+SWAP = hand(("ABC", "ABC"), ("ABC", "ABCX"), ("BCX", "ABCX"), ("BCX", "BCX"), streams={"X": ["A"]})
+TWO_AT_ONCE = hand(("ABC", "ABC"), ("ABC", "ABCXY"), ("AXY", "ABCXY"), ("AXY", "AXY"), streams={"X": ["B"], "Y": ["C"]})
+
+
+def found(history: History, rules: Rules) -> set[str]:
+    return {conflict.kind for conflict in check(history, rules).conflicts}
+
+
+def test_minimal_quorums_are_those_that_one_node_less_would_break() -> None:
+    assert minimal(((A | B | C, 2),)) == (A | B, A | C, B | C)
+    everybody = A | B | C | X
+    needs = ((A | B | C, 2), (B | C | X, 2))
+    enough = [s for s in subsets(everybody) if all((s & group).bit_count() >= need for group, need in needs)]
+    smallest = [s for s in enough if not any(other & s == other != s for other in enough)]
+    assert sorted(minimal(needs)) == sorted(smallest) == sorted([B | C, A | B | X, A | C | X])
+    assert minimal(()) == ()
+    assert minimal(((0, 1),)) == ()
+
+
+def test_a_majority_of_three_writers_holds_one_old_replica_of_two() -> None:
+    """Factor 2: {B, X} is a majority of {A, B, X}, but no quorum of {A, B}: R1 does not take it."""
+    history = one_for_one(A | B, B | X)
+    writing = history.views[1]
+    assert B | X in write_quorums(history, writing, A | B | X, Rules(write="majority"))
+    assert write_quorums(history, writing, A | B | X, Rules()) == (A | B | X,)
+
+
+def test_an_uneven_factor_takes_a_pair_without_the_new_node() -> None:
+    history = one_for_one(A | B | C, B | C | X)
+    assert sorted(write_quorums(history, history.views[1], 31, Rules())) == sorted([B | C, A | B | X, A | C | X])
+    assert C | X in write_quorums(history, history.views[1], 31, Rules(write="off"))
+
+
+def test_quiet_views_need_a_majority_and_empty_groups_have_no_quorum() -> None:
+    history = one_for_one(0, X)
+    assert read_quorums(history.views[0], 31) == ()
+    assert write_quorums(history, history.views[0], 31, Rules()) == ()
+    assert write_quorums(history, history.views[1], 31, Rules()) == (X,)
+    assert write_quorums(SWAP, SWAP.views[3], 15, Rules()) == minimal(((SWAP.new, 2),))
+
+
+def test_each_datacenter_has_its_own_quorums() -> None:
+    history = one_for_one(A | B | C, B | C | X, ("dc1", "dc1", "dc2", "dc2", "dc2"))
+    assert scopes(history) == (
+        ("QUORUM", 31),
+        ("LOCAL_QUORUM in dc1", A | B),
+        ("LOCAL_QUORUM in dc2", C | X | Y),
+    )
+    assert demanded(history) == (A | B | C | X,)
+
+
+@pytest.mark.parametrize("history", [SWAP, TWO_AT_ONCE])
+def test_the_protocol_has_no_counterexample(history: History) -> None:
+    verdict = check(history, Rules())
+    assert verdict.conflicts == ()
+    assert verdict.pairs > 50
+
+
+WEAKENED = [
+    (SWAP, Rules(write="off"), NEIGHBOURS),
+    (TWO_AT_ONCE, Rules(write="majority"), NEIGHBOURS),
+    (SWAP, Rules(recheck="off"), APART),
+    (SWAP, Rules(gate="off"), APART),
+    (TWO_AT_ONCE, Rules(gate="union"), APART),
+    (SWAP, Rules(gates_off=("v1",)), APART),
+    (SWAP, Rules(gates_off=("v2",)), APART),
+    (SWAP, Rules(stream="off"), STREAMED),
+    (SWAP, Rules(step="off"), NEIGHBOURS),
+]
+
+
+@pytest.mark.parametrize(("history", "rules", "kind"), WEAKENED)
+def test_each_rule_has_a_counterexample_without_it(history: History, rules: Rules, kind: str) -> None:
+    assert kind in found(history, rules)
+
+
+def test_for_one_replica_a_majority_of_the_union_is_enough() -> None:
+    """What CEP-21 asks of its gates is safe while one replica gives way to one; only for two at once it is not."""
+    assert found(SWAP, Rules(gate="union", write="majority")) == set()
+
+
+def test_the_two_examples_of_cep_21() -> None:
+    """Without gates: a late read of {A, B} beside a write to {C, X}, and a late write to {A, B} beside a read."""
+    late_read = [
+        (r, w)
+        for r in read_quorums(SWAP.views[1], 15)
+        for w in write_quorums(SWAP, SWAP.views[3], 15, Rules())
+        if not r & w
+    ]
+    assert (A | B, C | X) in late_read
+    conflicts = [c for c in check(SWAP, Rules(gate="off")).conflicts if c.kind == APART]
+    assert [(c.informed, abs(c.reader - c.writer) >= 2, c.read & c.write) for c in conflicts] == [(0, True, 0)]
+
+
+def test_every_conflict_is_two_quorums_without_a_common_node() -> None:
+    for history, rules, _ in WEAKENED:
+        for conflict in check(history, rules).conflicts:
+            views = check(history, rules).history.views
+            assert conflict.read & conflict.write == 0
+            assert conflict.read & ~views[conflict.reader].read == 0
+            assert conflict.write & ~views[conflict.writer].write == 0
+
+
+def test_larger_quorums_add_nothing() -> None:
+    """The shortcut of minimal quorums against all of them, for every pair of views of the swap."""
+    for rules in (Rules(), Rules(write="off"), Rules(write="majority")):
+        for reader, writer in ((r, w) for r in range(4) for w in range(4)):
+            reads = read_quorums(SWAP.views[reader], 15)
+            writes = write_quorums(SWAP, SWAP.views[writer], 15, rules)
+            all_reads = [s for s in subsets(SWAP.views[reader].read) if any(s & q == q for q in reads)]
+            all_writes = [s for s in subsets(SWAP.views[writer].write) if any(s & q == q for q in writes)]
+            smallest = any(not r & w for r in reads for w in writes)
+            assert smallest == any(not r & w for r in all_reads for w in all_writes)
+
+
+@pytest.mark.parametrize(("old", "new"), combinations((A, A | B, B | C, A | B | C, C | X, A | B | C | X), 2))
+def test_r1_meets_every_neighbour_whatever_the_groups_are(old: int, new: int) -> None:
+    history = one_for_one(old, new)
+    assert {c.kind for c in check(history, Rules()).conflicts} <= {APART, STREAMED}
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ({"views": []}, "at least two"),
+        ({"views": [{"read": ["A"], "write": []}, {"read": [], "write": []}]}, "reads who does not write"),
+        ({"views": [{"read": "A", "write": []}, {"read": [], "write": []}]}, "list of names"),
+        ({"views": [{"read": [], "write": [], "writes": []}] * 2}, "a view has"),
+        ({"views": [{"name": "v", "read": ["A"], "write": ["A"]}] * 2}, "twice in a row"),
+        ({"views": [], "colour": 1}, "a history has"),
+    ],
+)
+def test_a_bad_drawing_is_told(history: dict[str, object], message: str) -> None:
+    with pytest.raises(BadDescription, match=message):
+        drawn({"histories": [history]})
+
+
+@pytest.mark.parametrize("module", [model, check_module])
+def test_the_check_knows_nothing_of_what_it_judges(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module))
+    imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = {name for name in imported if name.startswith("ringlog")}
+    assert ours <= {"ringlog.sim.quorums.model"}

@@ -1,0 +1,236 @@
+"""All plans of small clusters through the production rules, and planted defects that must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.commands import operations
+from ringlog.kernel.commands.model import Join
+from ringlog.kernel.operations.join import plan_join
+from ringlog.kernel.operations.stages import STAGES_OF
+from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.state import ClusterState, Deltas, Plan
+from ringlog.sim.quorums import timeline, walk
+from ringlog.sim.quorums.check import APART, NEIGHBOURS, STREAMED
+from ringlog.sim.quorums.description import BadDescription, Numbers, described, state_of
+from ringlog.sim.quorums.explore import PLANS_MAX, Explorer, Findings, NotQuiet, TooMuch
+from ringlog.sim.quorums.model import Rules, demanded
+from ringlog.sim.quorums.plans import KINDS, Options, unknown_here
+from ringlog.sim.quorums.walk import World, drive
+
+CLUSTERS = [
+    Numbers(nodes=1, factor=1),
+    Numbers(nodes=2, factor=2),
+    Numbers(nodes=3, factor=2, tokens=2, racks=3),
+    Numbers(nodes=4),
+    Numbers(nodes=4, datacenters=2),
+    Numbers(nodes=5, factor=4, datacenters=2),
+    Numbers(nodes=6, factor=5, datacenters=3),
+]
+
+
+@cache
+def quiet(numbers: Numbers) -> ClusterState:
+    return state_of(described(numbers))
+
+
+def explored(numbers: Numbers, rules: Rules | None = None, **options: int) -> Findings:
+    return Explorer(rules or Rules()).plans(quiet(numbers), "join", Options(**options))
+
+
+def kinds(findings: Findings) -> set[str]:
+    return {kind for kind, _ in findings.counterexamples}
+
+
+def test_every_kind_of_operation_that_the_kernel_knows_has_plans_here() -> None:
+    """Who adds a kind to the kernel adds its cases to ``KINDS``: then all of this holds for it, too."""
+    assert KINDS.keys() == STAGES_OF.keys()
+    assert unknown_here() == ()
+
+
+@pytest.mark.parametrize("numbers", CLUSTERS)
+def test_no_plan_of_these_clusters_has_a_counterexample(numbers: Numbers) -> None:
+    findings = explored(numbers)
+    assert (findings.counterexamples, findings.broken) == ({}, [])
+    # Each plan: one entry a stage, the generation's data, commit and publication; a cancel at all but the last.
+    assert findings.plans == numbers.nodes * numbers.tokens * min(numbers.nodes, numbers.racks * numbers.datacenters)
+    assert findings.entries > 9 * findings.plans
+    assert findings.cancels == findings.entries - findings.plans
+    assert findings.ranges > 0
+    assert findings.pairs > 0
+
+
+def test_several_tokens_in_every_choice_of_ranges() -> None:
+    findings = explored(Numbers(nodes=3, factor=2), new_tokens=3)
+    assert findings.plans == 10  # three tokens in three ranges, a range may take more than one
+    assert (findings.counterexamples, findings.broken) == ({}, [])
+    cases = list(KINDS["join"].cases(quiet(Numbers(nodes=3, factor=2)), Options(3)))
+    assert len(cases) == KINDS["join"].count(quiet(Numbers(nodes=3, factor=2)), Options(3))
+    assert len({case.request for case in cases}) == 10
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rules", "kind"),
+    [
+        (Numbers(nodes=4), Rules(write="off"), NEIGHBOURS),
+        (Numbers(nodes=4), Rules(recheck="off"), APART),
+        (Numbers(nodes=4), Rules(stream="off"), STREAMED),
+        (Numbers(nodes=4), Rules(gate="off"), APART),
+        (Numbers(nodes=5, factor=4, datacenters=2), Rules(gate="union"), APART),
+        (Numbers(nodes=4), Rules(gates_off=("write_both_read_old",)), APART),
+        (Numbers(nodes=4), Rules(gates_off=("write_both_read_new",)), APART),
+        (Numbers(nodes=4), Rules(step="off"), NEIGHBOURS),
+    ],
+)
+def test_a_weakened_rule_is_found_out(numbers: Numbers, rules: Rules, kind: str) -> None:
+    assert kind in kinds(explored(numbers, rules))
+
+
+def test_the_gate_of_prepared_is_one_more_than_safety_needs() -> None:
+    assert explored(Numbers(nodes=4), Rules(gates_off=("prepared",))).counterexamples == {}
+
+
+# ------------------------------------------------------------------------------------------- planted defects
+
+
+def planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[Plan], Plan]) -> None:
+    def planned(state: ClusterState, *rest: Any) -> Plan:
+        return change(plan_join(state, *rest))
+
+    monkeypatch.setattr(operations, "plan_join", planned)
+
+
+def test_reading_from_the_new_owner_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The swap of readers comes with the first step: neighbours miss each other, and too many read too early."""
+    quiet(Numbers(nodes=4))
+    planning(
+        monkeypatch,
+        lambda plan: replace(plan, start=replace(plan.middle, write_added=plan.start.write_added), middle=Deltas()),
+    )
+    assert NEIGHBOURS in kinds(explored(Numbers(nodes=4)))
+
+
+def test_the_wrong_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows come from a replica that stays."""
+
+    def elsewhere(plan: Plan) -> Plan:
+        owners = {source.source for source in plan.sources}
+        return replace(plan, sources=tuple(replace(s, source=min(owners - {s.source})) for s in plan.sources))
+
+    quiet(Numbers(nodes=4))
+    planning(monkeypatch, elsewhere)
+    assert kinds(explored(Numbers(nodes=4))) == {STREAMED}
+
+
+def test_a_gate_that_forgets_the_old_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = timeline.gate
+
+    def forgetful(*arguments: Any) -> Any:
+        whole = real(*arguments)
+        return replace(whole, needs=tuple(need for need in whole.needs if not need.group.startswith("old")))
+
+    monkeypatch.setattr(timeline, "gate", forgetful)
+    assert kinds(explored(Numbers(nodes=4))) == {APART}
+
+
+def test_a_cancel_that_leaves_the_ranges_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ringlog.kernel.operations import cancel
+
+    quiet(Numbers(nodes=4))
+    monkeypatch.setattr(cancel, "merge", lambda placement, tokens: placement)
+    monkeypatch.setattr(cancel, "_unlocked", lambda placement, locks: placement)
+    broken = explored(Numbers(nodes=4)).broken
+    assert {one.fault.rule for one in broken} == {"cancel"}
+    assert "placements" in broken[0].fault.detail
+
+
+def test_a_finish_that_keeps_the_old_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(Numbers(nodes=4))
+    planning(monkeypatch, lambda plan: replace(plan, finish=Deltas()))
+    assert {one.fault.rule for one in explored(Numbers(nodes=4)).broken} == {"canonical when quiet"}
+
+
+def test_a_reader_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(Numbers(nodes=4))
+    planning(
+        monkeypatch,
+        lambda plan: replace(
+            plan,
+            middle=replace(plan.middle, read_removed=()),
+            finish=replace(plan.finish, read_removed=plan.middle.read_removed),
+        ),
+    )
+    broken = explored(Numbers(nodes=4)).broken
+    assert {(one.fault.rule, one.fault.stage) for one in broken} == {("number of readers", "write_both_read_new")}
+
+
+def test_an_operation_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(Numbers(nodes=4))
+    monkeypatch.setattr(walk, "_acknowledgements", lambda state, at: {})
+    assert {(one.fault.rule, one.fault.stage) for one in explored(Numbers(nodes=4)).broken} == {("ends", "prepared")}
+
+
+# --------------------------------------------------------------------------------------- translation and limits
+
+
+@pytest.mark.parametrize("numbers", CLUSTERS)
+def test_the_production_gate_asks_for_what_the_model_asks(numbers: Numbers) -> None:
+    """Found by asking it about every subset; the gaining node is asked besides where data depend on it."""
+    state = quiet(numbers)
+    for case in KINDS["join"].cases(state, Options()):
+        world = World(state)
+        for command in case.ground:
+            world.apply(command)
+        steps, fault = drive(world, case.request)
+        assert fault is None
+        for placed in timeline.histories(steps):
+            new = 1 << placed.names.index("X")
+            for gate in placed.history.gates:
+                wanted = demanded(placed.history)
+                if gate.stage != "write_both_read_new":
+                    wanted = tuple({told | new for told in wanted})
+                everything = {told for told in wanted if not any(o & told == o != told for o in wanted)}
+                assert set(gate.informed) == everything, (placed, gate)
+
+
+def test_histories_cover_exactly_the_ranges_that_change() -> None:
+    state = quiet(Numbers(nodes=4))
+    world = World(state)
+    case = next(KINDS["join"].cases(state, Options()))
+    world.apply(case.ground[0])
+    steps, _ = drive(world, case.request)
+    assert isinstance(case.request, Join)
+    changed = set()
+    for end in (*state.token_owners, *case.request.tokens):
+        before, after = (group_at(s.state.placements["simple:3"], end) for s in (steps[0], steps[-1]))
+        if nodes_of(before.write) != nodes_of(after.write):
+            changed.add(end)
+    placed = list(timeline.histories(steps))
+    assert {one.end for one in placed} == changed
+    assert all(
+        [v.name for v in one.history.views][1:] == ["write_both_read_old", "write_both_read_new", "finished"]
+        for one in placed
+    )
+
+
+def test_limits_and_bad_clusters_are_told() -> None:
+    with pytest.raises(TooMuch, match=f"at most {PLANS_MAX}"):
+        explored(Numbers(nodes=4, tokens=8), new_tokens=9)
+    with pytest.raises(BadDescription, match="replicas need as many"):
+        state_of(described(Numbers(nodes=2, factor=3)))
+    with pytest.raises(BadDescription, match="nodes: must be between"):
+        described(Numbers(nodes=0))
+    keyspaces = [{"name": "ks", "replication": {"strategy": "simple", "factor": 1}}]
+    with pytest.raises(BadDescription, match="belongs to A"):
+        state_of({"nodes": [{"name": "A", "tokens": [1]}, {"name": "B", "tokens": [1]}], "keyspaces": keyspaces})
+    world = World(quiet(Numbers(nodes=4)))
+    case = next(KINDS["join"].cases(world.state, Options()))
+    world.apply(case.ground[0])
+    world.apply(case.request)
+    with pytest.raises(NotQuiet, match="is in requested"):
+        Explorer(Rules()).plans(world.state, "join", Options())
