@@ -22,15 +22,15 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Generation, in_order
+from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import routing_function
+from ringlog_cdc.decisions import Draft, check_place, context_of, decide, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
-from ringlog_cdc.plan import OffsetRange, PartitionFacts, PlanEntry, next_ranges, route_entry, used_by
+from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, used_by
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
-from ringlog_cdc.routing import TableFacts, routing_table
 from ringlog_cdc.rows import Expressions, facts, greatest_use, within
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
@@ -64,19 +64,6 @@ class Work:
         if leeway not in self.uses:
             self.uses[leeway] = greatest_use(self.decoded, leeway)
         return self.uses[leeway]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A plan part before it is stored. ``used``: the greatest time its rows use; ``starts``: where it begins."""
-
-    batch: int
-    part: int
-    last: bool
-    ranges: tuple[OffsetRange, ...]
-    horizon: int
-    used: int
-    starts: dict[int, int]
 
 
 class BatchRunner:
@@ -146,26 +133,9 @@ class BatchRunner:
         self._progress.finished(figures)
 
     def _check_place(self, batch: int, parts: Sequence[PlanEntry], ends: Mapping[int, int]) -> None:
-        """Raise ChainBroken unless Spark's own folder and the chain agree on where the batch begins and ends.
-
-        If one of the two was lost and the other kept, Spark would hand over a batch that passes rows over, or plans
-        would be made a second time for rows that have been written.
-        """
-        if parts:
-            planned = dict(parts[-1].positions)
-            if parts[-1].last and any(planned.get(partition) != end for partition, end in ends.items()):
-                raise ChainBroken(
-                    f"batch {batch} ends at {dict(ends)} by Spark's offset log and at {planned} by its plans: "
-                    "spark/ and plans/ of the checkpoint do not belong together"
-                )
-            return
-        before = batch_ends(self._settings.checkpoint, batch - 1, self._settings.source_topic) if batch else {}
-        planned = dict(self._store.head.positions)
-        if planned != before:
-            raise ChainBroken(
-                f"plans end at {planned}, but batch {batch} has none and begins at {before or 'the beginning'} by "
-                "Spark's offset log: spark/ and plans/ of the checkpoint do not belong together"
-            )
+        needed = not parts and batch > 0
+        before = batch_ends(self._settings.checkpoint, batch - 1, self._settings.source_topic) if needed else {}
+        check_place(batch, parts, self._store.head, ends, before)
 
     # ---------------------------------------------------------------------------------------------- plans
 
@@ -206,29 +176,21 @@ class BatchRunner:
             now = self._replica.state
             if self._context(now) != context:
                 return None
-            if draft.ranges and self._writer.horizon(now) <= draft.used:
-                return None
-            entry = route_entry(
+            entry = decide(
+                draft,
                 self._store.head,
-                batch=draft.batch,
-                part=draft.part,
-                last=draft.last,
-                ranges=draft.ranges,
-                epoch=now.epoch,
+                now,
+                self._writer.horizon(now),
                 context=name,
-                horizon=draft.horizon,
-                used=draft.used,
                 incarnation=self._writer.incarnation,
-                starts=draft.starts,
-                closed=[generation.id for generation in now.generations if generation.status == "closed"],
             )
-            self._store.append(entry)
+            if entry is not None:
+                self._store.append(entry)
         return entry
 
     def _positions(self, work: Work) -> dict[int, int]:
         """Where the next part begins, for every partition of the batch."""
-        positions = {partition: self._starts.get(partition, 0) for partition in work.ends}
-        return positions | dict(self._store.head.positions)
+        return next_positions(self._starts, work.ends, self._store.head)
 
     def _hold(self, batch: int, part: int, state: ClusterState, horizon: int, since: float | None) -> float:
         """Wait until the horizon is another one; say for what, since when, and how it ends."""
@@ -261,19 +223,8 @@ class BatchRunner:
                 state = self._replica.state
 
     def _context(self, state: ClusterState) -> dict[str, Any]:
-        """What a part is decided with, beside its rows: all that a replay needs to decide the same."""
-        return {
-            "cluster_id": state.cluster_id,
-            "generations": [[generation.id, generation.timestamp] for generation in state.generations],
-            "tables": {
-                name: [len(table.partition_key), len(table.clustering_key), table.cdc.enabled]
-                for name, table in in_order(state.tables)
-            },
-            "leeway_us": setting(state, "cdc_leeway_us"),
-            "row_bytes_max": self._settings.row_bytes_max,
-            "partitions": self._partitions,
-            "source_topic": self._settings.source_topic,
-        }
+        settings = self._settings
+        return context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max)
 
     # ------------------------------------------------------------------------------------------ execution
 
@@ -332,15 +283,7 @@ class BatchRunner:
         """The routing table of a context: broadcast once and kept for the batches that share it."""
         key = (entry.context, entry.closed)
         if key not in self._tables:
-            known = {generation.id: generation for generation in self._replica.state.generations}
-            table = routing_table(
-                context["source_topic"],
-                [_generation(known, name, timestamp) for name, timestamp in context["generations"]],
-                {name: TableFacts(*fields) for name, fields in context["tables"].items()},
-                entry.closed,
-                context["leeway_us"],
-                context["partitions"],
-            )
+            table = table_of(context, entry.closed, self._replica.state)
             self._tables[key] = self._session.sparkContext.broadcast(table)
             while len(self._tables) > TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables))).unpersist()
@@ -366,13 +309,6 @@ def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
             raise ValueError("an offset is no whole number")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ChainBroken(f"Spark's offset log is unreadable: {type(error).__name__}: {error}") from error
-    return found
-
-
-def _generation(known: dict[str, Generation], name: str, timestamp: int) -> Generation:
-    found = known.get(name)
-    if found is None or found.timestamp != timestamp:
-        raise ChainBroken(f"generation {name} of {timestamp} is not in the metadata log")
     return found
 
 

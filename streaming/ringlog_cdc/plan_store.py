@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ringlog_cdc.chain import PlanChain
 from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
 from ringlog_cdc.plan import GENESIS, PlanEntry, check_link, decode, encode
 
@@ -51,7 +52,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class PlanStore:
+class PlanStore(PlanChain):
     """The chain of one checkpoint. Not thread-safe: callers hold the writer's lock while they append."""
 
     def __init__(self, checkpoint: Path, kept: int = KEPT_ENTRIES) -> None:
@@ -60,12 +61,12 @@ class PlanStore:
         self._contexts.mkdir(parents=True, exist_ok=True)
         self._kept = kept
         self._known: dict[str, dict[str, Any]] = {}
-        self._entries = self._load()
+        entries = self._load()
         done = {int(path.stem) for path in self._plans.glob("*.done")}
+        # The mark of an entry that was pruned a moment before the driver died says nothing any more.
+        super().__init__(entries, done & entries.keys())
         if done and max(done) > self.head.sequence:
             raise ChainBroken(f"plan {max(done)} was carried out, and it is missing")
-        # The mark of an entry that was pruned a moment before the driver died says nothing any more.
-        self._done = done & self._entries.keys()
 
     def _load(self) -> dict[int, PlanEntry]:
         entries: dict[int, PlanEntry] = {}
@@ -91,16 +92,6 @@ class PlanStore:
             raise ChainBroken(f"plans between {paths[first - 1].stem} and {paths[first].stem} are missing")
         return paths[max(first, 0) :]
 
-    @property
-    def head(self) -> PlanEntry:
-        """The newest entry, GENESIS if there is none."""
-        return self._entries[max(self._entries)] if self._entries else GENESIS
-
-    def parts(self, batch: int) -> tuple[PlanEntry, ...]:
-        """The stored plan parts of a batch, in order."""
-        found = [entry for entry in self._entries.values() if entry.kind == "route" and entry.batch == batch]
-        return tuple(sorted(found, key=lambda entry: entry.sequence))
-
     def append(self, entry: PlanEntry) -> None:
         """Store the next entry. Raises ChainMoved if that place is taken, ChainBroken if it does not fit."""
         check_link(self.head, entry)
@@ -112,40 +103,17 @@ class PlanStore:
     def _prune(self, limit: int) -> None:
         """Forget entries up to ``limit``, from the oldest on and never past one whose rows may not be durable."""
         for sequence in range(min(self._entries), limit + 1):
-            if not self._is_settled(self._entries[sequence]):
+            if not self.is_settled(self._entries[sequence]):
                 return
             (self._plans / f"{_name(sequence)}.json").unlink(missing_ok=True)
             (self._plans / f"{_name(sequence)}.done").unlink(missing_ok=True)
             self._done.discard(sequence)
             del self._entries[sequence]
 
-    def _is_settled(self, entry: PlanEntry) -> bool:
-        return entry.kind == "close" or entry.sequence in self._done
-
     def mark_done(self, entry: PlanEntry) -> None:
         """All rows of the entry are durable in their topics."""
         create_if_absent(self._plans / f"{_name(entry.sequence)}.done", b"")
         self._done.add(entry.sequence)
-
-    def is_done(self, entry: PlanEntry) -> bool:
-        """True if ``mark_done`` was called for it, by this driver or one before it."""
-        return entry.sequence in self._done
-
-    def durable_positions(self) -> dict[int, int]:
-        """Source partition to the first offset whose row may not be durable yet."""
-        positions: dict[int, int] = {}
-        for sequence in sorted(self._entries):
-            entry = self._entries[sequence]
-            if not self._is_settled(entry):
-                break
-            positions = dict(entry.positions)
-        return positions
-
-    def is_closing_durable(self) -> bool:
-        """True if every part before the newest closing is carried out: what it closes takes no more rows."""
-        closings = [entry.sequence for entry in self._entries.values() if entry.kind == "close"]
-        newest = max(closings, default=-1)
-        return all(self._is_settled(entry) for entry in self._entries.values() if entry.sequence < newest)
 
     # ------------------------------------------------------------------------------------------- contexts
 

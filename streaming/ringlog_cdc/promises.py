@@ -12,10 +12,11 @@ The clock decides only when to ask; the log decides what holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
-from ringlog.kernel.state import Generation
+from ringlog.kernel.state import CdcWriter, Generation
 
 HELD_STEPS = 10
 """While rows are held the horizon is raised at most so many times a lead: each time is an entry of the log."""
@@ -38,6 +39,11 @@ class Standing:
     held: bool
 
 
+def binding(folded: int, lowering: int | None) -> int:
+    """The horizon that binds: the folded one, or that of a lowering whose fate is open, submitted or not yet folded."""
+    return folded if lowering is None else min(folded, lowering)
+
+
 def next_horizon(standing: Standing, now: int, lead: int) -> int | None:
     """The horizon to ask for now, or None if the present one serves."""
     if standing.prepared:
@@ -58,3 +64,38 @@ def closed_before(generations: Sequence[Generation], low_watermark: int) -> tupl
     """Ids of the generations that ended at or before ``low_watermark``."""
     pairs = zip(generations, list(generations)[1:], strict=False)
     return tuple(earlier.id for earlier, later in pairs if later.timestamp <= low_watermark)
+
+
+class Claim(Enum):
+    """What a writer does about its low-watermark."""
+
+    NOTHING = "nothing"
+    RAISE_HORIZON = "raise horizon"
+    SUBMIT = "submit"
+
+
+def next_claim(mine: CdcWriter, claimed: int, is_durable: bool) -> Claim:
+    """What to do about ``claimed``, the low-watermark of the newest closing in the chain.
+
+    ``is_durable``: every part before that closing is carried out; one that is not may still write rows of what it
+    closes. A low-watermark is not above the horizon, so that may have to be raised first.
+    """
+    if claimed <= mine.low_watermark or not is_durable:
+        return Claim.NOTHING
+    return Claim.RAISE_HORIZON if mine.horizon < claimed else Claim.SUBMIT
+
+
+def covers(
+    durable: Mapping[int, int], later: Mapping[int, int | None], ends: Mapping[int, int], clock_is_past: bool
+) -> bool:
+    """True if ``durable`` (source partition to offset) covers every record appended before a limit.
+
+    ``later``: the first offset that was appended at the limit or after it, None if there is none; ``ends``: where
+    each partition ends. A partition with a later record answers by itself; for another one the clock, which was looked
+    at before the broker was asked, must be safely past the limit.
+    """
+    for partition, end in ends.items():
+        first = later[partition]
+        if durable.get(partition, 0) < (end if first is None else first) or (first is None and not clock_is_past):
+            return False
+    return True

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.promises import covers
 
 REQUEST_TIMEOUT_S = 10.0
 
@@ -67,11 +68,9 @@ class Offsets:
         limit_ms = -(-limit // 1000)
         places = [TopicPartition(topic, partition, limit_ms) for partition in range(self.partitions(topic))]
         ends = self.ends(topic)
+        later: dict[int, int | None] = {}
         for place in self._consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S):
             if place.error is not None:
                 raise KafkaException(place.error)
-            later = place.offset >= 0
-            wanted = place.offset if later else ends[place.partition]
-            if durable.get(place.partition, 0) < wanted or not (later or clock_is_past):
-                return False
-        return True
+            later[place.partition] = place.offset if place.offset >= 0 else None
+        return covers(durable, later, ends, clock_is_past)

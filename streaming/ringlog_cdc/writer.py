@@ -27,7 +27,7 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.errors import CdcError, StopRequested, WriterReplaced
 from ringlog_cdc.plan import close_entry
 from ringlog_cdc.plan_store import PlanStore
-from ringlog_cdc.promises import Standing, closed_before, next_closing, next_horizon
+from ringlog_cdc.promises import Claim, Standing, binding, closed_before, next_claim, next_closing, next_horizon
 from ringlog_cdc.source import Offsets
 
 LOOK_S = 0.25
@@ -112,9 +112,7 @@ class Writer:
 
     def horizon(self, state: ClusterState) -> int:
         """The horizon that binds under ``state``: the folded one, or a lowering that is on its way."""
-        folded = self.mine(state).horizon
-        bound = self._bound
-        return folded if bound is None else min(folded, bound)
+        return binding(self.mine(state).horizon, self._bound)
 
     def check(self) -> None:
         """Raise what stopped the thread, if it stopped."""
@@ -191,15 +189,13 @@ class Writer:
                 )
         with self.lock:
             is_durable = self._store.is_closing_durable()
-        # A part stored before the closing may still be writing rows of what it closes.
-        if claimed <= mine.low_watermark or not is_durable:
-            return
-        if mine.horizon < claimed:
-            self.note_need(held=self._held)  # a low-watermark is not above the horizon: raise that first
-            return
-        ends = self._offsets.ends(self._sink)
-        positions = tuple(Position(partition, offset) for partition, offset in sorted(ends.items()))
-        self._advance(mine.horizon, claimed, positions)
+        claim = next_claim(mine, claimed, is_durable)
+        if claim is Claim.RAISE_HORIZON:
+            self.note_need(held=self._held)
+        if claim is Claim.SUBMIT:
+            ends = self._offsets.ends(self._sink)
+            positions = tuple(Position(partition, offset) for partition, offset in sorted(ends.items()))
+            self._advance(mine.horizon, claimed, positions)
 
     def _is_passed(self, limit: int, durable: Mapping[int, int], now: int) -> bool:
         try:

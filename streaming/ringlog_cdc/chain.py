@@ -1,0 +1,53 @@
+"""The plan chain in memory: what its entries and marks say together. Where it is kept is its subclasses' affair.
+
+A part is *settled* when all its rows are durable in their topics, a closing at once. What is durable of the source is
+what the settled parts cover without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ringlog_cdc.plan import GENESIS, PlanEntry
+
+
+class PlanChain:
+    """Entries by sequence number, without a gap, and the sequence numbers of those carried out."""
+
+    def __init__(self, entries: Mapping[int, PlanEntry], done: Collection[int]) -> None:
+        self._entries = dict(entries)
+        self._done = set(done)
+
+    @property
+    def head(self) -> PlanEntry:
+        """The newest entry, GENESIS if there is none."""
+        return self._entries[max(self._entries)] if self._entries else GENESIS
+
+    def parts(self, batch: int) -> tuple[PlanEntry, ...]:
+        """The stored plan parts of a batch, in order."""
+        found = [entry for entry in self._entries.values() if entry.kind == "route" and entry.batch == batch]
+        return tuple(sorted(found, key=lambda entry: entry.sequence))
+
+    def is_done(self, entry: PlanEntry) -> bool:
+        """True if the entry was marked as carried out, by this driver or one before it."""
+        return entry.sequence in self._done
+
+    def is_settled(self, entry: PlanEntry) -> bool:
+        """True if nothing of the entry is left to do."""
+        return entry.kind == "close" or entry.sequence in self._done
+
+    def durable_positions(self) -> dict[int, int]:
+        """Source partition to the first offset whose row may not be durable yet."""
+        positions: dict[int, int] = {}
+        for sequence in sorted(self._entries):
+            entry = self._entries[sequence]
+            if not self.is_settled(entry):
+                break
+            positions = dict(entry.positions)
+        return positions
+
+    def is_closing_durable(self) -> bool:
+        """True if every part before the newest closing is carried out: what it closes takes no more rows."""
+        closings = [entry.sequence for entry in self._entries.values() if entry.kind == "close"]
+        newest = max(closings, default=-1)
+        return all(self.is_settled(entry) for entry in self._entries.values() if entry.sequence < newest)
