@@ -55,6 +55,20 @@ def test_the_default_folder_follows_environment_then_xdg(tmp_path: Path, monkeyp
     assert layout.default_data_dir() == tmp_path / "mine"
 
 
+def test_settings_of_the_users_own_win(tmp_path: Path) -> None:
+    where = Layout(tmp_path)
+    assert broker.own_properties(where) == {}
+    where.own_properties.write_text("# mine\n\nlog.segment.bytes = 1048576\nnum.io.threads=2\n")
+    broker.write_files(where, SETTINGS)
+    lines = (where.broker / "server.properties").read_text().splitlines()
+    assert {"log.segment.bytes=1048576", "num.io.threads=2", "node.id=1"} <= set(lines)
+    assert "num.io.threads=4" not in lines
+    where.own_properties.write_text("num.io.threads=2\nnonsense\n")
+    with pytest.raises(StackError, match="line 2") as refused:
+        broker.own_properties(where)
+    assert refused.value.code == "bad_settings"
+
+
 def test_broker_settings(tmp_path: Path) -> None:
     found = broker.properties(Layout(tmp_path), SETTINGS)
     wanted = {

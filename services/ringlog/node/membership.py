@@ -12,7 +12,7 @@ from ringlog.client.errors import SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, describe
 from ringlog.kernel.commands.model import Command, RegisterNode
 from ringlog.kernel.state import ClusterState, Node
-from ringlog.log.errors import WaitTimedOut
+from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeOptions
 from ringlog.wire.author_json import InvalidCommand, from_json
@@ -22,6 +22,7 @@ log = structlog.get_logger("ringlog.node")
 
 IGNORE_MSB = 12
 LOOK_S = 1.0
+BARRIER_S = 10.0
 ANSWER_S = 3.0
 """How long to wait for an answer before looking whether the node is to stop; the request stays the same."""
 JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token")
@@ -42,8 +43,8 @@ class Membership:
 
     def register(self, release: str) -> None:
         """Make the node known to the cluster unless it is already; raises NodeFailed."""
-        while not self._stopping.is_set():
-            me = self._me(self._client.read_barrier())
+        while (state := self._barrier()) is not None:
+            me = self._me(state)
             if me is not None:
                 if me.address != self._address:
                     raise NodeFailed(
@@ -71,8 +72,7 @@ class Membership:
 
     def join(self, tokens: int) -> None:
         """Ask to join until the node is on its way; another node's movement is waited out. Raises NodeFailed."""
-        while not self._stopping.is_set():
-            state = self._client.read_barrier()
+        while (state := self._barrier()) is not None:
             if state.nodes[self._node].state != "none":
                 return
             command = from_json(state, {"command": "Join", "node": self._node, "num_tokens": tokens}, SystemDraw())
@@ -89,6 +89,16 @@ class Membership:
                 self._await_epoch(answer.epoch)
             elif isinstance(answer, ExpiredResult):
                 log.info("join again", node=self._options.name, answer=describe(answer))
+
+    def _barrier(self) -> ClusterState | None:
+        """Everything that is in the log, however long the broker takes; None once the node is to stop."""
+        while not self._stopping.is_set():
+            try:
+                return self._client.read_barrier(BARRIER_S)
+            except (LogUnavailable, WaitTimedOut) as waiting:
+                log.warning("the log does not answer", detail=str(waiting))
+                self._stopping.wait(LOOK_S)
+        return None
 
     def _submit(self, command: Command) -> Submitted | None:
         """The final answer, however long the validator takes; None once the node is to stop."""

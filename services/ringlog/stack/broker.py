@@ -3,6 +3,9 @@
 The voter is named statically by address, so a port that had to change only changes this file's text; the data stay. A
 broker that was killed is refused by its own controller until its old session ends, hence the short session. Internal
 topics have few partitions: one machine gains nothing by fifty, and loses seconds at every start.
+
+A file ``broker.properties`` in the stack's folder holds settings of the user's own (``name=value`` lines, ``#`` for
+comments), which win over those made here: a second listener for a proxy, a smaller segment.
 """
 
 from __future__ import annotations
@@ -90,10 +93,26 @@ def properties(layout: Layout, settings: Settings) -> dict[str, str]:
     }
 
 
+def own_properties(layout: Layout) -> dict[str, str]:
+    """The user's own settings; empty without the file. Raises StackError ``bad_settings`` for a line that is none."""
+    try:
+        text = layout.own_properties.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        name, equals, value = line.strip().partition("=")
+        if name and not name.startswith("#"):
+            if not equals:
+                raise StackError("bad_settings", f"{layout.own_properties}, line {number}: not a name=value line.")
+            found[name.strip()] = value.strip()
+    return found
+
+
 def write_files(layout: Layout, settings: Settings) -> None:
     """Writes the broker's settings and its logging configuration into the data folder."""
     layout.broker.mkdir(parents=True, exist_ok=True)
-    lines = [f"{key}={value}" for key, value in properties(layout, settings).items()]
+    lines = [f"{key}={value}" for key, value in {**properties(layout, settings), **own_properties(layout)}.items()]
     _properties_file(layout).write_text("\n".join(lines) + "\n", encoding="utf-8")
     (layout.broker / "log4j2.yaml").write_text(_LOG4J, encoding="utf-8")
 

@@ -63,6 +63,10 @@ class Layout:
         return self.root / "broker"
 
     @property
+    def own_properties(self) -> Path:
+        return self.root / "broker.properties"
+
+    @property
     def redis(self) -> Path:
         return self.root / "redis"
 
@@ -120,7 +124,7 @@ def read_settings(layout: Layout) -> Settings | None:
         return Settings(**json.loads(layout.settings.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise StackError(
             "bad_settings", f"{layout.settings} is not a stack's settings: {error}.", "Mend or remove it."
         ) from error
@@ -138,5 +142,5 @@ def read_state(layout: Layout) -> State | None:
         for name in CHILDREN:
             fields[name] = None if fields[name] is None else Child(**fields[name])
         return State(**fields)
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
         return None
