@@ -82,7 +82,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
         history=chance.pick([10_000, 10_000, 100]),
         old=founded > 0 and chance.happens(0.25),
     )
-    drawn = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
+    drawn: list[tuple[str, tuple[Any, ...]]] = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
     drawn += [("burst", (chance.between(*profile.writes),)) for _ in range(chance.between(*profile.bursts))]
     drawn += [("read", ()) for _ in range(profile.reads)]
     kinds = [(kind, entry[0]) for family in FAMILIES for kind, entry in family.commands.items() if entry is not None]

@@ -55,7 +55,7 @@ class _Shrinker:
         ):
             if all(getattr(script.shape, name) == value for name, value in change.items()):
                 continue
-            smaller = replace(script, shape=replace(script.shape, **change))  # type: ignore[arg-type]
+            smaller = replace(script, shape=replace(script.shape, **change))
             if self.left > 0 and _sound(smaller) and self.fails(smaller):
                 script = smaller
         return script

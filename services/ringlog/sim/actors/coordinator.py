@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.agents.coordinator_core import Known, Proposal, awaits_publication, prepared_in_full, propose
 from ringlog.client.results import AppliedResult
+from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.values import GenerationId, Micros
 from ringlog.sim.actors.role import Worker
 from ringlog.sim.broker import ACKS, CHANGES, Record, Tail
@@ -112,4 +113,5 @@ class CoordinatorWorker(Worker):
         for record in records:
             if record.key == "epochs":
                 change = decode_change(record.value)
-                self._published = change.epoch  # type: ignore[union-attr]
+                assert isinstance(change, EpochChange)
+                self._published = change.epoch

@@ -58,8 +58,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "term_not_above",
         "ringlog.kernel.commands.cluster",
-        "command.term <= known.term",
-        "command.term < known.term",
+        "command.term <= last.term",
+        "command.term < last.term",
         "two instances hold one term",
         400,
     ),

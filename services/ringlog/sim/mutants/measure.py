@@ -34,9 +34,9 @@ def measure(mutant: Mutant) -> Measured:
 
 
 def measure_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Measured]:
-    """All of them, in order."""
+    """All of them, as they are found."""
     if jobs == 1:
         yield from map(measure, mutants)
         return
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-        yield from pool.imap(measure, mutants)
+        yield from pool.imap_unordered(measure, mutants)

@@ -1,0 +1,127 @@
+"""Whole simulated clusters: fixed seeds, replays, scripts, shrinking, and what was found before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringlog.kernel.commands.model import COMMANDS
+from ringlog.kernel.encoding import digest
+from ringlog.sim.coverage import tables
+from ringlog.sim.families import CHECKS, FAMILIES
+from ringlog.sim.prefix import prefix_of
+from ringlog.sim.regressions import NoScript, load, save
+from ringlog.sim.run import Report, run_script
+from ringlog.sim.script import FAULTS, PROFILES, Script, draw_script, from_json, to_json
+from ringlog.sim.search import Found, reports, run_seed
+from ringlog.sim.shape import Shape
+from ringlog.sim.shrink import shrink
+
+REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
+SMALL, MEDIUM = range(1, 121), range(1, 5)
+
+
+def test_fixed_seeds_break_no_promise_and_exercise_every_fault() -> None:
+    found = Found()
+    for report in reports(SMALL, "small", jobs=1):
+        found.add(report)
+    assert [(r.seed, r.rule, r.detail) for r in found.failures] == []
+    assert {key[1] for key in found.did if key[0] == "action"} >= set(FAULTS)
+    assert found.did["entry", "AdvanceOperation", "applied"] > 100
+
+
+@pytest.mark.parametrize("seed", MEDIUM)
+def test_longer_runs_break_no_promise(seed: int) -> None:
+    report = run_seed(seed, "medium")
+    assert (report.rule, report.detail) == ("", "")
+
+
+def test_a_seed_replays_to_the_same_digest_in_any_process() -> None:
+    seeds = [3, 14, 15]
+    here = [run_seed(seed).digest for seed in seeds]
+    code = f"from ringlog.sim.search import run_seed; print(*(run_seed(s).digest for s in {seeds}))"
+    for hash_seed in ("1", "77"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert other.stdout.split() == here
+    assert len(set(here)) == len(seeds)
+
+
+def test_a_story_changes_nothing_and_tells_what_happened() -> None:
+    quiet, told = run_seed(5), run_seed(5, tracing=True)
+    assert told.digest == quiet.digest
+    assert any("TakeOver applied" in line for line in told.story)
+    assert quiet.story == ()
+
+
+def test_every_command_belongs_to_one_family() -> None:
+    kinds = [kind for family in FAMILIES for kind in family.commands]
+    assert sorted(kinds) == sorted(COMMANDS), "name a new command in the family that proves it (ringlog.sim.families)"
+    assert all(check.__doc__ for check in CHECKS)
+
+
+def test_scripts_survive_json() -> None:
+    for seed in range(20):
+        script = draw_script(seed, PROFILES["large"])
+        assert from_json(json.loads(json.dumps(to_json(script)))) == script
+
+
+@pytest.mark.parametrize("founded", [1, 3])
+def test_a_prepared_log_is_a_cluster_at_rest(founded: int) -> None:
+    prefix = prefix_of(Shape(founded, 1, 2, 2, 10_000, old=False))
+    state = prefix.states[-1]
+    assert len(prefix.records) == state.epoch
+    assert sum(node.state == "normal" for node in state.nodes.values()) == founded
+    assert "ks.t" in state.tables
+    assert all(len(group.read) == min(2, founded) for group in state.placements[f"simple:{min(2, founded)}"].ranges)
+    prefix_of.cache_clear()
+    assert digest(prefix_of(Shape(founded, 1, 2, 2, 10_000, old=False)).states[-1]) == digest(state)
+
+
+def test_a_run_in_which_too_little_happens_fails() -> None:
+    script = replace(draw_script(1, PROFILES["small"]), actions=(), shape=Shape(1, 0, 1, 1, 10_000, old=False))
+    report = run_script(replace(script, calm=0), entries_min=50)
+    assert report.rule == "too_little"
+
+
+def test_shrinking_keeps_the_broken_promise_and_little_else() -> None:
+    script = draw_script(7, PROFILES["medium"])
+    wanted = next(action for action in script.actions if action.what == "command")
+
+    def play(tried: Script) -> Report:
+        rule = "planted" if wanted in tried.actions else ""
+        return replace(template, rule=rule)
+
+    template = run_seed(1)
+    small = shrink(script, "planted", play)
+    assert small.actions == (wanted,)
+    assert small.shape.tokens == 1
+
+
+def test_saved_scripts_come_back(tmp_path: Path) -> None:
+    script = draw_script(9, PROFILES["small"])
+    path = save(tmp_path, replace(run_seed(9), rule="some rule", detail="why"), script)
+    assert load(path) == ("some rule", script)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(NoScript):
+        load(path)
+
+
+def test_a_table_shows_its_empty_cells() -> None:
+    empty = tables({})
+    assert all(table.empty() == sum(len(counts) for _, counts in table.cells) for table in empty)
+    some = tables({("entry", "Noop", "applied"): 2})
+    assert some[0].empty() == empty[0].empty() - 1
+
+
+@pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
+def test_what_was_found_before_stays_mended(path: Path) -> None:
+    rule, script = load(path)
+    report = run_script(script)
+    assert report.rule == "", f"found as {rule}, now {report.rule}: {report.detail}"
