@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import typer
 from typer.testing import CliRunner, Result
 
 from ringlog.cli.sim_quorums import register
-from ringlog.kernel.commands.model import CreateKeyspace, InitializeCluster, RegisterNode, Replication
+from ringlog.kernel.commands.model import Command, CreateKeyspace, InitializeCluster, Join, RegisterNode, Replication
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
+from ringlog.sim.quorums.walk import World, drive
 from ringlog.wire.draw import SeededDraw
+
+NODE = RegisterNode("A", "00000000-0000-4000-8000-000000000000", "a:1", "dc1", "r1", 1, 12, "1", (), 1)
 
 SWAP = {
     "title": "A gives way to X",
@@ -88,19 +92,44 @@ def test_a_history_drawn_by_hand(tmp_path: Path) -> None:
     assert found["operations"][0]["counterexamples"][0]["plan"] == "A gives way to X"
 
 
+class Recorded(World):
+    """A world that keeps the bytes of its log, as ``ringlog log --dump`` writes them."""
+
+    def __init__(self) -> None:
+        super().__init__(EMPTY_STATE)
+        self.author = Author("test", ManualClock(), SeededDraw(b"log"))
+        self.lines: list[str] = []
+
+    def apply(self, command: Command) -> Outcome:
+        encoded = self.author.entry(self.state, command)
+        folded = fold(self.state, encoded.entry)
+        assert folded.outcome.kind is OutcomeKind.APPLIED
+        self.state = folded.state
+        self.lines.append(json.dumps({"offset": len(self.lines), "data": encoded.data.hex()}))
+        return folded.outcome
+
+
 def test_the_state_of_a_log(tmp_path: Path) -> None:
-    author, state, lines = Author("test", ManualClock(), SeededDraw(b"log")), EMPTY_STATE, []
-    node = RegisterNode("A", "00000000-0000-4000-8000-00000000000a", "a:1", "dc1", "r1", 1, 12, "1", (), 1)
-    for command in (InitializeCluster("test"), node, CreateKeyspace("ks", Replication("simple", 1))):
-        entry = author.entry(state, command)
-        folded = fold(state, entry.entry)
-        assert (folded.outcome.kind is OutcomeKind.APPLIED) == (not isinstance(command, CreateKeyspace))
-        state = folded.state
-        lines.append(json.dumps({"offset": len(lines), "data": entry.data.hex()}))
-    path = tmp_path / "dump.jsonl"
-    path.write_text("\n".join(lines), "ascii")
-    status, found = answer("--from", path)
-    assert (status, found["operations"][0]["plans"]) == (0, 0)  # nobody owns a token: there is nowhere to join
+    world, path = Recorded(), tmp_path / "dump.jsonl"
+
+    def dumped() -> Path:
+        path.write_text("\n".join(world.lines), "ascii")
+        return path
+
+    world.apply(InitializeCluster("test"))
+    assert answer("--from", dumped())[1]["operations"][0]["plans"] == 0  # nowhere to join
+    for number in (1, 2, 3):
+        world.apply(replace(NODE, name=f"A{number}", id=NODE.id[:-1] + str(number), address=f"a{number}:1"))
+        assert drive(world, Join(NODE.id[:-1] + str(number), (number, -number), bytes(16)))[1] is None
+    world.apply(CreateKeyspace("ks", Replication("simple", 2)))
+    status, found = answer("--from", dumped())
+    join = found["operations"][0]
+    # Between 1 and 2, and between their likes, there is no room for another token.
+    assert (status, join["plans"], join["ranges"] > 0, join["faults"]) == (0, 2, True, [])
+    world.apply(replace(NODE, name="B", id=NODE.id[:-1] + "4", address="b:1"))
+    world.apply(Join(NODE.id[:-1] + "4", (900,), bytes(16)))
+    in_flight = run("--from", dumped())
+    assert (in_flight.exit_code, in_flight.stderr.split(":")[0]) == (2, "operations_in_flight")
     assert run("--from", tmp_path / "none").exit_code == 2
 
 
