@@ -1,0 +1,89 @@
+"""The definition of linearizability, literally: every order of at most a handful of operations, played on the object.
+
+No shortcut of the real checkers is used. An operation may come next if nothing that is still to come had returned
+before it was invoked. What has an unknown outcome may be left out for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ringlog.sim.histories.events import Op, Type
+from ringlog.sim.histories.operations import Operation, is_register
+
+EPOCHS = range(1, 9)
+
+
+def is_linearizable(operations: tuple[Operation, ...]) -> bool:
+    """Whether an order exists."""
+    if is_register(operations):
+        return _place(None, [one for one in operations if one.type is not Type.FAIL], _register)
+    failed = {one.asked for one in operations if one.type is Type.FAIL and one.op is Op.COMMIT}
+    kept = [one for one in operations if one.type is not Type.FAIL]
+    known = {one.asked for one in operations if one.op is Op.COMMIT}
+
+    def step(state: Any, one: Operation) -> Iterator[Any]:
+        for found in _log(state, one, known):
+            if not failed & {request for request, _ in found[1]}:
+                yield found
+
+    return _place((0, frozenset()), kept, step)
+
+
+def _place(state: Any, rest: list[Operation], step: Any) -> bool:
+    if all(one.type is Type.INFO for one in rest):
+        return True
+    for one in rest:
+        others = [other for other in rest if other is not one]
+        if any(other.returned is not None and other.returned < one.invoked for other in others):
+            continue
+        if any(_place(found, others, step) for found in step(state, one)):
+            return True
+    return False
+
+
+def _register(state: Any, one: Operation) -> Iterator[Any]:
+    is_known = one.type is Type.OK
+    if one.op is Op.WRITE:
+        yield one.asked
+    elif one.op is Op.READ:
+        if not is_known or _same(state, one.answer):
+            yield state
+    else:
+        assert isinstance(one.asked, tuple)
+        swaps = _same(state, one.asked[0])
+        if not is_known or one.answer is swaps:
+            yield one.asked[1] if swaps else state
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def _log(state: Any, one: Operation, known: set[Any]) -> Iterator[Any]:
+    """State: the epoch, and the requests of the history with the epochs at which they were applied."""
+    epoch, done = state
+    if one.op is Op.COMMIT:
+        before = dict(done)
+        if one.asked in before:
+            if one.type is Type.INFO or before[one.asked] == one.answer:
+                yield state
+            return
+        for new in EPOCHS if one.type is Type.INFO else [one.answer]:
+            if new > epoch:
+                yield new, done | {(one.asked, new)}
+    elif one.type is Type.INFO:
+        yield state
+    elif one.op is Op.BARRIER:
+        if one.answer >= epoch:
+            yield one.answer, done
+    else:
+        assert isinstance(one.answer, tuple)
+        requests = [entry[0] for entry in one.answer]
+        epochs = [entry[1] for entry in one.answer]
+        rises = all(former < latter for former, latter in zip([0, *epochs], epochs, strict=False))
+        ours = frozenset(entry for entry in one.answer if entry[0] in known)
+        last = max(epochs, default=0)
+        if rises and len(set(requests)) == len(requests) and ours == done and last >= epoch:
+            yield last, done
