@@ -63,6 +63,8 @@ class SimNode:
         self._tails: list[Tail] = []
         self._acked: tuple[int, tuple[str, ...]] = (0, ())
         self._ack_signal = Signal()
+        for check in self.sim.on_began:
+            check.began(self.registration.id)
         self.sim.world.spawn(self.host, f"{self.name}.main", self._main(), self._over)
         self.sim.world.spawn(self.host, f"{self.name}.acks", self._publish_acks())
 
@@ -226,6 +228,8 @@ class SimNode:
                 yield RETRY_US
                 continue
             kept = holder.receive(fetch, snapshot)
+            for check in sim.on_received:
+                check.received(self.registration.id, fetch, snapshot, kept)
             sim.did["stream", "kept" if kept else "refused"] += 1
             sim.world.tell(self.name, f"streamed {len(snapshot.versions)} rows for {fetch.operation}")
             self._ack_signal.fire()

@@ -12,6 +12,7 @@ from ringlog.client.results import Submitted
 from ringlog.client.submission import Asked
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
+from ringlog.node.holder import Fetch, Snapshot
 from ringlog.wire.records import Mutation, NodeAck
 
 if TYPE_CHECKING:
@@ -52,11 +53,17 @@ class Check:
     def cached(self, state: ClusterState) -> None:
         """The keeper was told that its write for ``state`` was applied."""
 
+    def began(self, node: str) -> None:
+        """A node begins a life; nothing of the one before is left but its disk."""
+
     def adopted(self, node: str, state: ClusterState) -> None:
         """A node serves under ``state`` from now on."""
 
     def acked(self, ack: NodeAck) -> None:
         """A node is about to publish an acknowledgement."""
+
+    def received(self, node: str, fetch: Fetch, snapshot: Snapshot, kept: bool) -> None:
+        """A gaining node got rows from a source, and kept them or refused a late stream."""
 
     def mutation(self, key: str, mutation: Mutation) -> None:
         """A producer is about to send a write; ``key`` names it."""
