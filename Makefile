@@ -4,7 +4,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
 
-.PHONY: help setup demo test lint docs lock clean
+.PHONY: help setup demo test soak lint docs lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ demo: setup ## See the whole system work: broker, agents, nodes, Spark, a join i
 
 test: setup ## Run the unit tests, then the system tests against a real broker, Redis and Spark
 	@.venv/bin/pytest $(TEST_FLAGS)
+
+soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
+	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
 
 lint: setup ## Check style, types and the import contract
 	.venv/bin/ruff check .

@@ -35,6 +35,9 @@ def register(app: typer.Typer) -> None:
 
 def run(
     seeds: Annotated[str, typer.Option("--seeds", help="A..B, both included; or one seed.")] = "1..200",
+    fresh: Annotated[
+        int | None, typer.Option("--fresh", min=1, help="So many seeds that nobody has run, from the clock.")
+    ] = None,
     jobs: Jobs = os.cpu_count() or 1,
     profile: Profile = "small",
     seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after so long, whatever is left.")] = None,
@@ -48,14 +51,14 @@ def run(
 
     A seed gives the same run, to the same digest, on every machine.
     """
-    wanted = seeds_of(seeds)
+    wanted = seeds_of(seeds) if fresh is None else range(first := time.time_ns() // 1_000_000, first + fresh)
     _known(profile)
     found, elapsed = _search(wanted, profile, 1 if trace else jobs, seconds, trace, as_json)
     saved = [_keep(report, profile, shrunk, save) for report in found.failures[:SHRUNK_MAX]]
     if as_json:
         out.print_json(data=_json(found, elapsed, saved))
     else:
-        _show(found, elapsed, coverage, saved)
+        _show(wanted, found, elapsed, coverage, saved)
     if found.failures:
         raise typer.Exit(1)
 
@@ -141,7 +144,7 @@ def _keep(report: Report, profile: str, shrunk: bool, folder: Path) -> tuple[Rep
     return report, save(folder, report, script), len(script.actions)
 
 
-def _show(found: Found, elapsed: float, coverage: bool, saved: list[tuple[Report, Path, int]]) -> None:
+def _show(wanted: range, found: Found, elapsed: float, coverage: bool, saved: list[tuple[Report, Path, int]]) -> None:
     if coverage:
         from ringlog.sim.coverage import tables
 
@@ -149,7 +152,7 @@ def _show(found: Found, elapsed: float, coverage: bool, saved: list[tuple[Report
             out.print(_rich(table))
     verdict = f"[red]{len(found.failures)} failed[/]" if found.failures else "[green]none failed[/]"
     out.print(
-        f"{found.runs} runs, {verdict}; {found.runs / elapsed:.1f} seeds/s, {found.events / elapsed:,.0f} events/s; "
+        f"{found.runs} runs of {wanted.start}..{wanted.stop - 1}, {verdict}; {found.runs / elapsed:.1f} seeds/s, {found.events / elapsed:,.0f} events/s; "
         f"a run costs {1000 * found.cpu_s / max(found.runs, 1):.0f} ms of one core ({found.runs / max(found.cpu_s, 1e-9):.1f}/s); "
         f"{found.entries:,} entries, {found.virtual / 3.6e9:.1f} h of virtual time",
         soft_wrap=True,
