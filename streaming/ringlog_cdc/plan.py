@@ -209,6 +209,14 @@ def close_entry(
 # ------------------------------------------------------------------------------------------------ held writes
 
 
+def use_of(timestamp: int, appended: int, leeway: int) -> int:
+    """The greatest time that routing a write uses: a horizon above it lets the write pass. All in microseconds.
+
+    A timestamp beyond ``appended + leeway`` is refused under every set of generations, so it does not count.
+    """
+    return max(appended, timestamp) if timestamp <= appended + leeway else appended
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """What a pass over the rows of one source partition found, from the position of the plans on.

@@ -220,6 +220,19 @@ class Broker:
         high: int = yield from self.world.call(host, self.host, ask, timeout)
         return high
 
+    def first_at(self, host: Host, topic: str, number: int, time: Micros) -> Generator[Any, bool, int | None]:
+        """Offset of the first record appended at ``time`` (rounded up to a millisecond) or later. Raises Unanswered."""
+        partition = self.topics[topic][number]
+        limit = -(-time // MS) * MS
+
+        def ask(answer: Answer) -> None:
+            if self.up:
+                visible = partition.records[: partition.visible]
+                answer(next((record.offset for record in visible if record.time >= limit), None))
+
+        first: int | None = yield from self.world.call(host, self.host, ask, ANSWER_US)
+        return first
+
     def read(self, host: Host, topic: str, number: int = 0, start: int = 0) -> Generator[Any, bool, list[Record]]:
         """All records from ``start`` to the present high watermark. Raises Unanswered."""
         partition = self.topics[topic][number]

@@ -77,6 +77,9 @@ class Faults:
                 self._garbage(Chance(self.world.seed, f"garbage/{number}"), count)
             case "copies", (count,):
                 self._copies(Chance(self.world.seed, f"copies/{number}"), count)
+            case "second_writer", (duration,):
+                self.world.pause(self.world.host("spark"), duration * MS)
+                self.run.job.second()
             case "torn", (name,):
                 self.world.host(name).tears = True
             case _:

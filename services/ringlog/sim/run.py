@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ringlog.kernel.commands.model import InitializeCluster
 from ringlog.kernel.values import Micros
+from ringlog.sim.actors.cdc_job import SimCdcJob
 from ringlog.sim.actors.coordinator import CoordinatorWorker
 from ringlog.sim.actors.keeper import KeeperWorker
 from ringlog.sim.actors.node import SimNode
@@ -28,7 +29,7 @@ from ringlog.sim.faults import Faults
 from ringlog.sim.prefix import cluster_id_of, prefix_of, registration, schema_commands, settings_of, tokens_of
 from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
 from ringlog.sim.rest import what_is_not_done
-from ringlog.sim.script import AGENT_HOSTS, OPERATOR, PRODUCER, Action, Script, told
+from ringlog.sim.script import AGENT_HOSTS, OPERATOR, PRODUCER, WRITER, Action, Script, told
 from ringlog.sim.simulation import Simulation
 from ringlog.sim.world import MS, SECOND, Host, Violation, World
 
@@ -74,6 +75,7 @@ class Run:
         self.sim.shared["nodes"] = self.by_id
         self.operator = SimOperator(self.sim, self.world.host(OPERATOR))
         self.producer = SimProducer(self.sim, self.world.host(PRODUCER))
+        self.job = SimCdcJob(self.sim, self.world.host(WRITER))
 
     # --------------------------------------------------------------------------------------------- set-up
 
@@ -93,6 +95,7 @@ class Run:
         for number in range(1, shape.founded + 1):
             self.boot(self.world.host(f"n{number}"))
         self.boot(self.world.host(OPERATOR))
+        self.boot(self.world.host(WRITER))
         if not prefix.records:
             for host in AGENT_HOSTS:
                 self.world.spawn(self.world.host(host), "founder", self._found(self.world.host(host)))
@@ -122,6 +125,8 @@ class Run:
                 self.nodes[host.name].start()
         elif host.name == OPERATOR:
             self.operator.start()
+        elif host.name == WRITER:
+            self.job.start()
 
     # -------------------------------------------------------------------------------------------- playing
 

@@ -137,6 +137,7 @@ FAULTS: tuple[str, ...] = (
     "garbage",
     "copies",
     "torn",
+    "second_writer",
 )
 
 
@@ -159,7 +160,7 @@ def _arguments(what: str, chance: Chance, hosts: list[str]) -> tuple[Any, ...]:
             return host, chance.between(5, 600), duration
         case "clock":
             return host, chance.pick([-30_000, -3_000, -200, 200, 3_000, 30_000])
-        case "broker_down" | "cache_down":
+        case "broker_down" | "cache_down" | "second_writer":
             return (duration,)
         case "hand_over":
             return (chance.pick(ROLES),)

@@ -97,6 +97,8 @@ class Simulation:
         self.on_received = self._hearing("received")
         self.on_mutation = self._hearing("mutation")
         self.on_routed = self._hearing("routed")
+        self.on_rows = self._hearing("rows")
+        self.on_letters = self._hearing("letters")
         self.on_read = self._hearing("read")
 
     def _hearing(self, hook: str) -> list[Check]:
@@ -142,6 +144,12 @@ class Simulation:
         elif partition.topic == CHANGES and self.on_published:
             for check in self.on_published:
                 check.published(partition)
+        elif partition.topic == CDC:
+            for check in self.on_rows:
+                check.rows(partition)
+        elif partition.topic == DEAD:
+            for check in self.on_letters:
+                check.letters(partition)
 
     def _fold_true_log(self, partition: Partition) -> None:
         log = self.log

@@ -16,7 +16,7 @@ from ringlog.node.holder import Fetch, Snapshot
 from ringlog.wire.records import Mutation, NodeAck
 
 if TYPE_CHECKING:
-    from ringlog.sim.broker import Partition
+    from ringlog.sim.broker import Partition, Record
     from ringlog.sim.replica import SimReplica
     from ringlog.sim.simulation import Simulation
 
@@ -68,10 +68,14 @@ class Check:
     def mutation(self, key: str, mutation: Mutation) -> None:
         """A producer is about to send a write; ``key`` names it."""
 
-    def routed(
-        self, writer: str, mutation: Mutation, position: tuple[int, int], stream: bytes, generation: str
-    ) -> None:
-        """A CDC writer is about to write a row for the mutation at (partition, offset)."""
+    def routed(self, incarnation: str, epoch: int, records: list[tuple[int, Record]]) -> None:
+        """A CDC writer has stored that it handles these mutations (partition, record) with what it knew at ``epoch``."""
+
+    def rows(self, partition: Partition) -> None:
+        """There are more records in a partition of the CDC log."""
+
+    def letters(self, partition: Partition) -> None:
+        """There are more dead letters."""
 
     def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[tuple[int, str]]) -> None:
         """A node answered a read with versions (timestamp, mutation id)."""

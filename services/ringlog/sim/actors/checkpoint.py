@@ -1,0 +1,84 @@
+"""The checkpoint folder of the simulated CDC job: what is on disk, and a driver's plan chain over it.
+
+Files appear whole or not at all, and only if they are absent. A write takes time; a driver that dies meanwhile does
+not know whether the file is there. A folder that was wiped is *gone*: whoever still works on it cannot write any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringlog.sim.chance import Chance
+from ringlog.sim.replica import Step
+from ringlog.sim.world import Host
+from ringlog_cdc.chain import PlanChain
+from ringlog_cdc.errors import CdcError, ChainMoved
+from ringlog_cdc.plan import GENESIS, PlanEntry, check_link
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+NAME = "checkpoint"
+WRITE_US = (50, 1_500)
+
+
+@dataclass(eq=False, slots=True)
+class Folder:
+    """``offsets`` and ``commits`` are Spark's: where each batch ends, stored before it begins; which are committed."""
+
+    claimed: bool = False
+    offsets: dict[int, dict[int, int]] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+    plans: dict[int, PlanEntry] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    contexts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def durable_positions(self) -> dict[int, int]:
+        """Source partition to the first offset that may not be durable."""
+        return PlanChain(self.plans, self.done).durable_positions()
+
+
+class Checkpoint(PlanChain):
+    """One driver's view of the folder on ``disk``, which another driver may have as well."""
+
+    def __init__(self, sim: Simulation, disk: Host, host: Host, chance: Chance) -> None:
+        self.folder: Folder = disk.disk.setdefault(NAME, Folder())
+        self.sim = sim
+        self._disk = disk
+        self._host = host
+        self._chance = chance
+        super().__init__(self.folder.plans, self.folder.done)
+        before = GENESIS
+        for _, entry in sorted(self._entries.items()):
+            check_link(before, entry)
+            before = entry
+
+    def writes(self) -> Step:
+        """The time that a write takes before it is there. Raises CdcError if the folder is gone."""
+        yield self._chance.between(*WRITE_US)
+        if self._disk.disk.get(NAME) is not self.folder:
+            raise CdcError("checkpoint_gone", "the folder was deleted")
+
+    def append(self, entry: PlanEntry) -> Step:
+        """Store the next entry; raises ChainMoved if its place is taken."""
+        check_link(self.head, entry)
+        yield from self.writes()
+        if entry.sequence in self.folder.plans:
+            raise ChainMoved(entry.sequence)
+        self.folder.plans[entry.sequence] = entry
+        yield self._chance.between(*WRITE_US)
+        self._entries[entry.sequence] = entry
+
+    def mark_done(self, entry: PlanEntry) -> Step:
+        """All rows of the entry are durable."""
+        yield from self.writes()
+        self.folder.done.add(entry.sequence)
+        self._done.add(entry.sequence)
+
+    def put_context(self, name: str, context: Mapping[str, Any]) -> Step:
+        """Store a context if it is absent."""
+        if name not in self.folder.contexts:
+            yield from self.writes()
+            self.folder.contexts[name] = context

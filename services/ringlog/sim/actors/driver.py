@@ -1,0 +1,308 @@
+"""One driver of the simulated CDC job: batches in the manner of Spark, plans and rows in the manner of ``ringlog_cdc``.
+
+Spark's side is modelled: the end of a batch is on disk before the batch begins, a batch without a commit is handed out
+again, tasks write their rows in order and again until they are acknowledged. What a plan says, which rows are held, and
+what becomes of each mutation are the production functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ringlog.kernel.settings import setting
+from ringlog.kernel.values import Micros
+from ringlog.sim.actors.checkpoint import Checkpoint
+from ringlog.sim.actors.rows import Input, outgoing, read_input
+from ringlog.sim.actors.writer import WRITER_NAME, Promises
+from ringlog.sim.broker import CDC, MUTATIONS, Record
+from ringlog.sim.chance import Chance
+from ringlog.sim.client import SimClient
+from ringlog.sim.replica import Step
+from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
+from ringlog_cdc.decisions import Draft, check_place, context_of, decide, next_positions, table_of
+from ringlog_cdc.errors import CdcError
+from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, use_of, used_by
+from ringlog_cdc.plan_store import checkpoint_lost
+from ringlog_cdc.routing import RoutingTable
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+BATCH_RECORDS = 5
+"""Offsets that a batch takes at most of each partition: few, so that there are many batches."""
+SPARK_JOB_US = (MS, 60 * MS)
+HELD_LOOK_US: Micros = 500 * MS
+ATTEMPTS = 8
+SENT_TOGETHER = 2
+ROW_BYTES_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch in hand: its number, where it ends, and its records that are mutations or claim to be."""
+
+    number: int
+    ends: Mapping[int, int]
+    rows: Sequence[Input]
+
+
+class Driver:
+    """One run of the job on ``host``, with the checkpoint on ``disk``'s disk."""
+
+    def __init__(self, sim: Simulation, host: Host, disk: Host, number: int) -> None:
+        self.sim = sim
+        self.host = host
+        self.name = f"cdc-{number}"
+        self._chance = Chance(sim.world.seed, f"driver/{number}")
+        self._disk = disk
+        self._client = SimClient(sim, host, self.name)
+        self._replica = self._client.replica
+        self._tails: list[Any] = []
+        self._waiting: dict[int, list[Record]] = {}
+        self._news = Signal()
+        self._store: Checkpoint
+        self._promises: Promises
+
+    def run(self) -> Step:
+        """Start and work, until a CdcError is raised."""
+        try:
+            yield from self._client.start()
+            state = yield from self._replica.barrier()
+            self._store = Checkpoint(self.sim, self._disk, self.host, self._chance)
+            self._promises = Promises(self.sim, self.host, self._client, self._store)
+            is_new = yield from self._claim(WRITER_NAME in state.writers)
+            yield from self._promises.register()
+            ended = set(self._promises.mine(self._replica.state).ended)
+            if is_new and not ended <= set(self._promises.tried):
+                self._store.folder.claimed = False
+                raise checkpoint_lost(WRITER_NAME)
+            self.sim.world.tell(self.name, f"is incarnation {self._promises.incarnation[:6]}")
+            keeper = self.sim.world.spawn(self.host, f"{self.name}.promises", self._promises.keep())
+            try:
+                yield from self._batches()
+            finally:
+                keeper.stop()
+        finally:
+            self._client.close()
+            for tail in self._tails:
+                tail.close()
+
+    def _claim(self, registered: bool) -> Step:
+        """Tie the checkpoint to the writer; True if it is new. A writer that has worked before has lost an empty one."""
+        folder = self._store.folder
+        if folder.claimed:
+            return False
+        if registered:
+            raise checkpoint_lost(WRITER_NAME)
+        yield from self._store.writes()
+        folder.claimed = True
+        return True
+
+    # ---------------------------------------------------------------------------------------------- batches
+
+    def _batches(self) -> Step:
+        folder, broker = self._store.folder, self.sim.broker
+        newest = max(folder.offsets, default=-1)
+        replayed = newest >= 0 and newest not in folder.commits
+        begin = folder.offsets.get(newest - 1 if replayed else newest, {})
+        for partition in broker.topics[MUTATIONS]:
+            number = partition.number
+            self._waiting[number] = []
+            tail = broker.tail(self.host, MUTATIONS, number, begin.get(number, 0), self._taker(number))
+            self._tails.append(tail)
+        if not replayed:
+            newest += 1
+        while True:
+            if newest not in folder.offsets:
+                yield from self._next_batch(newest)
+            batch = yield from self._read(newest)
+            yield from self._run(batch)
+            yield from self._store.writes()
+            folder.commits.add(newest)
+            self.sim.did["cdc", "batch"] += 1
+            newest += 1
+
+    def _taker(self, partition: int) -> Any:
+        def take(records: list[Record]) -> None:
+            self._waiting[partition] += records
+            self._news.fire()
+
+        return take
+
+    def _next_batch(self, number: int) -> Step:
+        """Wait until there is something new, and store where the batch ends."""
+        folder = self._store.folder
+        before = folder.offsets.get(number - 1)
+        while True:
+            self._check()
+            begin = before or {}
+            ends = {}
+            for tail in self._tails:
+                partition = tail.partition.number
+                ends[partition] = min(tail.position, begin.get(partition, 0) + BATCH_RECORDS)
+            if ends != before:
+                break
+            yield self._news, SECOND
+        yield from self._store.writes()
+        if number in folder.offsets:
+            raise CdcError("query_failed", f"another query wrote batch {number}")
+        folder.offsets[number] = ends
+
+    def _read(self, number: int) -> Step:
+        ends = self._store.folder.offsets[number]
+        while any(tail.position < ends[tail.partition.number] for tail in self._tails):
+            self._check()
+            yield self._news, SECOND
+        found = []
+        for partition, end in sorted(ends.items()):
+            waiting = self._waiting[partition]
+            taken = [record for record in waiting if record.offset < end]
+            del waiting[: len(taken)]
+            found += [read_input(partition, record) for record in taken]
+        return Batch(number, ends, found)
+
+    def _run(self, batch: Batch) -> Step:
+        parts = self._store.parts(batch.number)
+        before = self._store.folder.offsets.get(batch.number - 1, {}) if not parts else {}
+        check_place(batch.number, parts, self._store.head, batch.ends, before)
+        if parts:
+            self.sim.did["cdc", "replayed"] += 1
+        for entry in parts:
+            yield from self._carry_out(batch, entry)
+        while not parts or not parts[-1].last:
+            entry = yield from self._plan(batch, len(parts))
+            yield from self._carry_out(batch, entry)
+            parts = (*parts, entry)
+        self._promises.note_need(held=False)
+
+    def _check(self) -> None:
+        if self._promises.failure is not None:
+            raise self._promises.failure
+
+    # ------------------------------------------------------------------------------------------------ plans
+
+    def _plan(self, batch: Batch, part: int) -> Step:
+        """Make and store the next part of a batch; waits while no row may be routed."""
+        held = False
+        while True:
+            self._check()
+            state = yield from self._replica.barrier()
+            horizon = self._promises.horizon(state)
+            self._promises.note_need(held=held)
+            positions = next_positions({}, batch.ends, self._store.head)
+            leeway = setting(state, "cdc_leeway_us")
+            greatest = max((use_of(row.timestamp, row.appended, leeway) for row in batch.rows), default=0)
+            yield self._chance.between(*SPARK_JOB_US)
+            found = facts(batch.rows, positions, horizon, leeway) if greatest >= horizon else ()
+            ranges, complete = next_ranges(found, positions, batch.ends)
+            if not ranges and not complete:
+                held = True
+                self.sim.did["cdc", "held"] += 1
+                yield from self._hold(horizon)
+                continue
+            used = used_by(found, horizon) if found else greatest
+            draft = Draft(batch.number, part, complete, ranges, horizon, used if ranges else 0, positions)
+            entry = yield from self._decide(batch, draft, self._context(state))
+            if entry is not None:
+                self._promises.note_need(held=False)
+                return entry
+
+    def _context(self, state: Any) -> dict[str, Any]:
+        return context_of(state, MUTATIONS, len(self.sim.broker.topics[CDC]), ROW_BYTES_MAX)
+
+    def _hold(self, horizon: int) -> Step:
+        """Wait until the horizon is another one."""
+        self._promises.note_need(held=True)
+        while self._promises.horizon(self._replica.state) == horizon:
+            self._check()
+            yield self._replica.changed, HELD_LOOK_US
+
+    def _decide(self, batch: Batch, draft: Draft, context: dict[str, Any]) -> Step:
+        """Store a part; None if the log has moved on meanwhile, and it must be made anew."""
+        name = _name(context)
+        yield from self._store.put_context(name, context)
+        yield from self._promises.lock()
+        try:
+            now = self._replica.state
+            if self._context(now) != context:
+                self.sim.did["cdc", "decided anew"] += 1
+                return None
+            horizon = self._promises.horizon(now)
+            incarnation = self._promises.incarnation
+            entry = decide(draft, self._store.head, now, horizon, context=name, incarnation=incarnation)
+            if entry is not None:
+                yield from self._store.append(entry)
+        finally:
+            self._promises.unlock()
+        if entry is not None:
+            rows = within(batch.rows, entry)
+            for check in self.sim.on_routed:
+                check.routed(entry.incarnation, entry.epoch, [(row.partition, row.record) for row in rows])
+        return entry
+
+    # -------------------------------------------------------------------------------------------- execution
+
+    def _carry_out(self, batch: Batch, entry: PlanEntry) -> Step:
+        if self._store.is_done(entry):
+            return
+        yield from self._write(within(batch.rows, entry), entry)
+        yield from self._store.mark_done(entry)
+
+    def _write(self, rows: Sequence[Input], entry: PlanEntry) -> Step:
+        """Write the rows and dead letters of a part, each topic's partition in the order of the source."""
+        places = outgoing(self._table(entry), rows, entry, self.sim.cluster_id)
+        for topic, partition in sorted(places, key=lambda _: self._chance.random()):
+            values = places[topic, partition]
+            for first in range(0, len(values), SENT_TOGETHER):
+                yield from self._send(topic, partition, values[first : first + SENT_TOGETHER])
+
+    def _send(self, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
+        for _ in range(ATTEMPTS):
+            try:
+                yield from self.sim.broker.append(self.host, topic, values, partition)
+                return
+            except Unanswered:
+                continue
+        raise CdcError("query_failed", f"partition {partition} of {topic} takes no rows")
+
+    def _table(self, entry: PlanEntry) -> RoutingTable:
+        context = self._store.folder.contexts[entry.context]
+        tables: dict[Any, RoutingTable] = self.sim.shared.setdefault("cdc/tables", {})
+        key = (entry.context, entry.closed)
+        if key not in tables:
+            tables[key] = table_of(context, entry.closed, self._replica.state)
+        return tables[key]
+
+
+def _name(context: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(context, sort_keys=True).encode()).hexdigest()
+
+
+def within(rows: Iterable[Input], entry: PlanEntry) -> list[Input]:
+    """The rows of a plan part."""
+    ranges = {item.partition: item for item in entry.ranges}
+    return [
+        row
+        for row in rows
+        if row.partition in ranges and ranges[row.partition].start <= row.record.offset < ranges[row.partition].end
+    ]
+
+
+def facts(rows: Iterable[Input], positions: Mapping[int, int], horizon: int, leeway: int) -> tuple[PartitionFacts, ...]:
+    """What Spark finds out in a pass over the rows, where some may be held."""
+    found: dict[int, PartitionFacts] = {}
+    for row in rows:
+        if row.record.offset < positions[row.partition]:
+            continue
+        known = found.get(row.partition, PartitionFacts(row.partition, None, 0))
+        use = use_of(row.timestamp, row.appended, leeway)
+        if use < horizon:
+            found[row.partition] = PartitionFacts(row.partition, known.held, max(known.used, use))
+        else:
+            held = row.record.offset if known.held is None else known.held
+            found[row.partition] = PartitionFacts(row.partition, held, known.used)
+    return tuple(found[partition] for partition in sorted(found))
