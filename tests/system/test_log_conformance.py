@@ -1,4 +1,4 @@
-"""What every log must do: the memory adapter and the Kafka adapter against the same tests."""
+"""What every log must do: memory, Kafka, and the delayable log around each, against the same tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from ringlog.log.delayable import DelayableLog
+from ringlog.log.delays import HOLD, PLACES, Match, Rule
+from ringlog.log.delays_control import MemoryDelays
 from ringlog.log.errors import LogTruncated
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.memory import MemoryLog
@@ -20,20 +23,29 @@ DEADLINE_S = 20.0
 MakeLog = Callable[[], MetadataLog]
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.system)])
+KINDS = [
+    "memory",
+    "delayable memory",
+    *(pytest.param(k, marks=pytest.mark.system) for k in ("kafka", "delayable kafka")),
+]
+
+
+@pytest.fixture(params=KINDS)
 def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
     """Opens the same log, again and again: another connection each time, but in memory the same object."""
     opened: list[MetadataLog] = []
-    if request.param == "memory":
-        memory = MemoryLog()
-        yield lambda: memory
-        return
-    info: StackInfo = request.getfixturevalue("stack")
-    name = f"t{uuid.uuid4().hex[:10]}"
-    create_topics(admin_client(info.bootstrap_servers), name, specs=[METADATA])
+    memory = MemoryLog()
+    kind = request.param.split()[-1]
+    if kind == "kafka":
+        info: StackInfo = request.getfixturevalue("stack")
+        name = f"t{uuid.uuid4().hex[:10]}"
+        create_topics(admin_client(info.bootstrap_servers), name, specs=[METADATA])
+    # A rule that fits nothing here makes every record go the long way.
+    control = MemoryDelays([Rule(where, HOLD, where, match=Match(kind="Noop")) for where in PLACES])
 
     def make() -> MetadataLog:
-        opened.append(KafkaLog(info.bootstrap_servers, name))
+        log: MetadataLog = KafkaLog(info.bootstrap_servers, name) if kind == "kafka" else memory
+        opened.append(DelayableLog(log, control, "tester") if request.param.startswith("delayable") else log)
         return opened[-1]
 
     yield make

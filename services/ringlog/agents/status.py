@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import open_metadata
 from ringlog.log.port import Tail
 from ringlog.log.reading import read_to_end
 from ringlog.log.replica import Replica
@@ -54,7 +55,7 @@ class StatusReader:
     """Looks again and again at little cost. For use by one thread, as a context."""
 
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
-        self._metadata = KafkaLog(bootstrap_servers, cluster)
+        self._metadata = open_metadata(bootstrap_servers, cluster, "status")
         self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
         self._replica = Replica(self._metadata)
         self._tail: Tail | None = None

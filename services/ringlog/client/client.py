@@ -27,6 +27,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.author import Author
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.replica import Replica
 from ringlog.log.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
@@ -50,10 +51,10 @@ class Logs:
     results: MetadataLog
 
     @staticmethod
-    def of_kafka(bootstrap_servers: str, cluster: str) -> Logs:
-        """The cluster's topics."""
+    def of_kafka(bootstrap_servers: str, cluster: str, submitter: str = "client") -> Logs:
+        """The cluster's topics. ``submitter``: whose logs these are, for rules that delay them."""
         return Logs(
-            KafkaLog(bootstrap_servers, cluster),
+            open_metadata(bootstrap_servers, cluster, submitter),
             KafkaLog(bootstrap_servers, cluster, REQUESTS),
             KafkaLog(bootstrap_servers, cluster, RESULTS, isolation="read_committed"),
         )
@@ -83,7 +84,7 @@ class Client:
         draw: Draw | None = None,
         logs: Logs | None = None,
     ) -> None:
-        self._logs = logs if logs is not None else Logs.of_kafka(bootstrap_servers, cluster)
+        self._logs = logs if logs is not None else Logs.of_kafka(bootstrap_servers, cluster, submitter)
         clock = clock or SystemClock()
         draw = draw or SystemDraw()
         self._author = Author(submitter, clock, draw)

@@ -14,7 +14,7 @@ from ringlog.client.errors import ClientError
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.model import InitializeCluster
 from ringlog.kernel.values import Micros
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.producer import AckedProducer
 from ringlog.log.replica import Replica
@@ -109,7 +109,7 @@ def found_cluster(
     create_topics(admin, cluster)
     verify_topics(admin, cluster, bootstrap_servers)
     publish_schemas(bootstrap_servers, cluster)
-    metadata = KafkaLog(bootstrap_servers, cluster)
+    metadata = open_metadata(bootstrap_servers, cluster, submitter)
     try:
         with Replica(metadata) as replica:
             return found(metadata, replica, cluster, settings, submitter=submitter, timeout_s=timeout_s)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ringlog.client.errors import NotFounded
 from ringlog.kernel.state import ClusterState
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.replica import Follower, Halt, Replica, Subscription
 
@@ -35,7 +35,7 @@ class MetadataWatch:
         record: Path | None = None,
         metadata: MetadataLog | None = None,
     ) -> None:
-        self._log: MetadataLog = metadata if metadata is not None else KafkaLog(bootstrap_servers, cluster)
+        self._log = metadata if metadata is not None else open_metadata(bootstrap_servers, cluster, "watch")
         self.replica = Replica(self._log, cluster_id=cluster_id, record=record)
 
     def start(self, timeout_s: float = TIMEOUT_S) -> MetadataWatch:

@@ -3,6 +3,9 @@
 The n-th append meets the n-th fault: records are lost, come twice, come late (when ``release`` is called), other
 records slip in between, or the answer is lost although everything arrived. Deterministic: nothing is drawn, nothing
 waits.
+
+It scripts a broker and works on any log, requests and results too; it does not look into records. ``DelayableLog``
+holds back entries of the metadata log by what they say and for whom, and waits; neither can stand in for the other.
 """
 
 from __future__ import annotations

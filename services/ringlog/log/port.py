@@ -1,7 +1,8 @@
 """The port of a log: one totally ordered sequence of records that is only ever appended to.
 
 The metadata topic is one; so are requests and results, which have one partition as well. Two adapters, ``MemoryLog``
-and ``KafkaLog``, pass the same suite (``tests/system/test_log_conformance.py``).
+and ``KafkaLog``, pass the same suite (``tests/system/test_log_conformance.py``), and so does ``DelayableLog`` around
+either while no rule holds anything.
 
 Offsets ascend, but need not be dense: control records leave gaps. That is why a reader compares its *position* (the
 offset it reads next, past any gap) with the end, and never the number or the last offset of the records it saw.

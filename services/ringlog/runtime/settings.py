@@ -19,11 +19,17 @@ def default_data_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "ringlog"
 
 
+def delays_folder() -> Path | None:
+    """The folder of the rules that delay the metadata log (``RINGLOG_DELAYS``); None outside tests."""
+    found = os.environ.get("RINGLOG_DELAYS")
+    return Path(found) if found else None
+
+
 class Settings(BaseSettings):
     """Settings of one process; each can be given as ``RINGLOG_<NAME>``.
 
     ``session_timeout_s``: how long a killed worker keeps its consumer group's partition, hence how long a take-over
-    lasts.
+    lasts. ``delays``: a folder of rules that hold back entries of the metadata log, for tests of a live stack.
     """
 
     model_config = SettingsConfigDict(env_prefix="RINGLOG_", extra="ignore", frozen=True)
@@ -33,5 +39,6 @@ class Settings(BaseSettings):
     cluster: str = Field(default="ringlog", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
     data_dir: Path = Field(default_factory=default_data_dir)
     session_timeout_s: float = Field(default=6.0, ge=1.0, le=300.0)
+    delays: Path | None = None
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"

@@ -23,6 +23,7 @@ from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogDamaged, LogError, ReplicaHalted, TopicMisconfigured, WaitTimedOut
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import open_metadata
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
 from ringlog.log.reading import read_to_end
@@ -60,7 +61,7 @@ class RoleThread(ABC):
         self.draw = SystemDraw()
         self.instance = str(uuid.uuid4())
         self.term = 0
-        self.log = KafkaLog(settings.bootstrap_servers, settings.cluster)
+        self.log = open_metadata(settings.bootstrap_servers, settings.cluster, self.role)
         record = settings.data_dir / "agents" / f"{settings.cluster}.{self.role}.json"
         self.replica = Replica(self.log, record=record)
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)

@@ -1,0 +1,281 @@
+"""The delayable log: who hears of what when, and what a log stays true to meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ringlog.client.founding import found
+from ringlog.kernel.commands.model import ChangeSettings, Noop, TakeOver
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.log.author import Author
+from ringlog.log.commit import FateOpen, commit
+from ringlog.log.delayable import DelayableLog
+from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Match, Rule
+from ringlog.log.delays_control import MemoryDelays
+from ringlog.log.errors import LogUnavailable, WaitTimedOut
+from ringlog.log.fates import Chain, Fate
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.entries import EncodedEntry
+
+ChainMaker = Callable[..., Chain]
+
+QUICK_S = 0.02
+SOON_S = 0.3
+"""Long enough for what must not happen to show itself."""
+
+
+class World:
+    """One log in memory, and participants who each see it through a delayable log of their own."""
+
+    def __init__(self) -> None:
+        self.truth = MemoryLog()
+        self.control = MemoryDelays()
+        self.clock = ManualClock()
+        self._open: list[Replica] = []
+        self.plain = self.replica_of(self.truth)
+        found(self.truth, self.plain, "tests", clock=ManualClock(), draw=SeededDraw(b"founder"))
+
+    def log(self, participant: str, patience_s: float = 0.0) -> DelayableLog:
+        return DelayableLog(self.truth, self.control, participant, clock=self.clock, patience_s=patience_s)
+
+    def replica(self, participant: str) -> Replica:
+        return self.replica_of(self.log(participant))
+
+    def replica_of(self, log: Any) -> Replica:
+        self._open.append(Replica(log).start())
+        return self._open[-1]
+
+    def hold(self, where: str = PROPAGATION, to: tuple[str, ...] = (), **match: Any) -> Rule:
+        return self.control.put(Rule("r", HOLD, where, to, Match(**match)))
+
+    def append(self, *entries: EncodedEntry) -> None:
+        self.truth.append([entry.data for entry in entries])
+
+    def end(self) -> None:
+        for replica in self._open:
+            replica.stop()
+            replica.log.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.end()
+
+
+# --------------------------------------------------------------------------------------------- propagation
+
+
+def test_a_held_entry_and_all_behind_it_are_kept_from_those_who_are_named(world: World, chain_of: ChainMaker) -> None:
+    slow, quick = world.replica("node-n1"), world.replica("node-n2")
+    takeover = TakeOver("coordinator", "me", 1)
+    chain = chain_of(world.plain.state, Noop(), takeover, Noop())
+    world.hold(to=("node-n1",), kind="TakeOver")
+    world.append(*chain.entries)
+    assert quick.read_barrier().epoch == 4
+    held = world.control.await_held("r", "node-n1")
+    assert (held.kind, held.offset, held.behind, held.where) == ("TakeOver", 2, 1, PROPAGATION)
+    assert held.request_id == chain.entries[1].entry.request_id
+    assert (slow.state.epoch, slow.position) == (2, 2), "what came before it is there"
+    world.append(*chain_of(quick.state, Noop()).entries)
+    assert quick.read_barrier().epoch == 5
+    assert slow.state.epoch == 2
+    world.control.release("r")
+    assert slow.read_barrier().epoch == 5
+    assert slow.counts[OutcomeKind.APPLIED] == 5
+    assert world.control.held() == ()
+
+
+def test_a_barrier_of_who_is_held_back_waits(world: World, chain_of: ChainMaker) -> None:
+    """It may not say that it knows everything."""
+    slow = world.replica("node-n1")
+    world.hold()
+    world.append(*chain_of(world.plain.state).entries)
+    world.control.await_held("r", "node-n1")
+    assert slow.log.end_offset() == world.truth.end_offset() == 4
+    with pytest.raises(WaitTimedOut, match="up to offset 4"):
+        slow.read_barrier(SOON_S)
+    world.control.release("r")
+    assert slow.read_barrier().epoch == 4
+
+
+def test_who_begins_to_read_late_is_held_at_the_same_place(world: World, chain_of: ChainMaker) -> None:
+    world.append(*chain_of(world.plain.state).entries)
+    world.hold(to=("node-*",), epoch=3)
+    late = world.replica("node-n9")
+    assert world.control.await_held("r", "node-n9").offset == 2
+    assert late.wait_for(lambda state: state.epoch == 2, 10, "epoch 2")
+    assert world.plain.read_barrier().epoch == 4
+
+
+def test_what_was_read_before_the_rule_came_is_not_unread(world: World, chain_of: ChainMaker) -> None:
+    replica = world.replica("node-n1")
+    world.append(*chain_of(world.plain.state, Noop()).entries)
+    assert replica.read_barrier().epoch == 2
+    world.hold(epoch=2)
+    assert replica.read_barrier().epoch == 2
+    world.append(*chain_of(replica.state, Noop()).entries)
+    assert replica.read_barrier().epoch == 3
+
+
+def test_a_delay_ends_by_itself(world: World, chain_of: ChainMaker) -> None:
+    replica = world.replica("node-n1")
+    world.control.put(Rule("late", DELAY, match=Match(epoch=3), seconds=5))
+    world.append(*chain_of(world.plain.state).entries)
+    world.control.await_held("late")
+    world.clock.advance(4.9)
+    with pytest.raises(WaitTimedOut):
+        replica.wait_for(lambda state: state.epoch > 2, SOON_S, "epoch 3")
+    world.clock.advance(0.1)
+    assert replica.read_barrier().epoch == 4
+
+
+def test_an_epoch_is_the_one_that_an_entry_makes_and_not_its_place(world: World, chain_of: ChainMaker) -> None:
+    """Records without effect lie between the entries."""
+    replica = world.replica("node-n1")
+    one, two, three = chain_of(world.plain.state).entries
+    world.hold(epoch=3)
+    world.append(one, one, three)
+    world.truth.append([b"", b"no entry"])
+    world.truth.gap(2)
+    world.append(two, three)
+    assert world.control.await_held("r").offset == 8
+    assert replica.state.epoch == 2
+    world.control.release("r")
+    assert replica.read_barrier().epoch == 4
+
+
+def test_two_readers_of_one_participant_are_held_alike(world: World, chain_of: ChainMaker) -> None:
+    log = world.log("publisher")
+    world.hold(epoch=3)
+    world.append(*chain_of(world.plain.state).entries)
+    tails = [log.tail(0), log.tail(1)]
+    assert [[record.offset for record in tail.poll(QUICK_S)] for tail in tails] == [[0, 1], [1]]
+    assert [tail.position for tail in tails] == [2, 2]
+    assert [list(tail.poll(QUICK_S)) for tail in tails] == [[], []]
+    world.control.release("r")
+    assert [[record.offset for record in tail.poll(0, records_max=1)] for tail in tails] == [[2], [2]]
+    assert [tail.position for tail in tails] == [3, 3]
+    for tail in tails:
+        tail.close()
+
+
+# -------------------------------------------------------------------------------------------------- commit
+
+
+def test_a_held_commit_is_a_record_on_its_way(world: World, chain_of: ChainMaker) -> None:
+    """Its author hears nothing; a rival may take its place; and released it comes too late."""
+    log = world.log("validator")
+    replica = world.replica_of(log)
+    chain = chain_of(world.plain.state)
+    world.hold(COMMIT, ("validator",), request_id=chain.entries[1].entry.request_id)
+    with pytest.raises(FateOpen) as caught:
+        commit(log, replica, chain, timeout_s=SOON_S, resend_s=QUICK_S)
+    assert caught.value.judged == (Fate.APPLIED, Fate.OPEN, Fate.OPEN)
+    held = world.control.await_held("r", "validator")
+    assert (held.where, held.kind, held.offset, held.behind) == (COMMIT, "Noop", None, 1)
+    rival = chain_of(world.plain.read_barrier(), ChangeSettings((("operations_kept_max", 7),)))
+    world.append(*rival.entries)
+    assert commit(log, replica, chain, resend_s=QUICK_S).fates == (Fate.APPLIED, Fate.LOST, Fate.LOST)
+    world.control.release("r")
+    replica.wait_for(lambda _: replica.counts[OutcomeKind.STALE] == 2, 10, "the late records")
+    assert replica.state.epoch == 3
+    assert world.truth.end_offset() == 5, "sent again and again, they were on their way once"
+
+
+def test_an_author_that_waits_long_enough_hears_of_the_release(world: World, chain_of: ChainMaker) -> None:
+    log = world.log("validator", patience_s=30)
+    replica = world.replica_of(log)
+    world.control.put(Rule("late", DELAY, COMMIT, match=Match(epoch=3), seconds=5))
+    chain = chain_of(replica.read_barrier())
+    done: list[tuple[Fate, ...]] = []
+    author = threading.Thread(target=lambda: done.append(commit(log, replica, chain).fates))
+    author.start()
+    world.control.await_held("late")
+    assert world.plain.read_barrier().epoch == 2
+    world.clock.advance(5)
+    author.join(30)
+    assert done == [(Fate.APPLIED,) * 3]
+
+
+def test_what_follows_elsewhere_overtakes_a_held_commit(world: World, chain_of: ChainMaker) -> None:
+    log = world.log("validator")
+    chain = chain_of(world.plain.state, TakeOver("coordinator", "me", 1))
+    world.hold(COMMIT, kind="TakeOver")
+    with pytest.raises(LogUnavailable, match="a rule holds it"):
+        log.append([chain.entries[0].data])
+    log.append([chain_of(world.plain.state, Noop()).entries[0].data])
+    assert world.truth.end_offset() == 2
+    world.control.release("r")
+    world.plain.wait_for(lambda _: world.plain.counts[OutcomeKind.STALE] == 1, 10, "the one that came late")
+    log.close()
+
+
+def test_closing_loses_what_is_on_its_way(world: World, chain_of: ChainMaker) -> None:
+    log = world.log("validator")
+    world.hold(COMMIT)
+    with pytest.raises(LogUnavailable):
+        log.append([chain_of(world.plain.state, Noop()).entries[0].data])
+    world.control.await_held("r")
+    log.close()
+    assert world.control.held() == ()
+    world.control.release("r")
+    assert world.truth.end_offset() == 1
+
+
+def test_a_dropped_commit_is_sent_again_until_it_arrives(world: World, chain_of: ChainMaker) -> None:
+    log = world.log("validator")
+    replica = world.replica_of(log)
+    world.control.put(Rule("lose", DROP, COMMIT, match=Match(epoch=3), times=2))
+    assert commit(log, replica, chain_of(replica.read_barrier()), resend_s=QUICK_S).fates == (Fate.APPLIED,) * 3
+    assert replica.counts[OutcomeKind.STALE] == 2, "the third arrived twice without the second"
+
+
+def test_a_lost_answer_is_no_second_entry(world: World, chain_of: ChainMaker) -> None:
+    log = world.log("validator")
+    replica = world.replica_of(log)
+    world.control.put(Rule("deaf", DROP, COMMIT, answer_only=True, times=1))
+    chain = chain_of(replica.read_barrier(), Noop())
+    with pytest.raises(LogUnavailable, match="a rule drops it"):
+        log.append([chain.entries[0].data])
+    replica.read_barrier()
+    assert commit(log, replica, chain).fates == (Fate.APPLIED,)
+    assert world.truth.end_offset() == 2
+
+
+def test_rules_for_others_change_nothing(world: World, chain_of: ChainMaker) -> None:
+    log = world.log("node-n1")
+    world.control.put(Rule("a", HOLD, COMMIT, ("validator",)))
+    world.control.put(Rule("b", HOLD, PROPAGATION, ("node-n2", "publisher*")))
+    world.control.put(Rule("c", DROP, COMMIT, match=Match(submitter="bo*")))
+    replica = world.replica_of(log)
+    assert commit(log, replica, chain_of(replica.read_barrier())).fates == (Fate.APPLIED,) * 3
+
+
+def test_what_follows_in_an_append_keeps_its_order_when_rules_differ(world: World, author: Author) -> None:
+    log = world.log("validator")
+    state, entries = world.plain.state, []
+    for number in range(1, 5):
+        entries.append(author.entry(state, TakeOver("coordinator", "me", number) if number % 2 else Noop()))
+        state = fold(state, entries[-1].entry).state
+    world.control.put(Rule("first", HOLD, COMMIT, match=Match(epoch=2)))
+    world.control.put(Rule("third", HOLD, COMMIT, match=Match(epoch=4)))
+    with pytest.raises(LogUnavailable):
+        log.append([entry.data for entry in entries])
+    assert world.control.await_held("first").behind == 3
+    assert world.control.await_held("third").behind == 1
+    world.control.release("first")
+    assert world.plain.wait_for(lambda state: state.epoch == 3, 10, "the first two")
+    world.control.release("third")
+    assert world.plain.wait_for(lambda state: state.epoch == 5, 10, "the others")
+    assert world.plain.counts[OutcomeKind.STALE] == 0
+    log.close()

@@ -1,0 +1,175 @@
+"""Rules of delays: what they mean, what is refused, and the folder that carries them between processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, Command, Noop
+from ringlog.kernel.outcome import Entry, Unreadable
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.log.author import Author
+from ringlog.log.delays import (
+    COMMIT,
+    DELAY,
+    DROP,
+    HOLD,
+    PROPAGATION,
+    BadRule,
+    Held,
+    Match,
+    Rule,
+    rule_from_json,
+    rule_to_json,
+)
+from ringlog.log.delays_control import FolderDelays, UnknownRule
+from ringlog.log.errors import WaitTimedOut
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+
+ADVANCE = AdvanceOperation("join-21", "write_both_read_new")
+RULE = Rule("a", DELAY, COMMIT, ("node-*", "cli"), Match("Noop", 7, submitter="bob"), seconds=1.5)
+
+
+def entry(command: Command) -> Entry:
+    return Author("bob", ManualClock(), SeededDraw(b"x")).entry(EMPTY_STATE, command).entry
+
+
+@pytest.mark.parametrize(
+    ("match", "command", "fits"),
+    [
+        (Match(), Noop(), True),
+        (Match(kind="Noop"), Noop(), True),
+        (Match(kind="Noop"), ADVANCE, False),
+        (Match(stage="write_both_read_new"), ADVANCE, True),
+        (Match(stage="finished"), ADVANCE, False),
+        (Match(stage="finished"), Noop(), False),
+        (Match(operation="join-21"), ADVANCE, True),
+        (Match(operation="join-21"), CancelOperation("join-21", "why"), True),
+        (Match(operation="join-22"), ADVANCE, False),
+        (Match(operation="join-21", stage="write_both_read_new", submitter="b*"), ADVANCE, True),
+        (Match(operation="join-21", submitter="a*"), ADVANCE, False),
+        (Match(epoch=5), Noop(), True),
+        (Match(epoch=6), Noop(), False),
+        (Match(request_id="00000000-0000-7000-8000-000000000000"), Noop(), False),
+    ],
+)
+def test_all_fields_that_are_given_must_fit(match: Match, command: Command, fits: bool) -> None:
+    assert match.fits(entry(command), lambda: 5) is fits
+
+
+def test_what_is_no_entry_fits_only_a_rule_for_everything() -> None:
+    assert Match().fits(Unreadable("torn"), lambda: None)
+    assert not Match(submitter="*").fits(Unreadable("torn"), lambda: None)
+
+
+def test_a_rule_is_what_its_text_says() -> None:
+    for rule in (RULE, Rule("b", HOLD), Rule("c", DROP, COMMIT, times=3, answer_only=True)):
+        assert rule_from_json(rule_to_json(rule)) == rule
+    assert json.loads(rule_to_json(Rule("b", HOLD))) == {
+        "name": "b",
+        "action": "hold",
+        "where": "propagation",
+        "match": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("{", "no JSON"),
+        ("[]", "a rule is a JSON object"),
+        ('{"name": "a"}', "action is missing"),
+        ('{"name": "a", "action": "burn"}', "action: 'burn' is none of"),
+        ('{"name": "../a", "action": "hold"}', "name: '../a'"),
+        ('{"name": "a", "action": "drop"}', "no holes"),
+        ('{"name": "a", "action": "drop", "where": "commit", "times": -1}', "times"),
+        ('{"name": "a", "action": "hold", "times": 1}', "times and answer_only belong to a drop"),
+        ('{"name": "a", "action": "hold", "seconds": 1}', "seconds: 1"),
+        ('{"name": "a", "action": "delay"}', "seconds: 0"),
+        ('{"name": "a", "action": "delay", "seconds": NaN}', "seconds: nan"),
+        ('{"name": "a", "action": "delay", "seconds": 1e99}', "seconds: 1e[+]99"),
+        ('{"name": "a", "action": "delay", "seconds": true}', "seconds: True is not of type int"),
+        ('{"name": "a", "action": "hold", "where": "moon"}', "where: 'moon'"),
+        ('{"name": "a", "action": "hold", "colour": 1}', "colour: not a field of a rule"),
+        ('{"name": "a", "action": "hold", "participants": "n1"}', "participants: 'n1' is not of type list"),
+        ('{"name": "a", "action": "hold", "participants": [1]}', "each is a pattern"),
+        ('{"name": "a", "action": "hold", "match": {"kind": "Join!"}}', "kind: Join! is no command"),
+        ('{"name": "a", "action": "hold", "match": {"stage": "over"}}', "stage: over is no stage"),
+        ('{"name": "a", "action": "hold", "match": {"epoch": -1}}', "epoch: -1"),
+        ('{"name": "a", "action": "hold", "match": {"epoch": "1"}}', "epoch: '1' is not of type int"),
+        ('{"name": "a", "action": "hold", "match": []}', r"match: \[\] is not of type dict"),
+    ],
+)
+def test_a_rule_that_means_nothing_is_refused_by_its_field(text: str, names: str) -> None:
+    with pytest.raises(BadRule, match=names):
+        rule_from_json(text)
+
+
+# -------------------------------------------------------------------------------------------------- folder
+
+
+def test_a_rule_in_a_folder_is_in_force_for_all_who_look_there(tmp_path: Path) -> None:
+    writer, reader = FolderDelays(tmp_path / "new"), FolderDelays(tmp_path / "new")
+    assert reader.rules() == ()
+    writer.put(RULE)
+    assert reader.rules() == (RULE,)
+    changed = Rule("a", HOLD)
+    writer.put(changed)
+    assert reader.rules() == (changed,)
+    assert [writer.add(Rule("hold", HOLD)).name for _ in range(3)] == ["hold-1", "hold-2", "hold-3"]
+    writer.release("hold-2")
+    assert writer.add(Rule("hold", HOLD)).name == "hold-2"
+    assert [rule.name for rule in reader.rules()] == ["a", "hold-1", "hold-2", "hold-3"]
+    for name in ("hold-9", "../a", "held"):
+        with pytest.raises(UnknownRule):
+            writer.release(name)
+
+
+def test_rules_added_at_once_get_names_of_their_own(tmp_path: Path) -> None:
+    names: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: names.extend(FolderDelays(tmp_path).add(RULE).name for _ in range(10)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(names) == sorted(f"a-{number}" for number in range(1, 41))
+    assert len(FolderDelays(tmp_path).rules()) == 40
+
+
+def test_a_file_that_is_no_rule_is_obeyed_by_nobody_and_told_of(tmp_path: Path) -> None:
+    control = FolderDelays(tmp_path)
+    control.put(RULE)
+    (tmp_path / "torn.json").write_text('{"name": "to')
+    (tmp_path / "other.json").write_text(rule_to_json(Rule("elsewhere", HOLD)))
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    (tmp_path / "notes.txt").write_text("not looked at")
+    assert control.rules() == (RULE,)
+    assert [problem.partition(":")[0] for problem in control.problems()] == ["bytes.json", "other.json", "torn.json"]
+    control.release("torn")
+    assert len(control.problems()) == 2
+
+
+def test_what_is_held_is_told_by_those_who_still_run(tmp_path: Path) -> None:
+    control = FolderDelays(tmp_path)
+    held = Held("node-n1", "a", PROPAGATION, "Noop", "id", 7, 2, 1_700_000_000_000_000)
+    control.report("node-n1-1", [held])
+    assert FolderDelays(tmp_path).held() == (held,)
+    assert control.await_held("a", "node-n1") == held
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    os.rename(tmp_path / "held" / f"{os.getpid()}-node-n1-1.json", tmp_path / "held" / f"{gone.pid}-node-n1-1.json")
+    assert control.held() == ()
+    with pytest.raises(WaitTimedOut, match="rule a to hold something at node-n1"):
+        control.await_held("a", "node-n1", timeout_s=0)
+    control.report("node-n1-1", [held])
+    control.report("node-n1-1", ())
+    assert control.held() == ()
