@@ -125,6 +125,8 @@ class Run:
                 self.nodes[host.name].start()
         elif host.name == OPERATOR:
             self.operator.start()
+        elif host.name == PRODUCER:
+            self.producer.unfinished = 0
         elif host.name == WRITER:
             self.job.start()
 
