@@ -152,14 +152,6 @@ MUTANTS: tuple[Mutant, ...] = (
         100,
     ),
     Mutant(
-        "change_left_out",
-        "ringlog.kernel.changes",
-        "",
-        "",
-        "",
-        1,
-    ),
-    Mutant(
         "delta_on_any_base",
         "ringlog.cache.memory",
         "elif stored is None or stored.stamp != write.base:",
@@ -190,13 +182,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "return list(mapping.items())",
         "maps are walked in the order of hashes",
         2_000,
-    ),
-    Mutant(
-        "digest_covers_history_only",
-        "ringlog.kernel.encoding",
-        "",
-        "",
-        "",
-        1,
     ),
 )

@@ -1,0 +1,55 @@
+"""Planted bugs: each still applies, is taken back without a trace, and a sample is found within its bound."""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime
+
+import pytest
+
+from ringlog.kernel import fold
+from ringlog.sim.mutants import MUTANTS
+from ringlog.sim.mutants.measure import measure
+from ringlog.sim.mutants.plant import DoesNotApply, Mutant, planted
+
+SAMPLE = 5
+QUICK = 60
+"""Only bugs that are found this soon are in the sample of every change; the whole table is measured by a command."""
+
+
+def test_there_are_enough_and_their_names_differ() -> None:
+    assert len(MUTANTS) >= 30
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_still_applies(mutant: Mutant) -> None:
+    with planted(mutant):
+        pass
+
+
+def test_a_bug_is_there_while_it_is_planted_and_not_afterwards() -> None:
+    bug = Mutant("always_foreign", "ringlog.kernel.fold", "return None\n\n\ndef _on_the_chain", "return 7\n\n\ndef _on_the_chain", "", 1)
+    before = fold._off_the_chain.__code__
+    with planted(bug):
+        assert fold._off_the_chain.__code__ is not before
+    assert fold._off_the_chain.__code__ is before
+
+
+def test_a_bug_that_changes_nothing_is_refused() -> None:
+    for old, new in (("no such text", "x"), ('"""The fold: one record', '"""the fold: one record')):
+        with pytest.raises(DoesNotApply), planted(Mutant("nothing", "ringlog.kernel.fold", old, new, "", 1)):
+            pass
+
+
+def _sample() -> list[Mutant]:
+    """Others each day, the same all day."""
+    day = datetime.now(UTC).date().isoformat()
+    quick = [mutant for mutant in MUTANTS if mutant.seeds <= QUICK]
+    return sorted(quick, key=lambda mutant: zlib.crc32(f"{day}/{mutant.name}".encode()))[:SAMPLE]
+
+
+@pytest.mark.parametrize("mutant", _sample(), ids=lambda mutant: mutant.name)
+def test_a_sample_is_found(mutant: Mutant) -> None:
+    found = measure(mutant)
+    assert found.found is not None, f"{mutant.bug}: not found within {mutant.seeds} seeds"
