@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from ringlog.cli.connection import Json, fail, out
@@ -28,11 +31,11 @@ def mutants(
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")] = (
         os.cpu_count() or 1
     ),
+    page: Annotated[Path | None, typer.Option("--page", help="Write the table as a page of the docs.")] = None,
     as_json: Json = False,
 ) -> None:
     """Plant each bug, search for it, print the seeds it took; exit 1 if one is not found within its bound."""
     from ringlog.sim.mutants import MUTANTS
-    from ringlog.sim.mutants.measure import measure_all
 
     known = {mutant.name: mutant for mutant in MUTANTS}
     unknown = [name for name in names or () if name not in known]
@@ -41,8 +44,10 @@ def mutants(
     chosen: list[Mutant] = [known[name] for name in names] if names else list(MUTANTS)
     if sample is not None:
         chosen = sorted(chosen, key=lambda mutant: zlib.crc32(f"{day}/{mutant.name}".encode()))[:sample]
-    results = list(measure_all(chosen, jobs))
+    results = sorted(_measured(chosen, jobs, quiet=as_json), key=lambda result: chosen.index(result.mutant))
     missed = [result for result in results if result.found is None]
+    if page is not None:
+        page.write_text(_page(results), encoding="utf-8")
     if as_json:
         out.print_json(data=[_json(result) for result in results])
     else:
@@ -50,6 +55,36 @@ def mutants(
         out.print(f"{len(results)} planted, {len(results) - len(missed)} found")
     if missed:
         raise typer.Exit(1)
+
+
+def _measured(chosen: list[Mutant], jobs: int, quiet: bool) -> Iterator[Measured]:
+    from ringlog.sim.mutants.measure import measure_all
+
+    columns = (TextColumn("planted bugs"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=out, transient=True, disable=quiet or not out.is_terminal) as progress:
+        task = progress.add_task("", total=len(chosen))
+        for result in measure_all(chosen, jobs):
+            progress.update(task, advance=1, description=f"last: {result.mutant.name}")
+            yield result
+
+
+def _page(results: list[Measured]) -> str:
+    """The table in Markdown."""
+    lines = [
+        "# Planted bugs",
+        "",
+        "Made by `ringlog sim mutants --page docs/reference/mutants.md`. Each bug is one piece of the source replaced by another,",
+        "planted alone; *found* is the number of seeds, from 1 on, until the simulator broke off. *Bound* is within how many it must.",
+        "",
+        "| bug | what it does | profile | found | bound | broken promise |",
+        "|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        mutant = result.mutant
+        found = "not found" if result.found is None else str(result.found)
+        lines.append(f"| {mutant.name} | {mutant.bug} | {mutant.profile} | {found} | {mutant.seeds} | {result.rule} |")
+    found_ones = sum(result.found is not None for result in results)
+    return "\n".join([*lines, "", f"{len(results)} planted, {found_ones} found.", ""])
 
 
 def _table(results: list[Measured]) -> Table:
