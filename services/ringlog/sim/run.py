@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ringlog.kernel.commands.model import InitializeCluster
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.cdc_job import SimCdcJob
+from ringlog.sim.actors.consumer import SimConsumer
 from ringlog.sim.actors.coordinator import CoordinatorWorker
 from ringlog.sim.actors.keeper import KeeperWorker
 from ringlog.sim.actors.node import SimNode
@@ -29,7 +30,7 @@ from ringlog.sim.faults import Faults
 from ringlog.sim.prefix import cluster_id_of, prefix_of, registration, schema_commands, settings_of, tokens_of
 from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
 from ringlog.sim.rest import what_is_not_done
-from ringlog.sim.script import AGENT_HOSTS, OPERATOR, PRODUCER, WRITER, Action, Script, told
+from ringlog.sim.script import AGENT_HOSTS, CONSUMER, OPERATOR, PRODUCER, WRITER, Action, Script, told
 from ringlog.sim.simulation import Simulation
 from ringlog.sim.world import MS, SECOND, Host, Violation, World
 
@@ -75,7 +76,8 @@ class Run:
         self.sim.shared["nodes"] = self.by_id
         self.operator = SimOperator(self.sim, self.world.host(OPERATOR))
         self.producer = SimProducer(self.sim, self.world.host(PRODUCER))
-        self.job = SimCdcJob(self.sim, self.world.host(WRITER))
+        self.job = self.sim.shared["job"] = SimCdcJob(self.sim, self.world.host(WRITER))
+        self.consumer = self.sim.shared["consumer"] = SimConsumer(self.sim, self.world.host(CONSUMER))
 
     # --------------------------------------------------------------------------------------------- set-up
 
@@ -96,6 +98,7 @@ class Run:
             self.boot(self.world.host(f"n{number}"))
         self.boot(self.world.host(OPERATOR))
         self.boot(self.world.host(WRITER))
+        self.boot(self.world.host(CONSUMER))
         if not prefix.records:
             for host in AGENT_HOSTS:
                 self.world.spawn(self.world.host(host), "founder", self._found(self.world.host(host)))
@@ -129,6 +132,8 @@ class Run:
             self.producer.unfinished = 0
         elif host.name == WRITER:
             self.job.start()
+        elif host.name == CONSUMER:
+            self.consumer.start()
 
     # -------------------------------------------------------------------------------------------- playing
 

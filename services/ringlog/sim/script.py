@@ -18,7 +18,7 @@ from ringlog.sim.shape import Shape
 from ringlog.sim.world import SECOND
 
 AGENT_HOSTS = ("agents-1", "agents-2")
-OPERATOR, PRODUCER, WRITER = "operator", "producer", "spark"
+OPERATOR, PRODUCER, WRITER, CONSUMER = "operator", "producer", "spark", "consumer"
 ROLES = ("validator", "coordinator", "publisher", "keeper")
 
 
@@ -34,7 +34,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Everything that a run is a function of, beside the code. ``calm``: when the last fault is over, in microseconds."""
+    """All that a run is a function of, beside the code. ``calm``: when the last fault is over, in microseconds."""
 
     seed: int
     profile: str
@@ -88,14 +88,21 @@ def draw_script(seed: int, profile: Profile) -> Script:
     kinds = [(kind, entry[0]) for family in FAMILIES for kind, entry in family.commands.items() if entry is not None]
     for _ in range(chance.between(*profile.commands)):
         drawn.append(("command", (chance.weighted(kinds), chance.weighted([("validator", 5), ("direct", 1)]))))
-    hosts = [*AGENT_HOSTS, *(f"n{number + 1}" for number in range(founded + joining)), WRITER, PRODUCER, OPERATOR]
+    hosts = [
+        *AGENT_HOSTS,
+        *(f"n{number + 1}" for number in range(founded + joining)),
+        WRITER,
+        CONSUMER,
+        PRODUCER,
+        OPERATOR,
+    ]
     mix = [kind for kind in FAULTS if chance.happens(0.5)] or ["crash"]
     for _ in range(chance.between(*profile.faults)):
         what = chance.pick(mix)
         drawn.append((what, _arguments(what, chance, hosts)))
     moments = _moments(drawn, chance, profile)
     actions = [
-        Action(number, _when(what, number, moments, chance, profile), what, arguments)
+        Action(number, _when(number, moments, chance, profile), what, arguments)
         for number, (what, arguments) in enumerate(drawn)
     ]
     return Script(seed, profile.name, shape, profile.length + 4 * SECOND, tuple(sorted(actions, key=lambda a: a.at)))
@@ -110,7 +117,7 @@ def _moments(drawn: list[tuple[str, tuple[Any, ...]]], chance: Chance, profile: 
     }
 
 
-def _when(what: str, number: int, moments: dict[int, Micros], chance: Chance, profile: Profile) -> Micros:
+def _when(number: int, moments: dict[int, Micros], chance: Chance, profile: Profile) -> Micros:
     """When an action happens: half of them while a node joins, at a pace at which several meet in one stage."""
     if number in moments:
         return moments[number]

@@ -41,7 +41,7 @@ CDC_PARTITIONS = 3
 
 @dataclass(slots=True)
 class TrueLog:
-    """The replicated part of the metadata topic, folded. ``states[e]``: the state of epoch e; ``entries[e]`` made it."""
+    """The replicated part of the metadata topic, folded. ``states[e]``: of epoch e; ``entries[e]``: made it."""
 
     states: list[ClusterState] = field(default_factory=lambda: [EMPTY_STATE])
     entries: list[Entry | None] = field(default_factory=lambda: [None])
@@ -97,6 +97,7 @@ class Simulation:
         self.on_received = self._hearing("received")
         self.on_mutation = self._hearing("mutation")
         self.on_routed = self._hearing("routed")
+        self.on_closing = self._hearing("closing")
         self.on_rows = self._hearing("rows")
         self.on_letters = self._hearing("letters")
         self.on_read = self._hearing("read")

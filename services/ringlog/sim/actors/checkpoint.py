@@ -6,7 +6,7 @@ not know whether the file is there. A folder that was wiped is *gone*: whoever s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,13 +61,14 @@ class Checkpoint(PlanChain):
         if self._disk.disk.get(NAME) is not self.folder:
             raise CdcError("checkpoint_gone", "the folder was deleted")
 
-    def append(self, entry: PlanEntry) -> Step:
-        """Store the next entry; raises ChainMoved if its place is taken."""
+    def append(self, entry: PlanEntry, stored: Callable[[], None]) -> Step:
+        """Store the next entry; raises ChainMoved if its place is taken. ``stored`` is called when it is there."""
         check_link(self.head, entry)
         yield from self.writes()
         if entry.sequence in self.folder.plans:
             raise ChainMoved(entry.sequence)
         self.folder.plans[entry.sequence] = entry
+        stored()
         yield self._chance.between(*WRITE_US)
         self._entries[entry.sequence] = entry
 

@@ -92,7 +92,7 @@ class Driver:
                 tail.close()
 
     def _claim(self, registered: bool) -> Step:
-        """Tie the checkpoint to the writer; True if it is new. A writer that has worked before has lost an empty one."""
+        """Tie the checkpoint to the writer; True if it is new. Raises CdcError if it was lost."""
         folder = self._store.folder
         if folder.claimed:
             return False
@@ -235,14 +235,15 @@ class Driver:
             incarnation = self._promises.incarnation
             entry = decide(draft, self._store.head, now, horizon, context=name, incarnation=incarnation)
             if entry is not None:
-                yield from self._store.append(entry)
+                yield from self._store.append(entry, lambda: self._stored(batch, entry))
         finally:
             self._promises.unlock()
-        if entry is not None:
-            rows = within(batch.rows, entry)
-            for check in self.sim.on_routed:
-                check.routed(entry.incarnation, entry.epoch, [(row.partition, row.record) for row in rows])
         return entry
+
+    def _stored(self, batch: Batch, entry: PlanEntry) -> None:
+        rows = within(batch.rows, entry)
+        for check in self.sim.on_routed:
+            check.routed(entry.incarnation, entry.epoch, [(row.partition, row.record) for row in rows])
 
     # -------------------------------------------------------------------------------------------- execution
 

@@ -1,4 +1,4 @@
-"""From mutations to CDC rows and dead letters: the columns that Spark computes in the JVM, around the production routing.
+"""From mutations to CDC rows and dead letters: the columns that Spark computes in the JVM, around the routing.
 
 Verdict, generation, stream and ``cdc$time`` come from ``ringlog_cdc.routing``; a record that is no mutation is routed
 with empty columns, as it is there.

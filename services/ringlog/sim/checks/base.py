@@ -12,6 +12,7 @@ from ringlog.client.results import Submitted
 from ringlog.client.submission import Asked
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Micros
 from ringlog.node.holder import Fetch, Snapshot
 from ringlog.wire.records import Mutation, NodeAck
 
@@ -69,7 +70,10 @@ class Check:
         """A producer is about to send a write; ``key`` names it."""
 
     def routed(self, incarnation: str, epoch: int, records: list[tuple[int, Record]]) -> None:
-        """A CDC writer has stored that it handles these mutations (partition, record) with what it knew at ``epoch``."""
+        """A CDC writer has stored that it handles these mutations (partition, record), as it knew at ``epoch``."""
+
+    def closing(self, low_watermark: Micros, skewed: bool) -> None:
+        """A CDC writer has stored that all below this time is durable; ``skewed``: its clock runs ahead."""
 
     def rows(self, partition: Partition) -> None:
         """There are more records in a partition of the CDC log."""

@@ -14,6 +14,7 @@ from ringlog.kernel.commands.model import (
 )
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
+from ringlog.sim.checks.cdc import Cdc
 from ringlog.sim.families.family import Family
 
 
@@ -80,5 +81,5 @@ FAMILY = Family(
         "RegisterCdcWriter": (1, _register),
         "AdvanceCdcWriter": (1, _advance),
     },
-    checks=(),
+    checks=(Cdc,),
 )

@@ -1,0 +1,321 @@
+"""The CDC log by truth: each write in effect once, under the generation that the log says, below everybody's promises.
+
+The check knows the raw mutations, the applied entries, the moments at which a plan part or a closing was stored, and
+what is in the CDC and dead-letter topics. Acceptance, generation and stream are worked out again here, by linear search
+and plain integers from ScyllaDB's definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from ringlog.kernel.commands.model import (
+    AdvanceCdcWriter,
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    RegisterCdcWriter,
+)
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.values import Micros
+from ringlog.sim.broker import CDC, MUTATIONS, Partition, Record
+from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.judge import judged, stream_for, window_of
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import CdcRow, DeadLetter, Mutation, decode_mutation
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+Place = tuple[int, int]
+"""(partition, offset)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A stored plan part has settled what becomes of a mutation, knowing the log up to ``epoch``."""
+
+    epoch: int
+    use: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What the mutations were when a closing was stored: everything below ``low_watermark`` was said to be durable.
+
+    ``skewed``: the clock that was believed ran ahead.
+    """
+
+    low_watermark: Micros
+    ends: tuple[int, ...]
+    skewed: bool
+
+
+class Cdc(Check):
+    """Rows, dead letters, promises and closes against the raw mutations and the true log."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._incarnations: dict[str, str] = {}
+        self._horizon: dict[str, Micros] = {}
+        self._low: dict[str, Micros] = {}
+        self._used: Micros = 0
+        self._decided: dict[Place, Decision] = {}
+        self._closings: list[Closing] = []
+        self._rows: dict[Place, tuple[Place, CdcRow]] = {}
+        self._letters: dict[Place, DeadLetter] = {}
+        self._read: dict[int, int] = {}
+        self._letters_read = 0
+        self._last: dict[tuple[bytes, str, tuple[bytes, ...]], Place] = {}
+        self._mutations: dict[Place, tuple[Record, Mutation | None]] = {}
+        self._ended: set[str] = set()
+
+    # --------------------------------------------------------------------------------------------- promises
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """Promises and generations, as they are applied."""
+        if outcome.kind is not OutcomeKind.APPLIED or not isinstance(item, Entry):
+            return
+        match item.command:
+            case RegisterCdcWriter(writer, incarnation):
+                if incarnation in self._ended or incarnation in self._incarnations.values():
+                    self.sim.broken("cdc_incarnation", f"{incarnation} registered again (offset {offset})")
+                if writer in self._incarnations:
+                    self._ended.add(self._incarnations[writer])
+                else:
+                    first = next((g.timestamp for g in before.generations if g.status != "closed"), 0)
+                    self._horizon[writer] = self._low[writer] = first
+                self._incarnations[writer] = incarnation
+            case AdvanceCdcWriter() as command:
+                self._advance(before, command)
+            case CommitCdcGeneration(_, timestamp, _):
+                if timestamp <= self._used:
+                    self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, {self._used} was routed before")
+                behind = [name for name, horizon in sorted(self._horizon.items()) if timestamp <= horizon]
+                if behind:
+                    self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not above {behind}")
+            case CloseCdcGeneration(generation):
+                self._close(before, after, generation)
+            case _:
+                pass
+
+    def _advance(self, before: ClusterState, command: AdvanceCdcWriter) -> None:
+        if self._incarnations.get(command.writer) != command.incarnation:
+            self.sim.broken("cdc_incarnation", f"{command.incarnation} of {command.writer} has ended and promises")
+        if command.horizon <= self._used:
+            self.sim.broken("cdc_horizon", f"the horizon sinks to {command.horizon}, {self._used} was routed")
+        if before.prepared is not None and command.horizon > self._horizon[command.writer]:
+            self.sim.broken("cdc_horizon", "a horizon rises while a generation is prepared")
+        if command.low_watermark < self._low[command.writer] or command.low_watermark > command.horizon:
+            self.sim.broken("cdc_low_watermark", f"{command.low_watermark} went back, or is above the horizon")
+        self._horizon[command.writer] = command.horizon
+        if command.low_watermark > self._low[command.writer]:
+            self._low[command.writer] = command.low_watermark
+            self._is_durable(before, command)
+
+    def _is_durable(self, state: ClusterState, command: AdvanceCdcWriter) -> None:
+        """Whatever of the mutations lies below the low-watermark is in the CDC log, below the positions."""
+        if not any(closing.low_watermark == command.low_watermark for closing in self._closings):
+            self.sim.broken("cdc_low_watermark", f"{command.low_watermark} was claimed without a closing")
+        positions = {position.partition: position.offset for position in command.positions}
+        for place, (_, row) in sorted(self._rows.items()):
+            where = self._rows[place][0]
+            if row.timestamp < command.low_watermark and where[1] >= positions.get(where[0], 0):
+                self.sim.broken("cdc_low_watermark", f"the row of {place} is not below the positions claimed")
+        for place, decision in sorted(self._decided.items()):
+            verdict = self._expected(place, decision, state.generations)
+            below = self._mutation(place)[1]
+            if verdict == "" and below is not None and below.timestamp < command.low_watermark:
+                letter = self._letters.get(place)
+                if place not in self._rows and (letter is None or letter.reason != "generation_closed"):
+                    self.sim.broken("cdc_low_watermark", f"{place} lies below {command.low_watermark}: not durable")
+
+    def _close(self, before: ClusterState, after: ClusterState, name: str) -> None:
+        index = next(number for number, found in enumerate(before.generations) if found.id == name)
+        if index + 1 >= len(before.generations):
+            self.sim.broken("cdc_close", f"{name} closes and nothing follows")
+        following, closed = before.generations[index + 1], after.generations[index]
+        behind = [writer for writer, low in sorted(self._low.items()) if low < following.timestamp]
+        if behind:
+            self.sim.broken("cdc_close", f"{name} closes, {behind} are not done with it")
+        positions = {position.partition: position.offset for position in closed.positions}
+        for (number, offset), row in self._rows.values():
+            if row.generation == closed.timestamp and offset >= positions.get(number, 0):
+                self.sim.broken("cdc_close", f"a row at {number}/{offset} is behind the positions of {name}")
+
+    # ------------------------------------------------------------------------------------------- decisions
+
+    def routed(self, incarnation: str, epoch: int, records: list[tuple[int, Record]]) -> None:
+        """A plan part is stored: its mutations were free, and below the horizon, as its author and the log have it."""
+        known = self.sim.log.states[epoch]
+        writer = next((w for _, w in sorted(known.writers.items()) if w.incarnation == incarnation), None)
+        if writer is None:
+            self.sim.broken("cdc_incarnation", f"{incarnation} routes under epoch {epoch}, which has ended it")
+            return
+        for partition, record in records:
+            place = (partition, record.offset)
+            mutation = self._mutation(place)[1]
+            use = record.time
+            if mutation is not None and mutation.timestamp <= record.time + window_of(known):
+                use = max(use, mutation.timestamp)
+            if use >= min(writer.horizon, self._horizon[writer.name]):
+                self.sim.broken("cdc_horizon", f"{place} uses {use}, not below horizon {writer.horizon} ({epoch})")
+            if place in self._decided:
+                self.sim.broken("cdc_twice", f"{place} was decided before")
+            self._decided[place] = Decision(epoch, use)
+            self._used = max(self._used, use)
+
+    def closing(self, low_watermark: Micros, skewed: bool) -> None:
+        """A closing is stored: nothing that lies below it is left undecided."""
+        partitions = self.sim.broker.topics[MUTATIONS]
+        state = self.sim.log.state
+        limit = low_watermark + window_of(state)
+        for partition in partitions:
+            for record in partition.records:
+                place = (partition.number, record.offset)
+                if record.time < limit and record.offset < partition.high and place not in self._decided:
+                    mutation = self._mutation(place)[1]
+                    if mutation is not None and mutation.timestamp < low_watermark:
+                        self.sim.broken("cdc_low_watermark", f"{place} is closed out: it was not decided")
+        self._closings.append(Closing(low_watermark, tuple(partition.high for partition in partitions), skewed))
+
+    # ----------------------------------------------------------------------------------------------- topics
+
+    def rows(self, partition: Partition) -> None:
+        """Rows as they arrive: new ones in order, into open generations; copies are the same row."""
+        start = self._read.get(partition.number, 0)
+        for record in partition.records[start : partition.visible]:
+            row: CdcRow = record.value
+            place = (row.source_partition, row.source_offset)
+            if place in self._rows:
+                (number, _), first = self._rows[place]
+                if (first, number) != (row, partition.number):
+                    self.sim.broken("cdc_rows", f"the row of {place} was written again as another one")
+                continue
+            self._rows[place] = (partition.number, record.offset), row
+            self._new_row(place, row, partition.number)
+        self._read[partition.number] = partition.visible
+
+    def _new_row(self, place: Place, row: CdcRow, partition: int) -> None:
+        if place not in self._decided:
+            self.sim.broken("cdc_rows", f"{place} has a row, and no plan said so")
+        if place in self._letters:
+            self.sim.broken("cdc_rows", f"{place} has a row and a dead letter")
+        generation = next((g for g in self.sim.log.state.generations if g.timestamp == row.generation), None)
+        if generation is None or generation.status == "closed":
+            self.sim.broken("cdc_close", f"{place} got a row of generation {row.generation}, closed or unknown")
+        if partition != crc32(row.stream_id) % len(self.sim.broker.topics[CDC]):
+            self.sim.broken("cdc_rows", f"stream {row.stream_id.hex()} is in partition {partition}")
+        key = (row.stream_id, f"{row.keyspace}.{row.table}", row.partition_key)
+        if place < self._last.get(key, (-1, -1)):
+            self.sim.broken("cdc_order", f"the row of {place} comes after that of {self._last[key]}")
+        self._last[key] = place
+        self._compare(place, row, self.sim.log.state.generations)
+
+    def _compare(self, place: Place, row: CdcRow, generations: Sequence[Generation]) -> None:
+        """The row is that of its mutation, in the stream that the log says."""
+        mutation = self._mutation(place)[1]
+        if mutation is None or (mutation.mutation_id, mutation.timestamp, mutation.partition_key) != (
+            row.mutation_id,
+            row.timestamp,
+            row.partition_key,
+        ):
+            self.sim.broken("cdc_rows", f"the row of {place} is not that of its mutation")
+            return
+        token = token_of(b"".join(row.partition_key))
+        operating, stream = stream_for(generations, row.timestamp, token)
+        if (operating, stream) != (row.generation, row.stream_id):
+            self.sim.broken(
+                "cdc_generation",
+                f"{place} at {row.timestamp} (token {token}) is in generation {row.generation}, stream "
+                f"{row.stream_id.hex()}; by the log {operating}, {stream.hex()}",
+            )
+
+    def letters(self, partition: Partition) -> None:
+        """Dead letters as they arrive."""
+        for record in partition.records[self._letters_read : partition.visible]:
+            letter: DeadLetter = record.value
+            place = (letter.partition, letter.offset)
+            first = self._letters.setdefault(place, letter)
+            if first.reason != letter.reason:
+                self.sim.broken("cdc_letters", f"{place} is refused as {first.reason} and as {letter.reason}")
+            if place in self._rows or place not in self._decided:
+                self.sim.broken("cdc_letters", f"{place} has a dead letter, and a row or no plan")
+        self._letters_read = partition.visible
+
+    # ----------------------------------------------------------------------------------------------- at rest
+
+    def quiet(self) -> None:
+        """Every mutation that was decided has its row or its dead letter, as the final log says."""
+        generations = self.sim.log.state.generations
+        for place, decision in sorted(self._decided.items()):
+            expected = self._expected(place, decision, generations)
+            letter = self._letters.get(place)
+            reason = letter.reason if letter is not None else ""
+            if expected == "" and reason == "generation_closed":
+                self._was_late(place)
+            elif expected == "":
+                if place not in self._rows:
+                    self._missing(place, reason)
+                else:
+                    self._compare(place, self._rows[place][1], generations)
+            elif expected == "skipped":
+                if letter is not None or place in self._rows:
+                    self.sim.broken("cdc_rows", f"{place} is of a table without CDC log and was written")
+            elif place in self._rows or (reason != expected and not self.sim.shared["job"].refused):
+                self.sim.broken("cdc_letters", f"{place} should be refused as {expected}, not {reason!r}")
+        self._consumer()
+
+    def _missing(self, place: Place, reason: str) -> None:
+        if reason or not self.sim.shared["job"].refused:
+            self.sim.broken("cdc_rows", f"{place} was accepted and has no row, but {reason or 'nothing'}")
+
+    def _was_late(self, place: Place) -> None:
+        """A mutation of a closed generation is only then refused when it came after the closing was stored."""
+        timestamp = self._mutations[place][1].timestamp  # type: ignore[union-attr]
+        closings = [closing for closing in self._closings if timestamp < closing.low_watermark]
+        if not any(place[1] >= closing.ends[place[0]] for closing in closings):
+            self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation, and was there before")
+        if not any(closing.skewed for closing in closings):
+            self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation by a right clock")
+
+    def _consumer(self) -> None:
+        """The consumer has every row once, in order, and none came after it had left the generation."""
+        progress = self.sim.shared["consumer"].progress
+        if progress.late:
+            row = progress.late[0]
+            self.sim.broken("cdc_consumer", f"a row of {row.generation} came after its close: {row}")
+        got = [row.mutation_id for row in progress.delivered]
+        wanted = {row.mutation_id for _, row in self._rows.values()}
+        kept = {row.mutation_id for row in progress.kept}
+        if len(set(got)) != len(got) or set(got) | kept != wanted:
+            self.sim.broken("cdc_consumer", f"the consumer has {len(got)} and {len(kept)} rows, wanted {len(wanted)}")
+        last: dict[tuple[bytes, tuple[bytes, ...]], Place] = {}
+        generation = -1
+        for row in progress.delivered:
+            place, key = (row.source_partition, row.source_offset), (row.stream_id, row.partition_key)
+            if row.generation < generation or place < last.get(key, (-1, -1)):
+                self.sim.broken("cdc_consumer", f"the consumer got the row of {place} out of order")
+            generation, last[key] = row.generation, place
+
+    def _expected(self, place: Place, decision: Decision, generations: Sequence[Generation]) -> str:
+        record, mutation = self._mutation(place)
+        return judged(mutation, record.time, self.sim.log.states[decision.epoch], generations)
+
+    def _mutation(self, place: Place) -> tuple[Record, Mutation | None]:
+        known = self._mutations.get(place)
+        if known is None:
+            partition = self.sim.broker.partition(MUTATIONS, place[0])
+            record = partition.records[partition.offsets.index(place[1])]
+            try:
+                mutation: Mutation | None = decode_mutation(record.value)
+            except WireError:
+                mutation = None
+            known = self._mutations[place] = record, mutation
+        return known

@@ -1,0 +1,80 @@
+"""What becomes of a write, told once more: ScyllaDB's rules in the plainest way, for checks to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.values import Micros
+from ringlog.wire.records import Mutation
+
+WINDOW_US: Micros = 5_000_000
+OPERATIONS = ("INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE")
+
+
+def window_of(state: ClusterState) -> Micros:
+    """How far from now a timestamp may lie."""
+    return state.settings.get("cdc_leeway_us", WINDOW_US)
+
+
+def judged(mutation: Mutation | None, now: Micros, known: ClusterState, generations: Sequence[Generation]) -> str:
+    """The reason of a refusal; empty: a row; ``skipped``: the table has no CDC log.
+
+    ``known``: the state that the decision was made with, for the tables; ``generations``: those of the end.
+    """
+    if mutation is None:
+        return "unreadable"
+    if mutation.cluster_id is not None and mutation.cluster_id != known.cluster_id:
+        return "foreign_cluster"
+    table = known.tables.get(f"{mutation.keyspace}.{mutation.table}")
+    if table is None:
+        return "unknown_table"
+    if not table.cdc.enabled:
+        return "skipped"
+    if mutation.operation not in OPERATIONS:
+        return "unknown_operation"
+    if not mutation.partition_key or None in mutation.partition_key:
+        return "null_partition_key"
+    clustering = 0 if mutation.operation == "PARTITION_DELETE" else len(table.clustering_key)
+    if (
+        len(mutation.partition_key) != len(table.partition_key)
+        or len(mutation.clustering_key) != clustering
+        or None in mutation.clustering_key
+    ):
+        return "bad_key"
+    return window(mutation.timestamp, now, window_of(known), [generation.timestamp for generation in generations])
+
+
+def window(timestamp: Micros, now: Micros, leeway: Micros, starts: Sequence[Micros]) -> str:
+    """The acceptance rule by its text: an old write passes only if it is of the generation that operated a window ago,
+    and that operates still.
+    """
+    if timestamp > now + leeway:
+        return "timestamp_in_future"
+    if not any(start <= timestamp for start in starts):
+        return "no_generation"
+    if timestamp > now - leeway:
+        return ""
+    then = max((start for start in starts if start <= now - leeway), default=None)
+    if then is None or timestamp < then or any(then < start <= now for start in starts):
+        return "timestamp_too_old"
+    return ""
+
+
+def stream_for(generations: Sequence[Generation], timestamp: Micros, token: int) -> tuple[Micros, bytes]:
+    """(start of the generation, stream id) for a token at a time; (-1, empty) before the first generation."""
+    operating: Generation | None = None
+    for generation in generations:
+        if generation.timestamp <= timestamp:
+            operating = generation
+    if operating is None:
+        return -1, b""
+    found = operating.ranges[0]
+    for described in operating.ranges:
+        if token <= described.end:
+            found = described
+            break
+    shards = len(found.streams)
+    unsigned = token + 2**63
+    slot = (unsigned * 2**found.ignore_msb % 2**64) * shards // 2**64
+    return operating.timestamp, found.streams[slot]
