@@ -29,7 +29,8 @@ def test_every_mutant_still_applies(mutant: Mutant) -> None:
 
 
 def test_a_bug_is_there_while_it_is_planted_and_not_afterwards() -> None:
-    bug = Mutant("always_foreign", "ringlog.kernel.fold", "return None\n\n\ndef _on_the_chain", "return 7\n\n\ndef _on_the_chain", "", 1)
+    tail = "\n\n\ndef _on_the_chain"
+    bug = Mutant("always_foreign", "ringlog.kernel.fold", "return None" + tail, "return 7" + tail, "", 1)
     before = fold._off_the_chain.__code__
     with planted(bug):
         assert fold._off_the_chain.__code__ is not before

@@ -48,7 +48,8 @@ def test_a_seed_replays_to_the_same_digest_in_any_process() -> None:
     code = f"from ringlog.sim.search import run_seed; print(*(run_seed(s).digest for s in {seeds}))"
     for hash_seed in ("1", "77"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        command = [sys.executable, "-c", code]
+        other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert other.stdout.split() == here
     assert len(set(here)) == len(seeds)
 

@@ -129,8 +129,8 @@ def test_a_torn_write_is_there_or_not_and_nothing_happens_after_it() -> None:
         assert after == []
         kept.add(host.disk["x"])
     assert kept == {"old", "new"}
+    host.tears = True
     with pytest.raises(PowerCut):
-        host.tears = True
         world.store(host, "x", "newer")
 
 

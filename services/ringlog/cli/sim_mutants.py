@@ -73,8 +73,9 @@ def _page(results: list[Measured]) -> str:
     lines = [
         "# Planted bugs",
         "",
-        "Made by `ringlog sim mutants --page docs/reference/mutants.md`. Each bug is one piece of the source replaced by another,",
-        "planted alone; *found* is the number of seeds, from 1 on, until the simulator broke off. *Bound* is within how many it must.",
+        "Made by `ringlog sim mutants --page docs/reference/mutants.md`. Each bug is one piece of the source",
+        "replaced by another, planted alone; *found* is the number of seeds, from 1 on, until the simulator broke off; *bound* is",
+        "within how many it must.",
         "",
         "| bug | what it does | profile | found | bound | broken promise |",
         "|---|---|---|---|---|---|",

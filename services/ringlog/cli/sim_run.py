@@ -23,6 +23,7 @@ FAILURES = Path("ringlog-sim-failures")
 SHRUNK_MAX = 5
 
 Profile = Annotated[str, typer.Option("--profile", help="How much happens in a run: small, medium or large.")]
+CORES = os.cpu_count() or 1
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")]
 Trace = Annotated[bool, typer.Option("--trace", help="Print the story of each run.")]
 
@@ -38,7 +39,7 @@ def run(
     fresh: Annotated[
         int | None, typer.Option("--fresh", min=1, help="So many seeds that nobody has run, from the clock.")
     ] = None,
-    jobs: Jobs = os.cpu_count() or 1,
+    jobs: Jobs = CORES,
     profile: Profile = "small",
     seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after so long, whatever is left.")] = None,
     trace: Trace = False,
@@ -152,8 +153,10 @@ def _show(wanted: range, found: Found, elapsed: float, coverage: bool, saved: li
             out.print(_rich(table))
     verdict = f"[red]{len(found.failures)} failed[/]" if found.failures else "[green]none failed[/]"
     out.print(
-        f"{found.runs} runs of {wanted.start}..{wanted.stop - 1}, {verdict}; {found.runs / elapsed:.1f} seeds/s, {found.events / elapsed:,.0f} events/s; "
-        f"a run costs {1000 * found.cpu_s / max(found.runs, 1):.0f} ms of one core ({found.runs / max(found.cpu_s, 1e-9):.1f}/s); "
+        f"{found.runs} runs of {wanted.start}..{wanted.stop - 1}, {verdict}; "
+        f"{found.runs / elapsed:.1f} seeds/s, {found.events / elapsed:,.0f} events/s; "
+        f"a run costs {1000 * found.cpu_s / max(found.runs, 1):.0f} ms of one core "
+        f"({found.runs / max(found.cpu_s, 1e-9):.1f}/s); "
         f"{found.entries:,} entries, {found.virtual / 3.6e9:.1f} h of virtual time",
         soft_wrap=True,
     )

@@ -96,10 +96,7 @@ class SimClient:
                     raise TimedOut
                 if world.now >= again:
                     again = world.now + RESEND_US
-                    try:
-                        yield from sim.broker.append(self.host, REQUESTS, [("", data)])
-                    except Unanswered:
-                        pass
+                    yield from sim.broker.try_append(self.host, REQUESTS, [("", data)])
                     if answer_of_log(self.replica.state, asked) is not None or self._results[asked.request_id]:
                         continue
                 yield signal, max(1, min(again, deadline) - world.now)

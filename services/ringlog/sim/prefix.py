@@ -1,7 +1,7 @@
 """Logs that runs begin with: a cluster that was founded and grew before the run, made once for each shape.
 
-The entries are made by the production author, decided by the production fold and moved on by the production coordinator,
-every node acknowledging at once.
+The entries are decided by the production fold and moved on by the production coordinator, every node acknowledging at
+once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def registration(shape: Shape, number: int) -> RegisterNode:
         name=f"n{number}",
         id=draw_uuid(chance),
         address=f"n{number}:7000",
-        datacenter="dc1",
+        datacenter=f"dc{(number - 1) % shape.datacenters + 1}",
         rack=f"r{number % 2 + 1}",
         shards=1 + number % 3,
         ignore_msb=12,

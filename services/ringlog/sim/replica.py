@@ -113,10 +113,7 @@ class SimReplica:
         judged = fates(self.state, chain)
         while not all_final(judged):
             values = [("", encoded.data) for encoded in open_entries(chain, judged)]
-            try:
-                yield from self.sim.broker.append(self.host, METADATA, values)
-            except Unanswered:
-                pass
+            yield from self.sim.broker.try_append(self.host, METADATA, values)
             deadline = self.sim.world.now + RESEND_US
             while True:
                 judged = fates(self.state, chain)

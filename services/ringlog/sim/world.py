@@ -3,7 +3,7 @@
 Everything that happens is an event at a whole microsecond of virtual time; events at the same instant happen in the
 order in which they were scheduled. A *process* is a generator: it yields how long it sleeps (microseconds), or the
 signal that it waits for and for how long, and is resumed with True (signalled) or False (the time is over). Nothing
-else runs, so a run is a function of its seed and its script; ``fingerprint`` sums up every event, for comparing replays.
+else runs, so a run is a function of its seed and its script; ``fingerprint`` sums up every event, to compare replays.
 
 Hosts crash (their processes end where they stand, what was sent stays on its way), pause (nothing happens on them until
 they are resumed, however long that is: a suspended process does not notice) and have clocks that are wrong. Links lose

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.model import CancelOperation, Command, Noop
-from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.operations.stages import STAGES, in_flight
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PATIENCE_US: Micros = 8 * SECOND
 AGAIN_US: Micros = 700 * MS
+WATCH_US: Micros = 3 * SECOND
 
 
 class SimOperator:
@@ -97,6 +98,14 @@ class SimOperator:
                 pass
             yield AGAIN_US
 
+    def _wait_for(self, stage: str) -> Step:
+        """Wait a while until an operation is in this stage: some are over so soon that nobody would meet them."""
+        replica, deadline = self._client.replica, self.sim.world.now + WATCH_US
+        while self.sim.world.now < deadline:
+            if any(operation.stage == stage for operation in in_flight(replica.state)):
+                return
+            yield replica.changed, deadline - self.sim.world.now
+
     def _ended(self, _: str) -> None:
         self.unfinished -= 1
 
@@ -105,7 +114,10 @@ class SimOperator:
 
         drawn = next(family.commands[kind] for family in FAMILIES if kind in family.commands)
         assert drawn is not None, "operators do not send what only agents send"
-        command = drawn[1](self._client.replica.state, Chance(self.sim.world.seed, f"command/{number}"))
+        chance = Chance(self.sim.world.seed, f"command/{number}")
+        if kind in ("AdvanceOperation", "CancelOperation"):
+            yield from self._wait_for(chance.pick(STAGES))
+        command = drawn[1](self._client.replica.state, chance)
         if command is None:
             self.sim.did["command", kind, "nothing to ask"] += 1
             return

@@ -1,4 +1,4 @@
-"""The publisher on the simulated world: one transaction for the difference of each epoch, resumed where ``epochs`` ends.
+"""The publisher on the simulated world: one transaction for each epoch, resumed where ``epochs`` ends.
 
 All change topics are one partition here; a record's key is its topic, its value the bytes that the topic gets (with
 the record's own key before them, for the check).

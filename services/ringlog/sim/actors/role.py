@@ -1,7 +1,7 @@
 """One role on one host: member of its consumer group, and while it owns the partition, a worker that takes over.
 
-The recipe of ``ringlog.agents``: who owns the role's topic starts a worker; it serves one term, from its take-over until
-a higher term is folded, it is fenced, or the group gives the partition to another. It is started again then.
+The recipe of ``ringlog.agents``: who owns the role's topic starts a worker; it serves one term, from its take-over
+until a higher term is folded, it is fenced, or the group gives the partition to another. It is started again then.
 """
 
 from __future__ import annotations

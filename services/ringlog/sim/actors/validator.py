@@ -1,6 +1,6 @@
 """The validator on the simulated world: performs the effects of ``ringlog.agents.validator_core`` in their order.
 
-After its take-over: confirm, initialise the transactional id, get a Noop applied, read the results to their end, accept.
+After its take-over: confirm, initialise the transactional id, get a Noop applied, read the results, accept.
 """
 
 from __future__ import annotations
@@ -105,10 +105,7 @@ class ValidatorWorker(Worker):
                     yield from self._publish(results)
                 case Hint(results):
                     values = [("", encode_result(result)) for result in results]
-                    try:
-                        yield from self.sim.broker.append(self.host, RESULTS, values)
-                    except Unanswered:
-                        pass
+                    yield from self.sim.broker.try_append(self.host, RESULTS, values)
                 case Ack(offset):
                     self.acknowledge(offset)
                 case Stop(detail):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Chain(Check):
-    """An applied entry follows the one before it, has a new request id, and makes the next epoch; others change nothing."""
+    """An applied entry follows the one before it, has a new request id, makes the next epoch; others change nothing."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)

@@ -2,9 +2,9 @@
 
 A family is a group of commands with everything that proves them: how an operator draws each command on the present
 state, and the checks with their simple models. To bring new commands in (tablets, zones, …): write
-``families/<name>.py`` with a ``FAMILY``, name it in ``FAMILIES`` below, and, if the commands have processes of their own,
-put these under ``actors``. A test compares the families with the kernel's vocabulary: a command that belongs to none, or
-to two, fails it.
+``families/<name>.py`` with a ``FAMILY``, name it in ``FAMILIES`` below, and, if the commands have processes of their
+own, put these under ``actors``. A test compares the families with the kernel's vocabulary: a command that belongs to
+none, or to two, fails it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cluster, directory and roles: founding, settings, registrations, take-overs, barriers; and the log protocol itself."""
+"""Cluster, directory and roles: founding, settings, registrations, take-overs, barriers; and the log itself."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.checks.base import Check
 
 DrawCommand = Callable[[ClusterState, Chance], Command | None]
-"""A command that an operator might ask for, seeing this state; None if nothing makes sense. Some are wrong on purpose."""
+"""A command that an operator might ask for, seeing this state; None if there is none. Some are wrong on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``commands``: kind to (how often relative to others, how to draw it); the ones that only agents send have none."""
+    """``commands``: kind to (how often relative to others, how to draw it); those that only agents send have none."""
 
     name: str
     commands: Mapping[str, tuple[int, DrawCommand] | None]
