@@ -19,6 +19,7 @@ from ringlog.log.errors import (
     LogDamaged,
     LogReplaced,
     LogTruncated,
+    LogUnavailable,
     ReplicaHalted,
     ReplicaStopped,
     TopicMissing,
@@ -294,4 +295,51 @@ def test_a_topic_that_is_missing_for_a_moment_is_no_reason_to_halt() -> None:
     with Replica(log, watch_s=0.01) as replica:
         while log.looks <= 10:
             assert replica.read_barrier(10).epoch == 1
+        assert replica.halted is None
+
+
+def test_a_topic_seen_missing_before_and_after_a_silence_is_no_reason_to_halt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody said anything in between: a broker that slept and woke up is asked anew, however long it slept."""
+    monkeypatch.setattr("ringlog.log.replica.MISSING_S", 0.05)
+
+    class Asleep(MemoryLog):
+        looks = 0
+
+        def identity(self) -> str:
+            self.looks += 1
+            if self.looks in (3, 24):
+                raise TopicMissing(self.name)
+            if 3 < self.looks < 24:
+                raise LogUnavailable(f"{self.name}: no answer")
+            return super().identity()
+
+    log = Asleep()
+    author = Author("me", ManualClock(), SeededDraw(b"x"))
+    log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
+    with Replica(log, watch_s=0.01) as replica:
+        while log.looks <= 26 and replica.halted is None:
+            assert replica.read_barrier(10).epoch == 1
+        assert replica.halted is None
+
+
+def test_a_topic_that_told_its_id_is_there_although_its_end_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringlog.log.replica.MISSING_S", 0.05)
+
+    class Endless(MemoryLog):
+        started = False
+        looks = 0
+
+        def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
+            self.looks += self.started
+            if self.started and self.looks < 30:
+                raise TopicMissing(self.name)
+            return super().end_offset(timeout_s)
+
+    log = Endless()
+    author = Author("me", ManualClock(), SeededDraw(b"x"))
+    log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
+    with Replica(log, watch_s=0.01) as replica:
+        assert replica.read_barrier(10).epoch == 1
+        log.started = True
+        assert replica.wait_for(lambda _: log.looks >= 30 or replica.halted is not None, 10, "looks") is True
         assert replica.halted is None

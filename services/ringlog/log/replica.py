@@ -315,8 +315,9 @@ class Replica:
     def _watch(self) -> None:
         """Look now and then whether this is still the same topic.
 
-        What looks damaged must look so twice in a row. A topic that is missing must stay so for ``MISSING_S``: a broker
-        that has just started may not know all its topics yet.
+        What looks damaged must look so twice in a row. A topic that is missing must be seen to stay so for
+        ``MISSING_S``, and a broker that gives no answer shows nothing: one that has just started, or woken up, may not
+        know all its topics yet.
         """
         suspected, missing_since = False, None
         pause = self._watch_s
@@ -325,6 +326,7 @@ class Replica:
                 self._look()
                 suspected, missing_since = False, None
             except LogUnavailable:
+                missing_since = None
                 continue
             except TopicMissing as error:
                 missing_since = missing_since if missing_since is not None else time.monotonic()
@@ -339,8 +341,15 @@ class Replica:
 
     def _look(self) -> None:
         recorded = Recorded(self._identity, self._position)
-        check_identity(self.log.name, recorded, self.log.identity(), self.log.end_offset())
+        check_identity(self.log.name, recorded, self.log.identity(), self._end_of_what_is_there())
         self._remember()
+
+    def _end_of_what_is_there(self) -> int:
+        """The end of a topic that has just told its id: a reader's client may still believe that there is none."""
+        try:
+            return self.log.end_offset()
+        except TopicMissing as error:
+            raise LogUnavailable(f"{self.log.name} is there, and its end is unknown", "is the broker up?") from error
 
     def _remember(self) -> None:
         if self._record is not None:

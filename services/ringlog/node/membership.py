@@ -12,7 +12,7 @@ from ringlog.client.errors import SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, describe
 from ringlog.kernel.commands.model import Command, RegisterNode
 from ringlog.kernel.state import ClusterState, Node
-from ringlog.log.errors import LogUnavailable, WaitTimedOut
+from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeOptions
 from ringlog.wire.author_json import InvalidCommand, from_json
@@ -91,11 +91,14 @@ class Membership:
                 log.info("join again", node=self._options.name, answer=describe(answer))
 
     def _barrier(self) -> ClusterState | None:
-        """Everything that is in the log, however long the broker takes; None once the node is to stop."""
+        """Everything that is in the log, however long the broker takes; None once the node is to stop.
+
+        A topic that seems to be missing may be known again soon; the replica halts, and this raises, once it is gone.
+        """
         while not self._stopping.is_set():
             try:
                 return self._client.read_barrier(BARRIER_S)
-            except (LogUnavailable, WaitTimedOut) as waiting:
+            except (LogUnavailable, TopicMissing, WaitTimedOut) as waiting:
                 log.warning("the log does not answer", detail=str(waiting))
                 self._stopping.wait(LOOK_S)
         return None

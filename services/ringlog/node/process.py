@@ -26,7 +26,7 @@ import structlog
 from ringlog.client.client import Client
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.state import ClusterState
-from ringlog.log.errors import LogError, LogUnavailable, WaitTimedOut
+from ringlog.log.errors import LogError, LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.node.acks import Acks
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import NOT_MINE, Fetch, Holder
@@ -139,11 +139,14 @@ class NodeProcess:
             self._acks.publish(self._holder)
 
     def _barrier(self) -> ClusterState | None:
-        """Everything that is in the log, however long the broker takes; None once the node is to stop."""
+        """Everything that is in the log, however long the broker takes; None once the node is to stop.
+
+        A topic that seems to be missing may be known again soon; the replica halts, and this raises, once it is gone.
+        """
         while not self._stopping.is_set():
             try:
                 return self._client.read_barrier(BARRIER_S)
-            except (LogUnavailable, WaitTimedOut) as waiting:
+            except (LogUnavailable, TopicMissing, WaitTimedOut) as waiting:
                 log.warning("the log does not answer", detail=str(waiting))
                 time.sleep(RETRY_S)
         return None

@@ -16,7 +16,7 @@ from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.encoding import combined_digest, part_digests
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
-from ringlog.log.errors import LogUnavailable, WaitTimedOut
+from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 
 BEAT_S = 1.0
 RETRY_S = 0.5
@@ -47,7 +47,7 @@ class KeeperThread(RoleThread):
                     if available:
                         log.warning("cache_unavailable", why=str(error))
                     keeper, available = Keeper(), False
-                except (LogUnavailable, WaitTimedOut) as error:
+                except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
                     log.warning("log_unavailable", why=error.message)
                 wait = BEAT_S if available else RETRY_S
                 for offset, _ in (self.news(wait) if available else self.rest(wait))[-1:]:
