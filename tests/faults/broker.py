@@ -1,0 +1,107 @@
+"""A real broker and Redis behind proxies: every party reaches them over a link that a test can spoil.
+
+The broker has one listener more for each link; it listens on a port of its own and advertises the proxy's. So a client
+that begins at the proxy never learns of another way. The plain listener stays for the tests' own looks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from ringlog.stack import Stack, StackInfo
+from ringlog.stack.broker import new_cluster_id
+from ringlog.stack.layout import Layout, Settings, write_settings
+from ringlog.stack.ports import HOST, choose
+
+from .processes import is_stopped, signal_to
+from .proxy import Proxy
+from .waiting import until
+
+LINKS = ("agents", "data", "clients")
+"""Who goes over which link: the agents; nodes and Spark; clients and producers."""
+
+
+class Broker:
+    """A stack in a folder, with its links. ``links["redis"]`` leads to Redis, for the agents."""
+
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+        self._stack = Stack(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        plain, controller, redis, *links = choose(3 + 2 * len(LINKS) + 1)
+        layout = Layout(folder)
+        write_settings(layout, Settings(new_cluster_id(), plain, controller, redis, profile="quick", request=0))
+        inner, outer, cache = links[: len(LINKS)], links[len(LINKS) : -1], links[-1]
+        own = {**_listeners(plain, controller, inner, outer), **(settings or {})}
+        layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in own.items()), encoding="utf-8")
+        self.links = {name: Proxy(port, to) for name, port, to in zip(LINKS, outer, inner, strict=True)}
+        self.links["redis"] = Proxy(cache, redis)
+        for link in self.links.values():
+            link.start()
+        self.info: StackInfo = self._stack.up()
+
+    @property
+    def bootstrap(self) -> str:
+        """The plain listener, past every link."""
+        return self.info.bootstrap_servers
+
+    def over(self, link: str) -> str:
+        """Where a party of this link finds the broker."""
+        return f"{HOST}:{self.links[link].port}"
+
+    def redis_over_link(self) -> str:
+        """Where the agents find Redis."""
+        return f"redis://{HOST}:{self.links['redis'].port}/0"
+
+    def up(self) -> None:
+        """Start what does not run."""
+        self.info = self._stack.up()
+
+    def runs(self, name: str) -> bool:
+        """Does ``broker`` or ``redis`` run?"""
+        status = self._stack.status()
+        child = status.broker if name == "broker" else status.redis
+        return child is not None and child.running
+
+    def kill(self, name: str) -> None:
+        """SIGKILL ``broker`` or ``redis``, and wait until the stack says so."""
+        os.kill(self._pid(name), signal.SIGKILL)
+        until("the test", f"{name} to be gone", lambda: not self.runs(name))
+
+    def stop(self, name: str) -> None:
+        """SIGSTOP."""
+        pid = self._pid(name)
+        os.kill(pid, signal.SIGSTOP)
+        until("the test", f"{name} to be stopped", lambda: is_stopped(pid))
+
+    def go_on(self, name: str) -> None:
+        """SIGCONT."""
+        signal_to(self._pid(name), signal.SIGCONT)
+
+    def log(self) -> str:
+        """What the broker has written."""
+        return self._stack.logs("broker").read_text(encoding="utf-8", errors="replace")
+
+    def close(self) -> None:
+        """End everything."""
+        for name in ("broker", "redis"):
+            signal_to(self._pid(name), signal.SIGCONT)
+        self._stack.down()
+        for link in self.links.values():
+            link.close()
+
+    def _pid(self, name: str) -> int:
+        return self.info.broker_pid if name == "broker" else self.info.redis_pid
+
+
+def _listeners(plain: int, controller: int, inner: list[int], outer: list[int]) -> dict[str, str]:
+    names = [name.upper() for name in LINKS]
+    ours = [f"PLAINTEXT://{HOST}:{plain}", f"CONTROLLER://{HOST}:{controller}"]
+    listening = [f"{name}://{HOST}:{port}" for name, port in zip(names, inner, strict=True)]
+    advertised = [f"{name}://{HOST}:{port}" for name, port in zip(names, outer, strict=True)]
+    return {
+        "listeners": ",".join([*ours, *listening]),
+        "advertised.listeners": ",".join([ours[0], *advertised]),
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *names)),
+    }

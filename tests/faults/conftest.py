@@ -1,0 +1,66 @@
+"""Faults on the real stack. ``make faults`` (or ``pytest tests/faults``) runs all of them; any other run only those
+that are marked ``system``, the fast ones.
+
+One stack and one cluster serve all faults that leave a cluster whole; what ends one founds its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .broker import Broker
+from .figures import Figures
+from .world import World
+
+HERE = Path(__file__).parent
+FIGURES = pytest.StashKey[Figures]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = Figures()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = [Path(str(argument).split("::")[0]).resolve() for argument in config.args]
+    if any(path == HERE or HERE in path.parents for path in named):
+        return
+    slow = [item for item in items if HERE in item.path.parents and item.get_closest_marker("system") is None]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    table = config.stash[FIGURES].table()
+    if table:
+        terminalreporter.section("faults")
+        for line in table:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """Where the figures of each fault go."""
+    return request.config.stash[FIGURES]
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker and a Redis behind links, for all faults that they survive."""
+    own = Broker(tmp_path_factory.mktemp("faults") / "stack")
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+@pytest.fixture(scope="session")
+def world(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[World]:
+    """The cluster with everything."""
+    own = World(tmp_path_factory.mktemp("world"), broker, figures)
+    try:
+        yield own.start(spark=True)
+    finally:
+        own.close()

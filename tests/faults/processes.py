@@ -1,0 +1,122 @@
+"""Processes of the world: started, killed, stopped and continued; each writes into a log file of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+STOP_S = 20.0
+
+
+class Process:
+    """One program, run again and again under one name. ``starts``: how often; ``log``: where it writes."""
+
+    def __init__(self, name: str, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self.starts = 0
+        self._command = [sys.executable, *arguments]
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it (again); it does not run."""
+        assert self._process is None or not self.runs(), f"{self.name} runs"
+        self.starts += 1
+        with self.log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the last start."""
+        assert self._process is not None
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs (or is stopped)."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def runs(self) -> bool:
+        """True until it has ended."""
+        return self.exit_code() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(STOP_S)
+
+    def text(self) -> str:
+        """All that it has written."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def tail(self, lines: int = 12) -> str:
+        """The end of what it has written."""
+        return "\n".join([f"end of {self.name}:", *self.text().splitlines()[-lines:]])
+
+    def end(self) -> None:
+        """Let it end in order, then not; also one that is stopped, and its children."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            return
+        for pid in (self.pid, *children(self.pid)):
+            signal_to(pid, signal.SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            left = children(self.pid)
+            self.kill()
+            for pid in left:
+                signal_to(pid, signal.SIGKILL)
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """The process ids of a process' own children; none if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    except OSError:
+        return ()
+    return tuple(int(child) for child in text.split())
+
+
+def last_argument(pid: int) -> str:
+    """The last word of a process' command line; empty if it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return words[-2].decode() if len(words) > 1 else ""
+
+
+def is_alive(pid: int) -> bool:
+    """True until the process is gone."""
+    return Path(f"/proc/{pid}/stat").exists()
+
+
+def is_stopped(pid: int) -> bool:
+    """True while SIGSTOP holds the process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] == "T"
+
+
+def signal_to(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

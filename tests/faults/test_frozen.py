@@ -1,0 +1,94 @@
+"""A validator that freezes at the worst place: after it has made sure that it acts, before it takes the role's fence.
+
+When it wakes up it takes the fence from its own successor. That costs nothing but time: no answer is lost or changed,
+since the terms in the log say who acts, and the successor, shut out by the broker, is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ringlog.client.client import Client
+from ringlog.client.founding import found_cluster
+
+from .broker import Broker
+from .checks import Checker
+from .load import Commands
+from .processes import Process, is_stopped
+from .waiting import until
+from .world import environment
+
+FREEZES = """
+import os, signal, sys
+from ringlog.agents.shells.role import RoleThread
+from ringlog.agents.worker import run
+confirm = RoleThread.confirm
+
+def confirm_and_freeze(self):
+    confirm(self)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+RoleThread.confirm = confirm_and_freeze
+sys.argv = sys.argv[:1]
+run("validator")
+"""
+SUPERVISED = """
+import sys
+from ringlog.agents.supervise import supervise
+from ringlog.runtime.settings import Settings
+sys.exit(supervise(Settings(), ("validator",)))
+"""
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_one_that_froze_before_its_fence_takes_it_from_its_successor(
+    broker: Broker, tmp_path: Path, opened: ExitStack
+) -> None:
+    cluster = f"z{uuid.uuid4().hex[:8]}"
+    found_cluster(broker.bootstrap, cluster)
+    client = opened.enter_context(Client(broker.bootstrap, cluster, "load"))
+    frozen = Process("frozen", ["-c", FREEZES], environment(broker, cluster, "agents", tmp_path / "f"), tmp_path)
+    opened.callback(frozen.end)
+    until("the test", "the first validator to freeze", lambda: is_stopped(frozen.pid), why_not=frozen.tail)
+    term = client.read_barrier().terms["validator"].term
+
+    arguments = environment(broker, cluster, "agents", tmp_path / "s")
+    supervisor = Process("supervised", ["-c", SUPERVISED], arguments, tmp_path)
+    opened.callback(supervisor.end)
+    commands = Commands(client, seed=5)
+    opened.callback(commands.close)
+    commands.run()
+
+    def answers(count: int, when: str) -> None:
+        before = len([each for each in commands.asked if each.answer is not None])
+        until(
+            "the client",
+            f"{count} answers {when}",
+            lambda: len([each for each in commands.asked if each.answer is not None]) >= before + count,
+            why_not=lambda: f"{supervisor.tail()}\n{frozen.tail()}",
+        )
+
+    answers(30, "of the successor")
+    assert client.state.terms["validator"].term > term
+    os.kill(frozen.pid, signal.SIGCONT)
+    until("the test", "the one that froze to end", lambda: not frozen.runs(), why_not=frozen.tail)
+    assert frozen.exit_code() == 3
+    until("the supervisor", "its validator to be shut out", lambda: "was superseded" in supervisor.text())
+    answers(30, "of the successor's successor")
+    commands.pause()
+    until("the client", "all answers", lambda: not commands.unanswered(), why_not=supervisor.tail)
+    checker = Checker(broker, cluster)
+    opened.callback(checker.close)
+    checker.check_answers(commands)

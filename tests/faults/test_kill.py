@@ -1,0 +1,97 @@
+"""SIGKILL of every part while a client submits, rows are written and (in some) a node joins."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from .processes import is_alive
+from .waiting import until
+from .world import ROLES, World
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_nothing_breaks(world: World) -> None:
+    """Without a fault: what the others are to be compared with."""
+    with world.under_load("none", join=True):
+        pass
+
+
+@pytest.mark.system
+def test_the_broker_is_killed(world: World) -> None:
+    with world.under_load("broker killed", join=True):
+        world.broker.kill("broker")
+        world.broker.up()
+
+
+@pytest.mark.system
+def test_redis_is_killed(world: World) -> None:
+    with world.under_load("Redis killed"):
+        world.broker.kill("redis")
+        until("the observer", "the cache to be away", lambda: world.observers.cache_problem)
+        world.await_answers()
+        world.broker.up()
+
+
+def test_the_cache_is_emptied(world: World) -> None:
+    with world.under_load("cache emptied"):
+        world.observers.cache_was_cleared()
+        world.empty_cache()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_an_agent_is_killed(world: World, role: str) -> None:
+    with world.under_load(f"{role} killed", join=role == "coordinator"):
+        term = world.term(role)
+        world.kill_acting(role)
+        world.await_take_over(role, term)
+
+
+def test_both_supervisors_are_killed(world: World) -> None:
+    """Their agents end with them; nobody acts until the supervisors are started again."""
+    with world.under_load("all agents killed"):
+        terms = {role: world.term(role) for role in ROLES}
+        agents = world.agents()
+        for supervisor in world.supervisors.values():
+            supervisor.kill()
+        until("the test", "the agents to end with their supervisors", lambda: not any(map(is_alive, agents)))
+        for supervisor in world.supervisors.values():
+            supervisor.start()
+        for role, term in terms.items():
+            world.await_take_over(role, term)
+
+
+def test_a_source_and_the_gaining_node_are_killed(world: World) -> None:
+    with world.under_load("two nodes killed in a join", join=True) as joining:
+        source = world.source_of(joining)
+        for name in (source, joining):
+            world.nodes[name].kill()
+        world.await_answers()
+        for name in (source, joining):
+            world.nodes[name].start()
+
+
+def test_the_driver_is_killed(world: World) -> None:
+    with world.under_load("Spark driver killed"):
+        world.kill_spark()
+        world.await_answers()
+        world.keep_spark()
+
+
+def test_everything_is_killed(world: World) -> None:
+    """As when a machine's processes all end at once and its kernel lives: every part, in no order."""
+    with world.under_load("everything killed"):
+        parts = (*world.supervisors.values(), *world.nodes.values())
+        world.kill_spark()
+        for process in parts:
+            process.send(signal.SIGKILL)
+        for name in ("redis", "broker"):
+            world.broker.kill(name)
+        for process in parts:
+            process.kill()
+        world.broker.up()
+        for process in parts:
+            process.start()
+        world.keep_spark()

@@ -1,0 +1,90 @@
+"""The broker is away for longer than anybody's patience, and its disk is full."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .broker import Broker
+from .figures import Figures
+from .waiting import until
+from .world import RECOVERY_S, World
+
+pytestmark = [pytest.mark.slow]
+
+DISK = "96m"
+LEFT_BYTES = 2 * 1024 * 1024
+
+
+@pytest.mark.spark
+def test_an_outage_that_is_longer_than_the_validators_patience(world: World) -> None:
+    """The validator ends with status 1 and gets its requests again; nodes wait, and are the same processes after it."""
+    pids = {name: node.pid for name, node in world.nodes.items()}
+    with world.under_load("broker away, validator gave up"):
+        crashed = world.said("validator crashed")
+        world.broker.kill("broker")
+        until(
+            "the supervisors",
+            "a validator to end with status 1",
+            lambda: world.said("validator crashed") > crashed,
+            RECOVERY_S,
+            lambda: "\n".join(each.tail() for each in world.supervisors.values()),
+        )
+        world.broker.up()
+    assert {name: node.pid for name, node in world.nodes.items()} == pids
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a bounded size."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_the_brokers_disk_is_full(small_disk: Path, tmp_path: Path, figures: Figures) -> None:
+    broker = Broker(small_disk / "stack", {"log.segment.bytes": str(4 * 1024 * 1024)})
+    world = World(tmp_path / "world", broker, figures)
+    try:
+        world.start(spark=False)
+        with world.under_load("broker's disk full"):
+            ballast = small_disk / "ballast"
+            fill(ballast)
+            until(
+                "the test",
+                "the broker to end for want of space",
+                lambda: not broker.runs("broker"),
+                RECOVERY_S,
+                lambda: broker.log()[-2_000:],
+            )
+            assert "No space left on device" in broker.log() or "log dirs" in broker.log()
+            ballast.unlink()
+            broker.up()
+    finally:
+        world.close()
+        broker.close()
+
+
+def fill(ballast: Path) -> None:
+    """Take all the space but a little: the load takes the rest."""
+    with ballast.open("wb") as out:
+        while free_bytes(ballast.parent) > LEFT_BYTES:
+            out.write(bytes(256 * 1024))
+            out.flush()
+
+
+def free_bytes(folder: Path) -> int:
+    found = subprocess.run(
+        ["stat", "-f", "-c", "%a %S", str(folder)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    return int(found[0]) * int(found[1])

@@ -1,0 +1,136 @@
+"""The proxy does what its tests' names say: else a fault would be none, and everything would pass."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from ringlog.stack.ports import HOST, choose
+
+from .proxy import Proxy, Shape
+from .waiting import until
+
+pytestmark = pytest.mark.system
+LATENCY_S = 0.15
+
+
+class Echo:
+    """A server that sends back what it gets."""
+
+    def __init__(self, port: int) -> None:
+        self._listening = socket.create_server((HOST, port))
+        self.received = b""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while data := connection.recv(4096):
+                    self.received += data
+                    connection.sendall(data)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[Proxy, Echo]]:
+    inner, outer = choose(2)
+    with closing(Echo(inner)) as echo, closing(Proxy(outer, inner).start()) as proxy:
+        yield proxy, echo
+
+
+def connect(proxy: Proxy, timeout_s: float = 10.0) -> socket.socket:
+    return socket.create_connection((HOST, proxy.port), timeout=timeout_s)
+
+
+def answer(connection: socket.socket, data: bytes) -> bytes:
+    connection.sendall(data)
+    return connection.recv(4096)
+
+
+def talk(connection: socket.socket) -> None:
+    """A reset may be told of at the second try only."""
+    for _ in range(2):
+        answer(connection, b"c")
+
+
+def test_a_clean_link_passes_bytes_on_unchanged(link: tuple[Proxy, Echo]) -> None:
+    proxy, _ = link
+    sent = bytes(range(256)) * 1_000
+    with connect(proxy) as connection:
+        threading.Thread(target=connection.sendall, args=(sent,), daemon=True).start()
+        found = b""
+        while len(found) < len(sent):
+            found += connection.recv(65_536)
+    assert found == sent
+    assert proxy.passed == 2 * len(sent)
+
+
+def test_latency_counts_both_ways_and_for_connections_that_exist(link: tuple[Proxy, Echo]) -> None:
+    proxy, _ = link
+    with connect(proxy) as connection:
+        assert answer(connection, b"quick") == b"quick"
+        proxy.shape(Shape(latency_s=LATENCY_S))
+        began = time.monotonic()
+        assert answer(connection, b"slow") == b"slow"
+        assert time.monotonic() - began >= 2 * LATENCY_S
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_a_cut_way_is_silent_and_what_waited_arrives_when_it_is_healed(link: tuple[Proxy, Echo], up: bool) -> None:
+    proxy, echo = link
+    with connect(proxy, timeout_s=0.3) as connection:
+        assert answer(connection, b"1") == b"1"
+        proxy.shape(Shape(cut_up=up, cut_down=not up))
+        with pytest.raises(TimeoutError):
+            answer(connection, b"2")
+        assert echo.received == (b"1" if up else b"12")
+        connection.settimeout(10)
+        proxy.heal()
+        assert connection.recv(16) == b"2"
+
+
+def test_a_reset_ends_every_connection_with_an_error_and_new_ones_work(link: tuple[Proxy, Echo]) -> None:
+    proxy, _ = link
+    with connect(proxy) as first, connect(proxy) as second:
+        assert answer(first, b"a") + answer(second, b"b") == b"ab"
+        assert proxy.reset() == 2
+        for connection in (first, second):
+            with pytest.raises(ConnectionError):
+                talk(connection)
+    with connect(proxy) as third:
+        assert answer(third, b"d") == b"d"
+
+
+def test_a_closed_door_and_a_server_that_is_away(link: tuple[Proxy, Echo]) -> None:
+    proxy, echo = link
+
+    def refused() -> bool:
+        try:
+            with connect(proxy) as connection:
+                return answer(connection, b"x") == b""
+        except ConnectionError:
+            return True
+
+    proxy.shape(Shape(refuses=True))
+    until("the test", "the door to be closed", refused)
+    proxy.heal()
+    assert not refused()
+    echo.close()
+    until("the test", "the proxy to miss its server", refused)

@@ -1,0 +1,38 @@
+"""Waiting for conditions: with a deadline, and with a word on who waits for what when it comes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+LOOK_S = 0.05
+DEADLINE_S = 60.0
+
+
+class WaitedInVain(AssertionError):
+    """A condition did not come to hold in time."""
+
+
+def until(
+    who: str,
+    what: str,
+    condition: Callable[[], T | None],
+    deadline_s: float = DEADLINE_S,
+    why_not: Callable[[], object] = lambda: "",
+) -> T:
+    """The first value of ``condition`` other than None and False.
+
+    At the deadline ``why_not`` is asked how things stand: its answer is part of the failure.
+    """
+    began = time.monotonic()
+    tick = threading.Event()
+    while True:
+        found = condition()
+        if found is not None and found is not False:
+            return found
+        if time.monotonic() - began >= deadline_s:
+            raise WaitedInVain(f"{who} waited {deadline_s:.0f} s for {what}: {why_not()}")
+        tick.wait(LOOK_S)

@@ -1,0 +1,416 @@
+"""One cluster with everything, twice where two can be: broker, Redis, two supervisors with four agents each, three
+nodes, the Spark driver; a load, observers, and the checks.
+
+A test breaks something inside ``under_load`` and mends it. When the block ends the load still goes on: the world waits
+until requests that began after the mending are answered, then for everything to come to rest, then checks all that
+clients, nodes, cache and consumers saw. Every wait has a deadline and says who waits for what.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import redis
+
+from ringlog.agents.status import StatusReader
+from ringlog.client.client import Client
+from ringlog.client.founding import found_cluster
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import CdcOptions, Column, Command, CreateKeyspace, CreateTable, Replication
+from ringlog.kernel.operations.stages import is_ended
+from ringlog.kernel.state import ClusterState, Node, Operation
+from ringlog.stack.artifacts import jars
+
+from .broker import Broker
+from .checks import Checker
+from .figures import Figures
+from .load import KEYSPACE, TABLE, Commands, Mutations
+from .observers import Observers
+from .processes import Process, children, is_stopped, last_argument, signal_to
+from .waiting import until
+
+ROLES = ("coordinator", "keeper", "publisher", "validator")
+NODES = ("n1", "n2", "n3")
+SUPERVISORS = ("a", "b")
+RECOVERY_S = 90.0
+"""How long after a fault is mended everything may take to come to rest."""
+SILENCE_S = 5.0
+"""How long a cut lasts from when it is felt: twice the session time-out."""
+AFTERWARDS = 5
+"""Requests that begin after the mending and must be answered before a test looks further."""
+SETTINGS = {"cdc_generation_lead_us": 300_000, "cdc_horizon_lead_us": 2_000_000}
+"""Generations switch soon, so that joins do not take longer than the faults."""
+
+
+class World:
+    """The cluster. ``figures``: one line for each fault, for the table at the end."""
+
+    def __init__(self, folder: Path, broker: Broker, figures: Figures) -> None:
+        self.folder, self.broker, self.figures = folder, broker, figures
+        self.cluster = f"f{uuid.uuid4().hex[:8]}"
+        self.supervisors: dict[str, Process] = {}
+        self.nodes: dict[str, Process] = {}
+        self.spark: Process | None = None
+        self._opened = ExitStack()
+
+    def start(self, *, spark: bool) -> World:
+        """Found the cluster and wait until everything is there; ``close`` is due also if this fails."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        found_cluster(self.broker.bootstrap, self.cluster, SETTINGS)
+        if spark:
+            self.spark = self._opened_process(self._spark())
+        for name in SUPERVISORS:
+            self.supervisors[name] = self._opened_process(self._supervisor(name))
+        for _ in NODES:
+            self.begin_node()
+        self.client = self._opened.enter_context(Client(self.broker.over("clients"), self.cluster, "load"))
+        self.status = self._opened.enter_context(StatusReader(self.broker.bootstrap, self.cluster))
+        self.await_normal(*NODES)
+        self._create()
+        self.await_agents("the founding")
+        self.commands = Commands(self.client, seed=4)
+        self._opened.callback(self.commands.close)
+        self.mutations = Mutations(self.broker.over("clients"), self.cluster)
+        self._opened.callback(self.mutations.close)
+        self.observers = Observers(self.client.replica, self.broker.info.redis_url, self.cluster, self._addresses)
+        self._opened.callback(self.observers.close)
+        self.checker = Checker(self.broker, self.cluster)
+        self._opened.callback(self.checker.close)
+        if self.spark is not None:
+            until("the world", "the CDC writer to register", lambda: "spark" in self.state.writers,
+                  why_not=self.spark.tail)  # fmt: skip
+        return self
+
+    def close(self) -> None:
+        """End everything that was started, the newest first."""
+        self._opened.close()
+
+    def _opened_process(self, process: Process) -> Process:
+        self._opened.callback(process.end)
+        return process
+
+    # ------------------------------------------------------------------------------------------- parties
+
+    def _environment(self, link: str, name: str) -> dict[str, str]:
+        return environment(self.broker, self.cluster, link, self.folder / name)
+
+    def _supervisor(self, name: str) -> Process:
+        return Process(
+            f"agents-{name}", ["-m", "ringlog.cli", "agents"], self._environment("agents", name), self.folder
+        )
+
+    def _node(self, name: str) -> Process:
+        arguments = ["-m", "ringlog.cli", "node", "run", name, "--join", "--tokens", "3", "--data", str(self.folder)]
+        return Process(name, arguments, self._environment("data", name), self.folder)
+
+    def _spark(self) -> Process:
+        arguments = ["-m", "ringlog_cdc", "run", "--checkpoint", str(self.folder / "checkpoint")]
+        arguments += ["--jars", ",".join(str(jar) for jar in jars("spark")), "--trigger-seconds", "0.5"]
+        arguments += ["--write-tasks", "2", "--java-options", "-XX:TieredStopAtLevel=1"]
+        return Process("spark", arguments, self._environment("data", "spark"), self.folder)
+
+    def begin_node(self) -> str:
+        """One more node asks to join; returns its name."""
+        name = f"n{len(self.nodes) + 1}"
+        self.nodes[name] = self._opened_process(self._node(name))
+        return name
+
+    def keep_spark(self) -> None:
+        """Start the driver again if it has ended, as whatever runs it would."""
+        if self.spark is not None and not self.spark.runs():
+            self.spark.start()
+
+    # --------------------------------------------------------------------------------------------- state
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest state that the load's client has folded."""
+        return self.client.replica.state
+
+    def member(self, name: str) -> Node | None:
+        """A node of the directory by its name."""
+        found = self.state.node_names.get(name)
+        return None if found is None else self.state.nodes[found]
+
+    def join_of(self, name: str) -> Operation | None:
+        """The join of a node, once it is admitted."""
+        member = self.member(name)
+        operations = self.state.operations.values()
+        return next((each for each in operations if member is not None and each.node == member.id), None)
+
+    def _addresses(self) -> dict[str, tuple[int, str]]:
+        found = {}
+        for name, process in tuple(self.nodes.items()):
+            member = self.member(name)
+            if member is not None and process.runs():
+                found[name] = (process.pid, member.address)
+        return found
+
+    def _create(self) -> None:
+        columns = tuple(Column(name, kind) for name, kind in (("k", "text"), ("c", "bigint"), ("v", "blob")))
+        table = CreateTable(KEYSPACE, TABLE, str(uuid.uuid4()), columns, ("k",), ("c",), CdcOptions(enabled=True))
+        commands: tuple[Command, ...] = (CreateKeyspace(KEYSPACE, Replication("simple", 2)), table)
+        for command in commands:
+            answer = self.client.submit(command, timeout_s=RECOVERY_S)
+            assert isinstance(answer, AppliedResult), answer
+
+    # -------------------------------------------------------------------------------------------- agents
+
+    def term(self, role: str) -> int:
+        """The term of a role; 0 if nobody took it yet."""
+        found = self.state.terms.get(role)
+        return 0 if found is None else found.term
+
+    def acting(self, role: str) -> tuple[Process, int]:
+        """The supervisor whose child acts in a role, and that child's process id."""
+        instance = self.state.terms[role].instance
+        for supervisor in self.supervisors.values():
+            if instance in supervisor.text():
+                for pid in children(supervisor.pid):
+                    if last_argument(pid) == role:
+                        return supervisor, pid
+        raise AssertionError(f"nobody has said that it is instance {instance} of {role}")
+
+    def await_take_over(self, role: str, above: int) -> None:
+        """Wait until another instance acts in a role."""
+        until(
+            f"the stand-by of {role}",
+            f"a term above {above}",
+            lambda: self.term(role) > above,
+            why_not=lambda: "\n".join(each.tail() for each in self.supervisors.values()),
+        )
+
+    def await_agents(self, after: str) -> None:
+        """Wait until somebody acts in every role and is caught up."""
+
+        def lagging() -> list[str]:
+            views = {view.role: view for view in self.status.read()}
+            return [role for role in ROLES if role not in views or not views[role].caught_up]
+
+        until(
+            "the world",
+            f"all agents to be caught up after {after}",
+            lambda: not lagging(),
+            RECOVERY_S,
+            lambda: "\n".join([f"{lagging()} are not", *(each.tail() for each in self.supervisors.values())]),
+        )
+
+    def stop_acting(self, role: str) -> tuple[Process, int]:
+        """SIGSTOP the instance that acts in a role; returns its supervisor and its process id."""
+        supervisor, pid = self.acting(role)
+        os.kill(pid, signal.SIGSTOP)
+        until("the test", f"{role} to be stopped", lambda: is_stopped(pid))
+        return supervisor, pid
+
+    def kill_acting(self, role: str) -> None:
+        """SIGKILL the instance that acts in a role."""
+        _, pid = self.acting(role)
+        signal_to(pid, signal.SIGKILL)
+
+    def agents(self) -> tuple[int, ...]:
+        """Process ids of all agents."""
+        return tuple(pid for each in self.supervisors.values() for pid in children(each.pid))
+
+    def said(self, what: str) -> int:
+        """How often the agents have said something."""
+        return sum(each.text().count(what) for each in self.supervisors.values())
+
+    # ------------------------------------------------------------------------------------- nodes, driver, cache
+
+    def source_of(self, joining: str) -> str:
+        """A node from which the joining one streams rows."""
+        operation = self.join_of(joining)
+        assert operation is not None
+        return self.state.nodes[operation.plan.sources[0].source].name
+
+    def spark_processes(self) -> tuple[int, ...]:
+        """The driver's Python process and its JVM."""
+        assert self.spark is not None
+        return (self.spark.pid, *children(self.spark.pid))
+
+    def kill_spark(self) -> None:
+        """SIGKILL the driver, both of its processes."""
+        assert self.spark is not None
+        _, *below = self.spark_processes()
+        self.spark.kill()
+        for pid in below:
+            signal_to(pid, signal.SIGKILL)
+
+    def empty_cache(self) -> None:
+        """FLUSHALL."""
+        with redis.Redis.from_url(self.broker.info.redis_url) as connection:
+            connection.flushall()
+
+    # --------------------------------------------------------------------------------------------- waits
+
+    def await_normal(self, *names: str) -> None:
+        """Wait until nodes have joined."""
+
+        def normal() -> bool:
+            self.keep_spark()
+            return all((member := self.member(name)) is not None and member.state == "normal" for name in names)
+
+        def why() -> str:
+            waiting = [f"{each.id} is {each.stage}" for each in self.state.operations.values() if not is_ended(each)]
+            return "\n".join([*waiting, *(self.nodes[name].tail() for name in names)])
+
+        until("the world", f"{', '.join(names)} to join", normal, RECOVERY_S, why)
+
+    def await_answers(self, count: int = AFTERWARDS) -> None:
+        """Wait until ``count`` requests that begin from now on are answered."""
+        now = time.monotonic()
+
+        def answered() -> bool:
+            self.keep_spark()
+            return self.commands.answered_since(now) >= count
+
+        until(
+            "the client",
+            f"answers to {count} requests that began now",
+            answered,
+            RECOVERY_S,
+            lambda: self._why_no_answers(),
+        )
+
+    def await_silence(self, link: str) -> None:
+        """Wait until a cut link is felt: no answers to the client, or nodes that fall behind, for some seconds."""
+        began = time.monotonic()
+
+        def felt() -> bool:
+            if link == "data":
+                return bool(self._behind(self.state.epoch - 1, {})) and time.monotonic() - began > SILENCE_S
+            last = max((each.answered for each in self.commands.asked if each.answer is not None), default=began)
+            return time.monotonic() - max(last, began) > SILENCE_S
+
+        until("the test", f"the cut of {link} to be felt", felt)
+
+    def _behind(self, epoch: int, ends: dict[int, int]) -> dict[str, object]:
+        found = {name: self.observers.statuses.get(name) for name in self.nodes}
+        return {name: said for name, said in found.items() if said is None or not said.is_through(epoch, ends)}
+
+    def _why_no_answers(self) -> str:
+        waiting = self.commands.unanswered()
+        ends = "\n".join(each.tail() for each in self.supervisors.values())
+        return f"{len(waiting)} unanswered, the first {waiting[:1]}, broken: {self.commands.broken}\n{ends}"
+
+    # ---------------------------------------------------------------------------------------------- load
+
+    @contextmanager
+    def under_load(self, fault: str, *, join: bool = False) -> Iterator[str]:
+        """Run the load, yield the name of a joining node (or ""), and check everything when the block is over."""
+        self._mend_what_a_failed_test_left()
+        self.await_agents("what came before")
+        before = self._counts()
+        began = time.monotonic()
+        self.commands.run()
+        self.mutations.run()
+        acknowledged = len(self.mutations.acknowledged)
+        until("the producer", "its first mutations", lambda: len(self.mutations.acknowledged) > acknowledged)
+        self.await_answers()
+        joining = self.begin_node() if join else ""
+        if joining:
+            until("the world", f"{joining} to be admitted", lambda: self.join_of(joining), RECOVERY_S,
+                  lambda: self.nodes[joining].tail())  # fmt: skip
+        yield joining
+        mended = time.monotonic()
+        self.await_answers()
+        again = time.monotonic() - mended
+        if joining:
+            self.await_normal(joining)
+        self.rest()
+        silence = self.commands.longest_silence(began)
+        self.checker.check(self.commands, self.mutations, self.observers, self.client, tuple(self.nodes))
+        after = self._counts()
+        self.figures.add(
+            fault,
+            {name: after[name] - before[name] for name in after},
+            silence_s=silence,
+            again_s=again,
+            rest_s=time.monotonic() - mended,
+            joined=joining,
+        )
+
+    def _mend_what_a_failed_test_left(self) -> None:
+        """So that one failure stays one."""
+        for link in self.broker.links.values():
+            link.heal()
+        for server in ("broker", "redis"):
+            self.broker.go_on(server)
+        if not (self.broker.runs("broker") and self.broker.runs("redis")):
+            self.broker.up()
+        for process in (*self.supervisors.values(), *self.nodes.values()):
+            for pid in (process.pid, *children(process.pid)):
+                signal_to(pid, signal.SIGCONT)
+            if not process.runs():
+                process.start()
+        self.keep_spark()
+
+    def _counts(self) -> dict[str, int]:
+        asked = [each for each in tuple(self.commands.asked) if each.answer is not None]
+        return {
+            "applied": sum(isinstance(each.answer, AppliedResult) for each in asked),
+            "answers": len(asked),
+            "retries": sum(each.tries - 1 for each in asked),
+            "mutations": len(self.mutations.acknowledged),
+            "driver_starts": self.spark.starts if self.spark is not None else 0,
+            "ended_agents": sum(each.text().count("; again in ") for each in self.supervisors.values()),
+        }
+
+    def rest(self) -> None:
+        """Stop the load and wait until all of it has gone through everything."""
+        self.commands.pause()
+        self.mutations.pause()
+        until("the client", "an answer to every request", lambda: not self.commands.unanswered(), RECOVERY_S,
+              self._why_no_answers)  # fmt: skip
+        until("the producer", "the acknowledgement of every mutation", lambda: self.mutations.under_way == 0,
+              RECOVERY_S, lambda: f"{self.mutations.under_way} are open, failed: {self.mutations.failed}")  # fmt: skip
+        self.await_agents("the load")
+        self._await_nodes()
+        self._await_cache()
+        if self.spark is not None:
+            self._await_rows()
+
+    def _await_nodes(self) -> None:
+        epoch = self.client.read_barrier().epoch
+        ends = self.checker.mutation_ends()
+        for name, process in self.nodes.items():
+            assert process.runs(), f"{name} has ended with {process.exit_code()}\n{process.tail(30)}"
+
+        until("the world", f"all nodes to be at epoch {epoch}, positions {ends}", lambda: not self._behind(epoch, ends),
+              RECOVERY_S, lambda: str(self._behind(epoch, ends)))  # fmt: skip
+
+    def _await_cache(self) -> None:
+        epoch = self.client.read_barrier().epoch
+        until("the world", f"the cache to be at epoch {epoch}", lambda: self.observers.cache_epoch >= epoch, RECOVERY_S,
+              lambda: f"it is at {self.observers.cache_epoch}: {self.observers.cache_problem}")  # fmt: skip
+
+    def _await_rows(self) -> None:
+        assert self.spark is not None
+        spark = self.spark
+
+        def through() -> bool:
+            self.keep_spark()
+            return self.checker.missing_rows() == 0
+
+        until("the world", "every mutation to be a CDC row or a dead letter", through, RECOVERY_S,
+              lambda: f"{self.checker.missing_rows()} are missing\n{spark.tail()}")  # fmt: skip
+
+
+def environment(broker: Broker, cluster: str, link: str, folder: Path) -> dict[str, str]:
+    """The variables of a process that goes over a link and keeps its state in a folder of its own."""
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "RINGLOG_BOOTSTRAP_SERVERS": broker.over(link),
+        "RINGLOG_REDIS_URL": broker.redis_over_link(),
+        "RINGLOG_CLUSTER": cluster,
+        "RINGLOG_DATA_DIR": str(folder),
+        "RINGLOG_SESSION_TIMEOUT_S": "2",
+        "XDG_STATE_HOME": str(folder),
+    }
