@@ -22,3 +22,8 @@ class Shape:
     tokens: int
     history: int
     old: bool
+
+    @property
+    def datacenters(self) -> int:
+        """Over how many datacenters the nodes are spread: two where they have an even number of tokens."""
+        return 2 - self.tokens % 2

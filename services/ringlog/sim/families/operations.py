@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, Join, Witness
-from ringlog.kernel.operations.stages import in_flight, next_stage
+from ringlog.kernel.operations.stages import STAGES, in_flight, next_stage
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
+from ringlog.sim.checks.gates import Acknowledgements, Gates
+from ringlog.sim.checks.operations import Stages
+from ringlog.sim.checks.placement import Placements
+from ringlog.sim.checks.quorums import Quorums
+from ringlog.sim.checks.rows import Rows
 from ringlog.sim.families.family import Family
 
 
@@ -22,7 +27,7 @@ def _join(state: ClusterState, chance: Chance) -> Join | None:
 
 
 def _advance(state: ClusterState, chance: Chance) -> AdvanceOperation | None:
-    """A mistaken coordinator: the next stage, with witnesses that it does not have."""
+    """A mistaken coordinator: the next stage, or another one, with witnesses that it does not have."""
     operations = in_flight(state)
     if not operations:
         return None
@@ -31,7 +36,7 @@ def _advance(state: ClusterState, chance: Chance) -> AdvanceOperation | None:
     witnesses = tuple(
         Witness(node, operation.stage_epoch - 1, operation.stage_epoch) for node, _ in in_order(state.nodes)
     )
-    return AdvanceOperation(operation.id, chance.pick([stage, "write_both_read_new"]), witnesses, ())
+    return AdvanceOperation(operation.id, chance.pick([stage, stage, *STAGES]), witnesses, ())
 
 
 def _cancel(state: ClusterState, chance: Chance) -> CancelOperation | None:
@@ -49,5 +54,5 @@ FAMILY = Family(
         "AdvanceOperation": (3, _advance),
         "CancelOperation": (4, _cancel),
     },
-    checks=(),
+    checks=(Placements, Stages, Acknowledgements, Gates, Quorums, Rows),
 )

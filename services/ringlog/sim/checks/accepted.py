@@ -1,0 +1,105 @@
+"""Which writes count, retold: the rule of acceptance in a few lines, applied to every record of the mutations topic.
+
+A node judges a record after it has folded everything that the log held when it read the record; another one, or
+itself after a restart, may judge it later. So a record that is acceptable under every state since it could first be
+read *must* be kept by all, one that is acceptable under none *must not*, and in between both are right. One write may be
+in the topic several times: it must be kept if one of its records must, and may be kept if one may.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState
+from ringlog.sim.actors.producer import KEYSPACE, TABLE
+from ringlog.sim.broker import MUTATIONS
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import Mutation, decode_mutation
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+NAME = f"{KEYSPACE}.{TABLE}"
+
+
+@dataclass(slots=True)
+class Written:
+    """One record of the topic. ``always``, ``ever``: acceptable under all, under any of the states since then."""
+
+    partition: int
+    offset: int
+    value: bytes
+    appended: int
+    write: Mutation
+    key: bytes
+    token: int
+    always: bool = True
+    ever: bool = False
+
+    def judge(self, rules: tuple[tuple[int, ...], int] | None) -> None:
+        """One more state under which it may be judged."""
+        good = rules is not None and _acceptable(self.write.timestamp, self.appended, *rules)
+        self.always, self.ever = self.always and good, self.ever or good
+
+
+class AcceptedWrites:
+    """All records so far; ``look`` takes in what is new. Writes are told apart by their bytes."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._read: dict[int, int] = {}
+        self._rules: tuple[tuple[int, ...], int] | None = None
+        self.records: list[Written] = []
+
+    def look(self) -> None:
+        """Take in the records that can be read by now; the log has not grown since ``changed``."""
+        for partition in self._sim.broker.topics[MUTATIONS]:
+            first = self._read.get(partition.number, 0)
+            if first == partition.visible:
+                continue
+            self._read[partition.number] = partition.visible
+            for record in partition.records[first : partition.visible]:
+                try:
+                    write = decode_mutation(record.value)
+                except WireError:
+                    continue
+                if f"{write.keyspace}.{write.table}" != NAME:
+                    continue
+                key = compose([part for part in write.partition_key if part is not None])
+                appended = record.time // 1000 * 1000
+                written = Written(partition.number, record.offset, record.value, appended, write, key, token_of(key))
+                written.judge(self._rules)
+                self.records.append(written)
+
+    def changed(self, state: ClusterState) -> None:
+        """The log has a new state: what was there before may be judged under it, too."""
+        self.look()
+        rules = None
+        if NAME in state.tables:
+            rules = (tuple(made.timestamp for made in state.generations), setting(state, "cdc_leeway_us"))
+        if rules != self._rules:
+            self._rules = rules
+            for written in self.records:
+                written.judge(rules)
+
+    def must(self) -> set[bytes]:
+        """The writes that everybody who was shown them has to keep."""
+        return {written.value for written in self.records if written.always}
+
+    def may(self) -> set[bytes]:
+        """The writes that somebody may have kept."""
+        return {written.value for written in self.records if written.ever}
+
+
+def _acceptable(timestamp: int, now: int, starts: tuple[int, ...], leeway: int) -> bool:
+    """ScyllaDB's rule: not from the future, in a generation, and old ones only in the generation of now."""
+    begun = [start for start in starts if start <= timestamp]
+    if timestamp > now + leeway or not begun:
+        return False
+    if timestamp > now - leeway:
+        return True
+    return not any(timestamp < start <= now for start in starts)

@@ -1,0 +1,147 @@
+"""Gates by truth: an operation leaves a stage only when those that it needs have really acknowledged it.
+
+What a node has acknowledged is what it said itself, from what it had adopted and its disk had kept; what the
+coordinator says of it, or what is on its way, does not count. Whose word is needed is worked out here from the own
+record of movements: for each range that changes, a quorum of the old and of the new group, in each datacenter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.commands.model import AdvanceOperation, StreamReport
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.state import ClusterState
+from ringlog.sim.broker import MUTATIONS
+from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.movements import Move, Movements, movements
+from ringlog.wire.records import NodeAck
+
+if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
+    from ringlog.sim.simulation import Simulation
+
+GATED = ("prepared", "write_both_read_old", "write_both_read_new")
+GAINING_ASKED = ("prepared", "write_both_read_old")
+
+
+class Acknowledgements(Check):
+    """A node says only what is true, keeps its word over restarts, and answers nobody before it can keep it.
+
+    ``acknowledged``: node id to the newest epoch that it has given its word for.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self.acknowledged: dict[str, int] = {}
+        self.reported: dict[tuple[str, str], set[StreamReport]] = {}
+        self._adopted: dict[str, int] = {}
+        self._said: dict[str, int] = {}
+        self._ends: dict[str, list[int]] = {}
+        sim.shared["acknowledgements"] = self
+
+    def began(self, node: str) -> None:
+        """A new life: memory is gone, and what the disk does not have never was."""
+        self._adopted[node] = self._said[node] = 0
+        self._ends[node] = [partition.high for partition in self.sim.broker.topics[MUTATIONS]]
+        on_disk = self._node(node).host.disk.get("acknowledged", 0)
+        if on_disk < self.acknowledged.get(node, 0):
+            self.acknowledged[node] = on_disk
+
+    def adopted(self, node: str, state: ClusterState) -> None:
+        """Epochs go forward."""
+        if state.epoch <= self._adopted[node]:
+            self.sim.broken("epochs", f"{self._name(node)} went from {self._adopted[node]} to {state.epoch}")
+        if state.epoch >= len(self.sim.log.states) or self.sim.log.states[state.epoch].state_id != state.state_id:
+            self.sim.broken("epochs", f"{self._name(node)} adopted {state.epoch}, which the log does not have")
+        self._adopted[node] = state.epoch
+
+    def acked(self, ack: NodeAck) -> None:
+        """About to be published: adopted, on disk, caught up, and no step back."""
+        node, name = ack.node, self._name(ack.node)
+        if ack.applied > self._adopted[node] or ack.drained > self._adopted[node]:
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied}/{ack.drained}, it serves {self._adopted[node]}")
+        if self._node(node).host.disk.get("acknowledged", 0) < ack.applied:
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied} before its disk has it")
+        if ack.applied < self._said[node]:
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied} after {self._said[node]}")
+        if not self.caught_up(node):
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied} before it has read again what it held")
+        self._said[node] = ack.applied
+        self.acknowledged[node] = max(self.acknowledged.get(node, 0), min(ack.applied, ack.drained))
+        for report in ack.reports:
+            self.reported.setdefault((node, report.operation), set()).add(report)
+
+    def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[tuple[int, str]]) -> None:
+        """It answered: under its present epoch, not below its word, and knowing what it knew before."""
+        if epoch != self._adopted[node] or epoch < self.acknowledged.get(node, 0):
+            word = self.acknowledged.get(node, 0)
+            self.sim.broken("serving", f"{self._name(node)} answered at {epoch}, its word is {word}")
+        if not self.caught_up(node):
+            self.sim.broken("serving", f"{self._name(node)} answered before it has read again what it held")
+
+    def caught_up(self, node: str) -> bool:
+        """True once it has passed the ends that the mutations had when its life began."""
+        positions = self._node(node).holder.positions
+        return all(positions.get(number, 0) >= end for number, end in enumerate(self._ends[node]))
+
+    def _node(self, node: str) -> SimNode:
+        found: SimNode = self.sim.shared["nodes"][node]
+        return found
+
+    def _name(self, node: str) -> str:
+        return self._node(node).name
+
+
+class Gates(Check):
+    """When an operation leaves a gated stage, the truth meets the gate, and the witnesses that counted are true."""
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """Look at applied steps of operations."""
+        if after is before or not isinstance(item, Entry) or not isinstance(item.command, AdvanceOperation):
+            return
+        command, record = item.command, movements(self.sim).upto(after.epoch)
+        move = record.flying.get(command.operation) or record.ended.get(command.operation)
+        if move is None or len(move.marks) < 2:
+            self.sim.broken("gate", f"epoch {after.epoch}: {command.operation} is no operation that could go on")
+            return
+        stage, since = move.marks[-2]
+        if stage not in GATED:
+            return
+        truth: Acknowledgements = self.sim.shared["acknowledgements"]
+        where = f"epoch {after.epoch}: {move.id} left {stage} (epoch {since})"
+        for witness in command.witnesses:
+            said = min(witness.applied, witness.drained)
+            if said >= since and said > truth.acknowledged.get(witness.node, 0):
+                self.sim.broken("gate", f"{where}: {witness} is not true")
+        informed = {node for node, epoch in truth.acknowledged.items() if epoch >= since}
+        lacking = _lacking(move, stage, informed, record)
+        if lacking:
+            self.sim.broken("gate", f"{where}, but {lacking}")
+        if stage == "write_both_read_old":
+            self._reports(where, move, command, truth)
+
+    def _reports(self, where: str, move: Move, command: AdvanceOperation, truth: Acknowledgements) -> None:
+        """The gaining node has said that it has its rows, and said the same."""
+        given = [report for report in command.reports if report.node == move.node]
+        if not given:
+            self.sim.broken("gate", f"{where} without a report of its rows")
+        for report in given:
+            if report not in truth.reported.get((move.node, move.id), set()):
+                self.sim.broken("gate", f"{where} with {report}, which its node has not given")
+
+
+def _lacking(move: Move, stage: str, informed: set[str], record: Movements) -> str:
+    """Whose acknowledgement is missing, in words; empty if the gate is met."""
+    if stage in GAINING_ASKED and move.node not in informed:
+        return "the gaining node has not acknowledged it"
+    for exchange in move.exchanges:
+        for group in (exchange.old, exchange.new):
+            for datacenter in sorted({record.datacenters[node] for node in group}):
+                local = [node for node in group if record.datacenters[node] == datacenter]
+                have = sum(node in informed for node in local)
+                if 2 * have <= len(local):
+                    return f"only {have} of {len(local)} in {datacenter} of {exchange} have acknowledged it"
+    return ""

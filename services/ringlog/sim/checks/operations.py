@@ -1,0 +1,161 @@
+"""Stages, locks and the way back, retold: what an operation may do with one entry, and what nobody else may."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, CommitCdcGeneration, PublishCdcGeneration
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.state import ClusterState, Operation, Plan
+from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.movements import ORDER, READS_AT, Move, holds, movements
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+ENDED = ("finished", "cancelled")
+
+
+class Stages(Check):
+    """An operation goes one stage at a time, on an entry that names it, and back only before its new owner is read."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._ids: set[str] = set()
+        self._ends: dict[str, frozenset[int]] = {}
+        self._published: set[str] = set()
+
+    def begin(self, state: ClusterState) -> None:
+        """Ids that have been used; generations before the run are all published."""
+        record = movements(self.sim).upto(state.epoch)
+        self._ids = {*record.flying, *record.ended}
+        for generation in state.generations:
+            self._ends[generation.id] = frozenset(described.end for described in generation.ranges)
+            self._published.add(generation.id)
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """Every difference between two states must be that of one step."""
+        if after is before or not isinstance(item, Entry):
+            return
+        record = movements(self.sim).upto(after.epoch)
+        self._note(item, after)
+        if after.operations is not before.operations:
+            moved = [
+                name for name in sorted(after.operations) if self._moved(before, after, after.operations[name], item)
+            ]
+            if len(moved) > 1:
+                self._broken(after, f"{', '.join(moved)} moved with one entry")
+            self._forgotten(before, after)
+        stages = {name: op.stage for name, op in after.operations.items() if op.stage not in ENDED}
+        if stages != {name: move.stage for name, move in record.flying.items()}:
+            self._broken(after, f"in flight are {stages}, by the entries {sorted(record.flying)}")
+        standing = {node.id: node.state for node in after.nodes.values()}
+        if after.nodes is not before.nodes and standing != record.standing:
+            self._broken(after, f"nodes are {standing}, by the entries {record.standing}")
+
+    def _broken(self, state: ClusterState, detail: str) -> None:
+        self.sim.broken("stages", f"epoch {state.epoch}: {detail}")
+
+    def _note(self, item: Entry, after: ClusterState) -> None:
+        match item.command:
+            case CommitCdcGeneration(name):
+                ranges = next(found.ranges for found in after.generations if found.id == name)
+                self._ends[name] = frozenset(described.end for described in ranges)
+            case PublishCdcGeneration(name):
+                self._published.add(name)
+
+    def _moved(self, before: ClusterState, after: ClusterState, op: Operation, item: Entry) -> bool:
+        """Check what happened to one operation; True if it is new or in another stage."""
+        old = before.operations.get(op.id)
+        if op is old:
+            return False
+        move = movements(self.sim).flying.get(op.id) or movements(self.sim).ended.get(op.id)
+        if move is None:
+            self._broken(after, f"{op.id} is there, but no entry asked for it")
+            return False
+        if tuple((mark.stage, mark.epoch) for mark in op.marks) != tuple(move.marks):
+            self._broken(after, f"{op.id} has the marks {op.marks}, by the entries {move.marks}")
+        if (op.stage, op.stage_epoch) != move.marks[-1]:
+            self._broken(after, f"{op.id} is in {op.stage} since {op.stage_epoch}, by the entries {move.marks[-1]}")
+        if old is None:
+            if op.id in self._ids:
+                self._broken(after, f"the id {op.id} is used again")
+            self._ids.add(op.id)
+            self._sources(after, op, move)
+            self._locked(after, op, move)
+            return True
+        if (old.id, old.kind, old.node, old.tokens, old.seed) != (op.id, op.kind, op.node, op.tokens, op.seed):
+            self._broken(after, f"{op.id} has become another operation")
+        if old.stage == op.stage:
+            if (old.plan, old.locks, old.reports) != (op.plan, op.locks, op.reports):
+                self._broken(after, f"plan, locks or reports of {op.id} changed within {op.stage}")
+            return False
+        self._step(after, old, op, item)
+        return True
+
+    def _step(self, after: ClusterState, old: Operation, op: Operation, item: Entry) -> None:
+        order, command = ORDER[op.kind], item.command
+        if old.stage in ENDED:
+            self._broken(after, f"{op.id} was {old.stage} and is in {op.stage}")
+        if op.stage == "cancelled":
+            if not isinstance(command, CancelOperation) or command.operation != op.id:
+                self._broken(after, f"{item.kind} cancelled {op.id}")
+            if order.index(old.stage) >= order.index(READS_AT):
+                self._broken(after, f"{op.id} was cancelled in {old.stage}, when its new owner may have been read")
+        else:
+            if not isinstance(command, AdvanceOperation) or command.operation != op.id:
+                self._broken(after, f"{item.kind} moved {op.id}")
+            if order.index(op.stage) != order.index(old.stage) + 1:
+                self._broken(after, f"{op.id} went from {old.stage} to {op.stage}")
+        if old.stage == "commit_cdc_generation" and op.stage in order:
+            missing = set(op.tokens) - self._ends.get(op.generation or "", frozenset())
+            if missing:
+                self._broken(after, f"{op.id} went on, but {op.generation} has no range to {sorted(missing)}")
+        if old.stage == "publish_cdc_generation" and op.stage in order and op.generation not in self._published:
+            self._broken(after, f"{op.id} went on before {op.generation} was published")
+        if op.stage in ENDED and (op.plan != Plan() or op.locks):
+            self._broken(after, f"{op.id} is {op.stage} and holds a plan or locks")
+
+    def _locked(self, after: ClusterState, op: Operation, move: Move) -> None:
+        """It locks what it will change, and nothing of that is locked by another."""
+        locks = tuple(sorted((lock.replication, lock.start, lock.end, lock.changed) for lock in op.locks))
+        if locks != tuple(sorted(move.locked)):
+            self.sim.broken("locks", f"epoch {after.epoch}: {op.id} locks {locks}, it changes {move.locked}")
+        for other in movements(self.sim).flying.values():
+            if other is not move and _overlap(other, move):
+                self.sim.broken("locks", f"epoch {after.epoch}: {op.id} was admitted on ranges that {other.id} holds")
+
+    def _sources(self, after: ClusterState, op: Operation, move: Move) -> None:
+        """Rows of a gained range come from the replica whose place is taken; if none is, from one of the old group."""
+        given = {(s.replication, s.start, s.end, s.target): s.source for s in op.plan.sources}
+        for change in move.exchanges:
+            leaving = [node for node in change.old if node not in change.new]
+            for target in [node for node in change.new if node not in change.old]:
+                source = given.pop((change.key, change.start, change.end, target), None)
+                if source not in (leaving or change.old or (None,)):
+                    self._broken(after, f"{op.id} streams {change} from {source}")
+        if given:
+            self._broken(after, f"{op.id} streams ranges that it does not change: {given}")
+
+    def _forgotten(self, before: ClusterState, after: ClusterState) -> None:
+        """Only ended operations are forgotten, oldest first."""
+        gone = [op for name, op in before.operations.items() if name not in after.operations]
+        kept = [op.stage_epoch for op in after.operations.values() if op.stage in ENDED]
+        for op in gone:
+            if op.stage not in ENDED:
+                self._broken(after, f"{op.id} is gone, it was in {op.stage}")
+            if kept and op.stage_epoch > min(kept):
+                self._broken(after, f"{op.id} is forgotten before older ones")
+
+
+def _overlap(one: Move, other: Move) -> bool:
+    """True if they lock a range in common; without ranges (an empty ring) any two do."""
+    if not one.locked or not other.locked:
+        return True
+    return any(
+        key == its_key and (holds(start, end, its_end) or holds(its_start, its_end, end))
+        for key, start, end, _ in one.locked
+        for its_key, its_start, its_end, _ in other.locked
+    )

@@ -1,0 +1,184 @@
+"""Whatever two views are in use at one moment: every read quorum meets every write quorum.
+
+A view is what the log said about who reads and writes, from one epoch to the next that changes it. A coordinator may
+plan with any view there has ever been, however old; but a node answers under no epoch below the one that it serves, so
+a view can only have the quorums of members that have not gone beyond it (rules R2 and R3 of the protocol; that a node
+which has left and come back is a new member is a matter of ``since``, which ``Placements`` watches). A write needs a
+quorum of the old and of the new group while both are written (R1). The gates (R5) must have made every dangerous quorum
+impossible by the time a new view appears; since nodes only go forward, that moment is when to look.
+
+Quorums are those of the whole cluster, and those of each datacenter for requests that stay within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.state import ClusterState
+from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.gates import Acknowledgements
+from ringlog.sim.checks.movements import WRITES_AT, covering, movements, walk
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+Group = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A range in a view: the readers, and the groups of which a write needs a quorum each."""
+
+    read: Group
+    writes: tuple[Group, ...]
+
+
+@dataclass(slots=True)
+class View:
+    """From epoch ``first`` to ``last`` (None: still). ``ranges``: setting to end to who serves."""
+
+    first: int
+    last: int | None
+    ranges: dict[str, dict[int, Served]]
+
+
+class Quorums(Check):
+    """Reads and writes that can both succeed at one moment have a node in common."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._views: list[View] = []
+
+    def begin(self, state: ClusterState) -> None:
+        """The view with which the run begins; all nodes have got that far."""
+        self._views = [self._view(state)]
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """A new view appears: compare it with all that can still be used."""
+        if after.placements is before.placements:
+            return
+        for view in self._views:
+            if view.last is None:
+                view.last = before.epoch
+        new = self._view(after)
+        serving = self._serving()
+        self._views = [view for view in self._views if self._usable(view, serving)]
+        for view in self._views:
+            self._compare(view, new, serving)
+            self._compare(new, view, serving)
+        self._compare(new, new, serving)
+        self._views.append(new)
+
+    def _view(self, state: ClusterState) -> View:
+        """Readers as the state has them; the two groups of a write by the own record."""
+        record = movements(self.sim).upto(state.epoch)
+        target = record.after(WRITES_AT)
+        factors = dict(record.settings())
+        ranges = {
+            key: {
+                group.end: Served(
+                    tuple(replica.node for replica in group.read),
+                    _distinct(
+                        walk(record.owners, group.end, factors[key]),
+                        walk(target, group.end, factors[key]),
+                        tuple(replica.node for replica in group.write),
+                    ),
+                )
+                for group in placement.ranges
+            }
+            for key, placement in sorted(state.placements.items())
+        }
+        return View(state.epoch, None, ranges)
+
+    def _serving(self) -> dict[str, int]:
+        """Below which epoch each node answers nobody any more."""
+        truth: Acknowledgements = self.sim.shared["acknowledgements"]
+        serving = dict(truth.acknowledged)
+        for node, found in sorted(self.sim.shared["nodes"].items()):
+            if found.holder.caught_up:
+                serving[node] = max(serving.get(node, 0), found.holder.state.epoch)
+        return serving
+
+    def _usable(self, view: View, serving: dict[str, int]) -> bool:
+        """True if some range of the view can still have a quorum of any kind."""
+        return any(
+            _quorums((group,), self._able(view, group, serving))
+            for layout in view.ranges.values()
+            for served in layout.values()
+            for group in (served.read, *served.writes)
+        )
+
+    def _able(self, view: View, group: Iterable[str], serving: dict[str, int]) -> frozenset[str]:
+        """Who of the group can still answer in the view."""
+        return frozenset(node for node in group if view.last is None or serving.get(node, 0) <= view.last)
+
+    def _compare(self, reading: View, writing: View, serving: dict[str, int]) -> None:
+        for key in sorted(reading.ranges.keys() & writing.ranges.keys()):
+            readers, writers = reading.ranges[key], writing.ranges[key]
+            if not readers or not writers:
+                continue
+            for end in sorted({*readers, *writers}):
+                read, write = readers[covering(readers, end)], writers[covering(writers, end)]
+                for scope in self._scopes(read, write):
+                    self._meet(f"{key} at {end}{scope[0]}", scope[1], (reading, read), (writing, write), serving)
+
+    def _scopes(self, read: Served, write: Served) -> list[tuple[str, Group]]:
+        """The whole cluster, and each datacenter if there are several."""
+        where = movements(self.sim).datacenters
+        everybody = sorted({*read.read, *(node for group in write.writes for node in group)})
+        names = sorted({where[node] for node in everybody})
+        scopes = [("", tuple(everybody))]
+        if len(names) > 1:
+            scopes += [(f" in {name}", tuple(n for n in everybody if where[n] == name)) for name in names]
+        return scopes
+
+    def _meet(
+        self,
+        what: str,
+        scope: Group,
+        reading: tuple[View, Served],
+        writing: tuple[View, Served],
+        serving: dict[str, int],
+    ) -> None:
+        read_group = tuple(node for node in reading[1].read if node in scope)
+        write_groups = tuple(tuple(node for node in group if node in scope) for group in writing[1].writes)
+        write_groups = tuple(group for group in write_groups if group)
+        if not read_group or not write_groups:
+            return
+        reads = _quorums((read_group,), self._able(reading[0], read_group, serving))
+        writes = _quorums(write_groups, self._able(writing[0], {n for g in write_groups for n in g}, serving))
+        apart = next(((r, w) for r in reads for w in writes if not r & w), None)
+        if apart is not None:
+            self.sim.broken(
+                "quorums",
+                f"{what}: readers {sorted(apart[0])} of the view of epoch {reading[0].first} miss writers "
+                f"{sorted(apart[1])} of the view of epoch {writing[0].first}",
+            )
+
+
+def _distinct(old: Group, new: Group, present: Group) -> tuple[Group, ...]:
+    """The groups of which a write needs a quorum each; all present writers where the two do not make them up."""
+    groups = [old] if set(old) == set(new) else [old, new]
+    if {node for group in groups for node in group} != set(present):
+        groups = [present]
+    return tuple(group for group in groups if group)
+
+
+@lru_cache(maxsize=4096)
+def _quorums(groups: tuple[Group, ...], able: frozenset[str]) -> tuple[frozenset[str], ...]:
+    """All smallest choices among ``able`` that hold more than half of each group."""
+    nodes = sorted(able)
+    found: list[frozenset[str]] = []
+    for mask in sorted(range(1, 1 << len(nodes)), key=int.bit_count):
+        chosen = frozenset(node for number, node in enumerate(nodes) if mask >> number & 1)
+        if any(smaller <= chosen for smaller in found):
+            continue
+        if all(2 * len(chosen.intersection(group)) > len(group) for group in groups):
+            found.append(chosen)
+    return tuple(found)

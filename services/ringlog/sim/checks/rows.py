@@ -1,0 +1,191 @@
+"""What nodes hold and answer, against every write that counts: nothing is missing, nothing is left behind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.state import ClusterState, Placement, RangeGroup
+from ringlog.node.holder import Fetch, NotReady, NotServed, Snapshot
+from ringlog.node.store import Version
+from ringlog.sim.checks.accepted import NAME, AcceptedWrites
+from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.movements import holds
+from ringlog.wire.records import NodeAck, decode_mutation
+
+if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
+    from ringlog.sim.simulation import Simulation
+
+RING = ((0, 0),)
+
+
+class Rows(Check):
+    """A read replica holds every accepted write of its ranges that it has passed; nobody holds rows of other ranges.
+
+    A stream has every accepted write below the receiver's positions, and is reported as it was.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._writes = AcceptedWrites(sim)
+        self._placed: dict[str, object] = {}
+        self._parts: dict[tuple[str, str], list[Snapshot]] = {}
+        self._probed = 0
+
+    def begin(self, state: ClusterState) -> None:
+        """The rules that the run begins with."""
+        self._writes.changed(state)
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """The rules may have changed."""
+        if after is not before:
+            self._writes.changed(after)
+
+    def began(self, node: str) -> None:
+        """Nothing received in an earlier life counts."""
+        self._placed[node] = None
+        for key in [key for key in self._parts if key[0] == node]:
+            del self._parts[key]
+
+    def adopted(self, node: str, state: ClusterState) -> None:
+        """Look at the rows whenever groups have changed, and ask for one partition as a reader would."""
+        if self._placed[node] is not state.placements:
+            self._placed[node] = state.placements
+            self._inspect(self._node(node))
+        self._probe(self._node(node))
+
+    def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[tuple[int, str]]) -> None:
+        """A reader sees all that counts and nothing else."""
+        if table != NAME:
+            return
+        self._writes.look()
+        state = self._node(node).holder.state
+        group = _group(_placement(state), token_of(key))
+        if group is None or node not in [replica.node for replica in group.read]:
+            self._broken(node, f"answered {key!r} at {epoch}, which others are to be asked for")
+        positions = self._node(node).holder.positions
+        mine = [written for written in self._writes.records if written.key == key]
+        names = {(w.write.timestamp, w.write.mutation_id) for w in mine if w.ever}
+        if not found <= names:
+            self._broken(node, f"answered {key!r} with {sorted(found - names)}, which nobody wrote or all refused")
+        for written in mine:
+            name = (written.write.timestamp, written.write.mutation_id)
+            if written.always and written.offset < positions.get(written.partition, 0) and name not in found:
+                self._broken(node, f"answered {key!r} at {epoch} without {name} of offset {written.offset}")
+
+    def received(self, node: str, fetch: Fetch, snapshot: Snapshot, kept: bool) -> None:
+        """Rows of the ranges that were asked for, every accepted one that the receiver will not read itself."""
+        self._writes.look()
+        for version in snapshot.versions:
+            if not any(holds(start, end, version.token) for start, end in fetch.ranges):
+                self._broken(node, f"was sent {version.partition_key!r} of another range for {fetch.operation}")
+        sent, positions = {version.value for version in snapshot.versions}, dict(fetch.positions)
+        placement = _placement(self._node(node).holder.state)
+        if placement is not None and placement.key == fetch.replication:
+            for written in self._writes.records:
+                wanted = any(holds(start, end, written.token) for start, end in fetch.ranges)
+                early = written.offset < positions.get(written.partition, 0)
+                if written.always and wanted and early and written.value not in sent:
+                    self._broken(node, f"was sent no {written.key!r} of offset {written.offset} for {fetch.operation}")
+        if kept:
+            self._parts.setdefault((node, fetch.operation), []).append(snapshot)
+        self._inspect(self._node(node))
+
+    def acked(self, ack: NodeAck) -> None:
+        """A report is about the rows that came."""
+        for report in ack.reports:
+            parts = self._parts.get((ack.node, report.operation), [])
+            rows, digest = sum(len(part.versions) for part in parts), _digest(parts)
+            if (report.rows, report.checksum) != (rows, digest):
+                self._broken(ack.node, f"reports {report}, it was sent {rows} rows with checksum {digest}")
+
+    def quiet(self) -> None:
+        """At rest everybody who runs has everything."""
+        self._writes.look()
+        for _, node in sorted(self.sim.shared["nodes"].items()):
+            if node.lives:
+                self._inspect(node)
+
+    # ------------------------------------------------------------------------------------------- internals
+
+    def _probe(self, node: SimNode) -> None:
+        """One of the known partitions, each time another one."""
+        if not self._writes.records:
+            return
+        self._probed += 1
+        key = self._writes.records[self._probed % len(self._writes.records)].key
+        try:
+            epoch, versions = node.holder.read(NAME, key)
+        except (NotReady, NotServed):
+            return
+        found = frozenset((v.timestamp, decode_mutation(v.value).mutation_id or "") for v in versions)
+        for check in self.sim.on_read:
+            check.read(node.registration.id, NAME, key, epoch, found)
+
+    def _inspect(self, node: SimNode) -> None:
+        """All rows of a node, under the epoch that it serves."""
+        self._writes.look()
+        holder, state = node.holder, node.holder.state
+        me = node.registration.id
+        stored = [version for version in holder.store.versions(RING) if version.table == NAME]
+        placement = _placement(state)
+        for version in stored:
+            group = _group(placement, version.token)
+            if group is None or me not in [replica.node for replica in group.write]:
+                self._broken(me, f"holds {version.partition_key!r} at epoch {state.epoch}, which it does not write")
+        values = {version.value for version in stored}
+        if not values <= self._writes.may():
+            self._broken(me, "holds rows that nobody wrote or all refused")
+        for written in self._writes.records:
+            if not written.always or written.value in values:
+                continue
+            if written.offset < holder.positions.get(written.partition, 0):
+                group = _group(placement, written.token)
+                if group is not None and me in [replica.node for replica in group.read]:
+                    self._broken(
+                        me, f"lacks {written.key!r} of {written.partition}/{written.offset} at epoch {state.epoch}"
+                    )
+
+    def _broken(self, node: str, detail: str) -> None:
+        self.sim.broken("rows", f"{self._node(node).name} {detail}")
+
+    def _node(self, node: str) -> SimNode:
+        found: SimNode = self.sim.shared["nodes"][node]
+        return found
+
+
+def _placement(state: ClusterState) -> Placement | None:
+    """Where the load's table lies, if there is one."""
+    keyspace = state.keyspaces.get(NAME.split(".", 1)[0])
+    return state.placements.get(f"simple:{keyspace.replication.factor}") if keyspace is not None else None
+
+
+def _group(placement: Placement | None, token: int) -> RangeGroup | None:
+    """The range that has the token, found by looking at each."""
+    if placement is None:
+        return None
+    return next((group for group in placement.ranges if holds(group.start, group.end, token)), None)
+
+
+def _digest(parts: Iterable[Snapshot]) -> str:
+    """What a report says of streams: one hash over theirs; of no rows at all if there were no streams."""
+    each = sorted(_checksum(part.versions) for part in parts)
+    return hashlib.sha256("".join(each).encode()).hexdigest()
+
+
+def _checksum(versions: Iterable[Version]) -> str:
+    """Every field of every version, each with its length in front (four bytes), then three numbers of eight bytes."""
+    data = b""
+    for version in versions:
+        keys = [b"\0" if part is None else b"\1" + part for part in version.clustering_key]
+        for part in (version.table.encode(), version.partition_key, version.value, *keys):
+            data += len(part).to_bytes(4, "big") + part
+        for number in (len(keys), version.token, version.timestamp):
+            data += (number % 2**64).to_bytes(8, "big")
+    return hashlib.sha256(data).hexdigest()
