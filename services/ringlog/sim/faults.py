@@ -32,6 +32,7 @@ class Faults:
         self.world.heal()
         for host in self.world.hosts.values():
             host.tears = False
+        self.run.job.die_after(0, lambda _: None)
         self.run.sim.cache_up = True
         self.run.sim.active_faults.clear()
         if not self.run.sim.broker.up:
@@ -80,6 +81,8 @@ class Faults:
             case "second_writer", (duration,):
                 self.world.pause(self.world.host("spark"), duration * MS)
                 self.run.job.second()
+            case "mid_batch", (steps, duration):
+                self.run.job.die_after(steps, lambda host: self._crash(host, duration, wipe=False))
             case "torn", (name,):
                 self.world.host(name).tears = True
             case _:

@@ -71,7 +71,12 @@ def tokens_of(shape: Shape, number: int) -> tuple[int, ...]:
 
 def settings_of(shape: Shape) -> tuple[tuple[str, int], ...]:
     """The founding settings."""
-    return (("cdc_generation_lead_us", LEAD), ("cdc_horizon_lead_us", 4 * SECOND), ("history_entries", shape.history))
+    return (
+        ("cdc_generation_lead_us", LEAD),
+        ("cdc_horizon_lead_us", 4 * SECOND),
+        ("cdc_leeway_us", SECOND),
+        ("history_entries", shape.history),
+    )
 
 
 def schema_commands(factor: int, draw: Chance) -> tuple[Command, ...]:

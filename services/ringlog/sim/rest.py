@@ -29,7 +29,7 @@ def what_is_not_done(run: Run) -> list[str]:
             undone.append(f"{operation.id} of {node.name} is in {operation.stage}")
     if run.operator.unfinished:
         undone.append(f"{run.operator.unfinished} questions of the operator have no answer")
-    undone += run.job.unfinished() + run.consumer.unfinished()
+    undone += run.job.unfinished() + run.job.open_generations() + run.consumer.unfinished()
     if run.producer.unfinished:
         undone.append(f"{run.producer.unfinished} bursts are not written")
     last = next((record for record in reversed(sim.broker.partition(CHANGES).records) if record.key == "epochs"), None)

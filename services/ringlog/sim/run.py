@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ringlog.kernel.commands.model import InitializeCluster
 from ringlog.kernel.values import Micros
-from ringlog.sim.actors.cdc_job import SimCdcJob
+from ringlog.sim.actors.cdc_job import SECOND_HOST, SimCdcJob
 from ringlog.sim.actors.consumer import SimConsumer
 from ringlog.sim.actors.coordinator import CoordinatorWorker
 from ringlog.sim.actors.keeper import KeeperWorker
@@ -130,8 +130,8 @@ class Run:
             self.operator.start()
         elif host.name == PRODUCER:
             self.producer.unfinished = 0
-        elif host.name == WRITER:
-            self.job.start()
+        elif host.name in (WRITER, SECOND_HOST):
+            self.job.start(host)
         elif host.name == CONSUMER:
             self.consumer.start()
 

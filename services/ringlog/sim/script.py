@@ -145,6 +145,7 @@ FAULTS: tuple[str, ...] = (
     "copies",
     "torn",
     "second_writer",
+    "mid_batch",
 )
 
 
@@ -173,6 +174,8 @@ def _arguments(what: str, chance: Chance, hosts: list[str]) -> tuple[Any, ...]:
             return (chance.pick(ROLES),)
         case "torn":
             return (host,)
+        case "mid_batch":
+            return chance.between(1, 16), duration
         case "garbage" | "copies":
             return (chance.between(1, 3),)
         case _:

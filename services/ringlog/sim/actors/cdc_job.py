@@ -7,6 +7,7 @@ machine or a shared file system may lose, so nothing may rest on the lock alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.values import Micros
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 SECOND_HOST = "spark-2"
 AGAIN_US: Micros = SECOND
+PATIENCE_US: Micros = 20 * SECOND
+"""A generation whose successor begins later than that is not waited for: clocks were wrong."""
 
 
 class SimCdcJob:
@@ -33,6 +36,8 @@ class SimCdcJob:
         self.refused = ""
         self.seconds = 0
         self._drivers = 0
+        self._left = 0
+        self._die: Callable[[Host], None] = lambda _: None
 
     def start(self, host: Host | None = None) -> None:
         """Start a driver on the host, which is up; by default on its own."""
@@ -45,6 +50,17 @@ class SimCdcJob:
             self.seconds += 1
             self.start(host)
 
+    def die_after(self, steps: int, die: Callable[[Host], None]) -> None:
+        """The driver that takes the ``steps``-th step from now dies in it; 0: none does."""
+        self._left, self._die = steps, die
+
+    def step(self, host: Host) -> None:
+        """A driver on ``host`` is about to write a file or to send rows, and will wait for that."""
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self.sim.world.on(None, 0, lambda _: self._die(host))
+
     def unfinished(self) -> list[str]:
         """What is left to do, in sentences."""
         if self.refused:
@@ -56,6 +72,16 @@ class SimCdcJob:
             f"not {partition.high}"
             for partition in self.sim.broker.topics[MUTATIONS]
             if durable.get(partition.number, 0) < partition.high
+        ]
+
+    def open_generations(self) -> list[str]:
+        """Generations that should be closed by now: everything of theirs is long past."""
+        state = self.sim.log.state
+        soon = self.sim.world.clock(self.host) + PATIENCE_US
+        return [
+            f"{earlier.id} is {earlier.status}, though {later.id} began at {later.timestamp}"
+            for earlier, later in zip(state.generations, state.generations[1:], strict=False)
+            if earlier.status != "closed" and later.timestamp < soon and not self.refused
         ]
 
     def _supervise(self, host: Host) -> Step:

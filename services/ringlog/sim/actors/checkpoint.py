@@ -57,6 +57,7 @@ class Checkpoint(PlanChain):
 
     def writes(self) -> Step:
         """The time that a write takes before it is there. Raises CdcError if the folder is gone."""
+        self.sim.shared["job"].step(self._host)
         yield self._chance.between(*WRITE_US)
         if self._disk.disk.get(NAME) is not self.folder:
             raise CdcError("checkpoint_gone", "the folder was deleted")
@@ -69,6 +70,7 @@ class Checkpoint(PlanChain):
             raise ChainMoved(entry.sequence)
         self.folder.plans[entry.sequence] = entry
         stored()
+        self.sim.shared["job"].step(self._host)
         yield self._chance.between(*WRITE_US)
         self._entries[entry.sequence] = entry
 

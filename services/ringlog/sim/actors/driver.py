@@ -263,6 +263,7 @@ class Driver:
 
     def _send(self, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
         for _ in range(ATTEMPTS):
+            self.sim.shared["job"].step(self.host)
             try:
                 yield from self.sim.broker.append(self.host, topic, values, partition)
                 return

@@ -66,7 +66,7 @@ class SimProducer:
         chance, now = self._chance, self.sim.world.clock(self.host)
         # Most writes are of now; some lie near the edges of the acceptance window, or beyond.
         shift = chance.weighted(
-            [(0, 12), (-SECOND, 3), (-4 * SECOND, 2), (-7 * SECOND, 1), (4 * SECOND, 2), (9 * SECOND, 1)]
+            [(0, 12), (-200 * MS, 3), (-800 * MS, 2), (-1400 * MS, 1), (800 * MS, 2), (1800 * MS, 1)]
         )
         return Mutation(
             mutation_id=draw_uuid(chance),

@@ -47,12 +47,13 @@ class Decision:
 class Closing:
     """What the mutations were when a closing was stored: everything below ``low_watermark`` was said to be durable.
 
-    ``skewed``: the clock that was believed ran ahead.
+    ``skewed``: the clock that was believed ran ahead; ``leeway``: as the setting was.
     """
 
     low_watermark: Micros
     ends: tuple[int, ...]
     skewed: bool
+    leeway: Micros
 
 
 class Cdc(Check):
@@ -183,7 +184,8 @@ class Cdc(Check):
                     mutation = self._mutation(place)[1]
                     if mutation is not None and mutation.timestamp < low_watermark:
                         self.sim.broken("cdc_low_watermark", f"{place} is closed out: it was not decided")
-        self._closings.append(Closing(low_watermark, tuple(partition.high for partition in partitions), skewed))
+        ends = tuple(partition.high for partition in partitions)
+        self._closings.append(Closing(low_watermark, ends, skewed, window_of(state)))
 
     # ----------------------------------------------------------------------------------------------- topics
 
@@ -282,7 +284,8 @@ class Cdc(Check):
         closings = [closing for closing in self._closings if timestamp < closing.low_watermark]
         if not any(place[1] >= closing.ends[place[0]] for closing in closings):
             self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation, and was there before")
-        if not any(closing.skewed for closing in closings):
+        leeway = window_of(self.sim.log.states[self._decided[place].epoch])
+        if not any(closing.skewed or closing.leeway < leeway for closing in closings):
             self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation by a right clock")
 
     def _consumer(self) -> None:

@@ -27,8 +27,8 @@ def _settings(_: ClusterState, chance: Chance) -> ChangeSettings:
             ("operations_kept_max", 100),
             ("cdc_generation_lead_us", 1_000_000),
             ("cdc_generation_lead_us", 3_000_000),
-            ("cdc_leeway_us", 5_000_000),
-            ("cdc_leeway_us", 2_000_000),
+            ("cdc_leeway_us", 1_600_000),
+            ("cdc_leeway_us", 400_000),
             ("no_such_setting", 1),
             ("ranges_max", -1),
         ]
