@@ -1,0 +1,104 @@
+"""A live stack that is held back on purpose: one node does not hear of a stage, and the join says whom it waits for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system.agents_world import until
+from tests.system.test_node_cluster import World
+from typer.testing import CliRunner
+
+from ringlog.cli.main import app
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import CreateKeyspace, Replication
+from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW
+from ringlog.log.delays_control import FolderDelays
+from ringlog.stack import StackInfo
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+
+@pytest.fixture
+def delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDelays:
+    """Rules that every process started from here on obeys."""
+    folder = tmp_path / "delays"
+    monkeypatch.setenv("RINGLOG_DELAYS", str(folder))
+    return FolderDelays(folder)
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str, tmp_path: Path, delays: FolderDelays) -> Iterator[World]:
+    made = World(stack, cluster_name, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ringlog(world: World, *words: str) -> Any:
+    """What a command prints with ``--json``."""
+    environment = {"RINGLOG_BOOTSTRAP_SERVERS": world.agents.stack.bootstrap_servers}
+    answer = CliRunner().invoke(app, [*words, "--json"], env=environment | {"RINGLOG_CLUSTER": world.agents.cluster})
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.stdout)
+
+
+def test_a_live_stack_is_held_back_entry_by_entry(world: World, delays: FolderDelays) -> None:
+    world.begin("n1")
+    world.await_normal("n1")
+    a_commit_that_is_held_arrives_when_it_is_released(world, delays)
+    a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world, delays)
+
+
+def a_commit_that_is_held_arrives_when_it_is_released(world: World, delays: FolderDelays) -> None:
+    """The validator's answer waits with it; nothing is lost and nothing happens twice."""
+    rule = ringlog(world, "sim", "hold", "--commit", "--to", "validator", "--kind", "CreateKeyspace")["name"]
+    future = world.agents.client.submit_future(CreateKeyspace("late", Replication("simple", 1)))
+    held = delays.await_held(rule, "validator", timeout_s=30)
+    assert held.kind == "CreateKeyspace"
+    assert "late" not in world.agents.client.read_barrier().keyspaces
+    assert not future.done()
+    ringlog(world, "sim", "release", rule)
+    answer = future.result(30)
+    assert isinstance(answer, AppliedResult)
+    assert "late" in world.agents.client.read_barrier().keyspaces
+    applied = [entry for entry in world.agents.applied() if entry.request_id == answer.request_id]
+    assert len(applied) == 1
+
+
+def a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world: World, delays: FolderDelays) -> None:
+    """The display names the node, the others go on under the new stage, and the release ends it."""
+    rule = ringlog(world, "sim", "hold", "--stage", WRITE_BOTH_READ_NEW, "--to", "node-n1")["name"]
+
+    world.begin("n2")
+    held = delays.await_held(rule, "node-n1", timeout_s=60)
+    operation = until(world.join, "the join", 10)
+    assert operation.stage == WRITE_BOTH_READ_NEW
+    assert held.kind == "AdvanceOperation"
+    gaining = world.member("n2")
+    assert gaining is not None
+
+    def heard() -> bool:
+        found = world.status("n2")
+        return found is not None and int(str(found["epoch"])) >= operation.stage_epoch
+
+    until(heard, "n2 to hear of the stage", 30)
+    behind = world.status("n1")
+    assert behind is not None
+    assert int(str(behind["epoch"])) == operation.stage_epoch - 1
+    assert behind["ready"]
+    (shown,) = [each for each in ringlog(world, "operation", "list") if each["id"] == operation.id]
+    assert (shown["stage"], shown["node"]) == (WRITE_BOTH_READ_NEW, "n2")
+    assert "waits for n1: " in shown["waits_for"], shown["waits_for"]
+    (seen,) = ringlog(world, "sim", "rules")["held"]
+    assert (seen["rule"], seen["participant"], seen["offset"]) == (rule, "node-n1", held.offset)
+    assert world.agents.client.read_barrier().operations[operation.id].stage == WRITE_BOTH_READ_NEW
+
+    ringlog(world, "sim", "release", rule)
+    until(lambda: world.agents.state.operations[operation.id].stage == FINISHED, "the join to end", 30)
+    world.await_normal("n1", "n2")
+    assert delays.held() == ()
