@@ -1,0 +1,296 @@
+"""Replica plans: whom a read or a write of one key asks, and which answers make it a success.
+
+A plan is made on one state. It names the replicas to ask and its *needs*: so many answers of this group. ``count``
+judges the answers; it is to be asked again after each answer and after each new state.
+
+- **Write quorum.** While a range moves, a write needs a quorum of the group as it was *and* of the group as it will be.
+  Where one replica takes the place of another this is the same as counting both as one slot that votes when both
+  have answered. A majority of all writers is not enough: {B, X} is one of {A, B, X}, and misses a read of A.
+- **Re-check.** With K the newest state that the coordinator knows, an answer counts only if its node has been a
+  member of the group at *every* epoch from the answer's to K's: ``since <= answer.epoch <= K.epoch``. What counts must
+  meet K's needs, not the plan's. To compare the final groups is not enough: a node may have left, lost its rows and
+  come back.
+- **Answers from the future.** An answer of an epoch above K's counts when that epoch is known, not before.
+
+A read needs its quorum of the read group alone. What it found must then be as safe as a write before it is given away,
+or a later read could miss it: ``repair`` says whether those who had it already meet a *write's* needs, which during a
+movement is more than a read quorum.
+
+Source: CEP-21, the sections on the coordination of reads and writes, and CASSANDRA-21200 for the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ringlog.kernel.operations.gates import quorum
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, has_reached, in_flight
+from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
+from ringlog.kernel.ring.ranges import in_range
+from ringlog.kernel.state import ClusterState, Deltas, Operation, Replica
+from ringlog.kernel.values import Epoch, NodeId, Token
+
+
+class Level(StrEnum):
+    """Consistency level: how many replicas must have answered."""
+
+    ONE = "ONE"
+    TWO = "TWO"
+    THREE = "THREE"
+    QUORUM = "QUORUM"
+    LOCAL_QUORUM = "LOCAL_QUORUM"
+    EACH_QUORUM = "EACH_QUORUM"
+    ALL = "ALL"
+
+
+class Access(StrEnum):
+    """What is done to a key."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+_NUMBER = {Level.ONE: 1, Level.TWO: 2, Level.THREE: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client wants. ``datacenter``: the coordinator's own, which LOCAL_QUORUM is about."""
+
+    keyspace: str
+    token: Token
+    access: Access
+    level: Level
+    datacenter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """``count`` of ``members`` must have answered. ``datacenter``: empty where the group counts as a whole."""
+
+    group: str
+    datacenter: str
+    members: tuple[NodeId, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Whom to ask, in the order of the ring, and what must be met.
+
+    ``epoch``: of the state it was made on, which goes with every message. ``changed``: the epoch that last changed who
+    serves the range. ``replicas``: everyone whose answer may count, with the epoch since which he has been a member.
+    """
+
+    request: Request
+    epoch: Epoch
+    changed: Epoch
+    asked: tuple[NodeId, ...]
+    needs: tuple[Need, ...]
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a replica said. ``epoch``: that at which it admitted the request, or refused it; ``refused``: why, if so."""
+
+    node: NodeId
+    epoch: Epoch
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Satisfied:
+    """Success, as of ``epoch``; ``counted``: the nodes whose answers count."""
+
+    epoch: Epoch
+    counted: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """For answers of ``nodes`` and, if ``epoch`` is above the newest state known, for that state."""
+
+    nodes: tuple[NodeId, ...]
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """The plan cannot succeed any more, a new one may: the answers of ``kept`` count for it."""
+
+    kept: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """No plan can succeed on this state.
+
+    ``code``: unknown_keyspace, no_replicas, no_local_replicas or too_few_replicas.
+    """
+
+    code: str
+    detail: str
+
+
+Outcome = Satisfied | Waiting | Replan | Failed
+
+
+# ---------------------------------------------------------------------------------------------------- groups
+
+
+def write_groups(state: ClusterState, key: str, token: Token, live: Sequence[Replica]) -> dict[str, tuple[NodeId, ...]]:
+    """Every group that a write of ``token`` needs a quorum of, by name; ``live``: all present write replicas.
+
+    From ``write_both_read_old`` on until an operation ends, the live group holds who enters and who leaves. Of each
+    such operation either all of its change counts or nothing of it: before it, who enters is left out; after it, who
+    leaves. One operation makes two groups. Where several change the same range at once, each combination of those done
+    and not done yet is a group, for any of them may be the view that a later read is planned on. No kind of operation
+    is named here: the deltas of its plan say who enters and who leaves.
+    """
+    groups = {"replicas": frozenset(replica.node for replica in live)}
+    for operation in in_flight(state):
+        if not has_reached(operation, WRITE_BOTH_READ_OLD):
+            continue
+        entering, leaving = _moving(operation, key, token)
+        if entering or leaving:
+            named = {}
+            for name, members in groups.items():
+                prefix = "" if name == "replicas" else f"{name}, "
+                named[f"{prefix}before {operation.id}"] = (members - entering) | leaving
+                named[f"{prefix}after {operation.id}"] = (members - leaving) | entering
+            groups = named
+    return {
+        name: tuple(replica.node for replica in live if replica.node in members) for name, members in groups.items()
+    }
+
+
+def _moving(operation: Operation, key: str, token: Token) -> tuple[set[NodeId], set[NodeId]]:
+    """Who enters and who leaves the write group of the token's range, over all steps of the operation."""
+    entering: set[NodeId] = set()
+    leaving: set[NodeId] = set()
+    plan = operation.plan
+    for deltas in (plan.start, plan.middle, plan.finish):
+        entering.update(_nodes(deltas, "write_added", key, token))
+        leaving.update(_nodes(deltas, "write_removed", key, token))
+    return entering, leaving
+
+
+def _nodes(deltas: Deltas, group: str, key: str, token: Token) -> Iterable[NodeId]:
+    for change in getattr(deltas, group):
+        if change.replication == key and in_range(token, change.start, change.end):
+            yield change.node
+
+
+# ---------------------------------------------------------------------------------------------------- planning
+
+
+def plan(state: ClusterState, request: Request) -> Plan | Failed:
+    """The plan of a request on ``state``."""
+    if request.keyspace not in state.keyspaces:
+        return Failed("unknown_keyspace", f"epoch {state.epoch} has no keyspace {request.keyspace}")
+    placement = placement_of_keyspace(state, request.keyspace)
+    if placement is None or not placement.ends:
+        return Failed("no_replicas", f"nobody serves {request.keyspace} at epoch {state.epoch}")
+    live = group_at(placement, request.token)
+    if request.access is Access.READ:
+        replicas, groups = live.read, {"readers": tuple(replica.node for replica in live.read)}
+    else:
+        replicas, groups = live.write, write_groups(state, placement.key, request.token, live.write)
+    needs: list[Need] = []
+    for name, members in groups.items():
+        if members:
+            found = _needs(state, request, name, members)
+            if isinstance(found, Failed):
+                return found
+            needs += found
+    if not needs:
+        return Failed("no_replicas", f"nobody may be asked for token {request.token} at epoch {state.epoch}")
+    useful = {node for need in needs for node in need.members}
+    local = request.level is Level.LOCAL_QUORUM and request.access is Access.READ
+    asked = tuple(replica.node for replica in replicas if replica.node in useful or not local)
+    return Plan(request, state.epoch, live.changed, asked, tuple(needs), replicas)
+
+
+def _needs(state: ClusterState, request: Request, group: str, members: tuple[NodeId, ...]) -> tuple[Need, ...] | Failed:
+    """What the level asks of one group."""
+    level = request.level
+    if level in _NUMBER:
+        if len(members) < _NUMBER[level]:
+            return Failed("too_few_replicas", f"{level} of {len(members)} replicas at epoch {state.epoch}")
+        return (Need(group, "", members, _NUMBER[level]),)
+    if level is Level.ALL:
+        return (Need(group, "", members, len(members)),)
+    if level is Level.QUORUM:
+        return (Need(group, "", members, quorum(len(members))),)
+    local: dict[str, list[NodeId]] = {}
+    for node in members:
+        local.setdefault(state.nodes[node].datacenter, []).append(node)
+    if level is Level.LOCAL_QUORUM:
+        if request.datacenter not in local:
+            return Failed("no_local_replicas", f"no replica in {request.datacenter} at epoch {state.epoch}")
+        local = {request.datacenter: local[request.datacenter]}
+    return tuple(Need(group, name, tuple(some), quorum(len(some))) for name, some in sorted(local.items()))
+
+
+# ---------------------------------------------------------------------------------------------------- counting
+
+
+def count(made: Plan, answers: Iterable[Answer], newest: ClusterState) -> Outcome:
+    """What the answers to ``made`` are worth; ``newest``: the newest state that the coordinator knows.
+
+    Several answers of one node may be given. Those of an earlier plan that are kept are given again.
+    """
+    answers = tuple(answers)
+    now = plan(newest, made.request)
+    if isinstance(now, Failed):
+        return now
+    good = tuple(answer for answer in answers if counts(now, answer))
+    counted = {answer.node for answer in good}
+    if met(now.needs, counted):
+        return Satisfied(newest.epoch, tuple(sorted(counted)))
+    ahead = max((answer.epoch for answer in answers), default=0)
+    silent = set(made.asked).difference(answer.node for answer in answers)
+    if ahead > newest.epoch:
+        return Waiting(tuple(sorted(silent)), ahead)
+    if met(now.needs, counted | silent):
+        return Waiting(tuple(sorted(silent)), newest.epoch)
+    return Replan(good)
+
+
+def counts(now: Plan, answer: Answer) -> bool:
+    """True if the answer's node has been a member at every epoch from the answer's to the plan's."""
+    if answer.refused or answer.epoch > now.epoch:
+        return False
+    return any(replica.node == answer.node and replica.since <= answer.epoch for replica in now.replicas)
+
+
+def met(needs: Iterable[Need], nodes: set[NodeId]) -> bool:
+    """True if the nodes are enough for every need."""
+    return all(len(nodes.intersection(need.members)) >= need.count for need in needs)
+
+
+_REPAIRED: Mapping[Level, Level] = {
+    Level.QUORUM: Level.QUORUM,
+    Level.ALL: Level.QUORUM,
+    Level.LOCAL_QUORUM: Level.LOCAL_QUORUM,
+    Level.EACH_QUORUM: Level.EACH_QUORUM,
+}
+
+
+def repair(read: Plan, holders: Iterable[Answer], newest: ClusterState) -> Plan | Failed | None:
+    """The write that must succeed before the newest cell of a read is given away; None if none is needed.
+
+    ``holders``: the counted answers of those who had that cell. Levels below a quorum repair nothing.
+    """
+    level = _REPAIRED.get(read.request.level)
+    if level is None:
+        return None
+    asked = Request(read.request.keyspace, read.request.token, Access.WRITE, level, read.request.datacenter)
+    write = plan(newest, asked)
+    if isinstance(write, Failed):
+        return write
+    has = {answer.node for answer in holders if counts(write, answer)}
+    return None if met(write.needs, has) else write

@@ -1,0 +1,338 @@
+"""What a replica decides on the path of reads and writes by epoch: registers, one cell each, the last write wins.
+
+A value, and functions from it to the next one; who calls them brings messages, time and a disk. The rules:
+
+- **Epochs on the wire.** A message that is ahead waits until this replica has caught up. Where this replica is ahead it
+  answers only if it is a member at its own epoch, and names that one: the coordinator checks what lies between.
+- **A write is answered when it is on disk.** Between its admission and that it is *pending*, and lost by a crash.
+- **Acknowledging.** ``acknowledgeable`` is the newest epoch below which nothing is pending. The epoch itself is durable
+  from the moment it is adopted: a replica that restarts answers nothing below it.
+- **Streaming.** A source must have adopted the operation's ``write_both_read_old`` and have nothing pending from before
+  that; then its snapshot holds whatever was written without the gaining node. The receiver takes rows only after it has
+  adopted it too, from then on being a member; a stream that its operation does not want any more is refused.
+- **Leaving.** A replica is a member of a range without a gap if it is one now, since no later than the epoch it had
+  adopted before. Where that does not hold, the rows are of another time: they go when the epoch is adopted, after the
+  reads that were admitted have been answered from them. A cancelled operation's rows go that way, too; a node that
+  comes back begins empty. What was pending there is refused, not applied.
+
+Source: CEP-21, sections on replicas, streaming and the progress barrier; ``ringlog.client.plans`` is the other half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from immutables import Map
+
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
+from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace, replication_key
+from ringlog.kernel.ring.ranges import Range, in_range
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, Operation, RangeGroup, Replica
+from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
+
+NOT_MEMBER, NOT_READY, BAD_STREAM = "not_member", "not_ready", "bad_stream"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Names a register. ``token``: that of ``name``."""
+
+    keyspace: str
+    token: Token
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a register holds. Of two cells the one with the greater timestamp wins, of equal ones the greater value."""
+
+    timestamp: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What is on disk: the newest adopted epoch and, in one piece with it, the cells that belong to it."""
+
+    epoch: Epoch = 0
+    cells: Map[Key, Cell] = field(default_factory=Map)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A write, admitted at ``epoch`` and not on disk yet. ``number`` is the request's, unique among those open."""
+
+    number: int
+    key: Key
+    cell: Cell
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A read, admitted at ``epoch`` and not answered yet."""
+
+    number: int
+    key: Key
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to request ``number``. ``cell``: what a read found; ``refused``: why there is none."""
+
+    number: int
+    epoch: Epoch
+    cell: Cell | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Not decided: this replica must have adopted ``epoch`` first."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Cells of ``ranges`` under ``replication`` that a gaining node needs from ``source``; ``epoch``: of the stage."""
+
+    operation: OperationId
+    epoch: Epoch
+    source: NodeId
+    replication: str
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """One replica. ``state``: the adopted one; it is below the durable epoch only while a restarted replica catches up.
+
+    ``fetching``: streams that it waits for; ``received``: operations whose streams are all there.
+    """
+
+    node: NodeId
+    durable: Durable = field(default_factory=Durable)
+    state: ClusterState = EMPTY_STATE
+    pending: tuple[Pending, ...] = ()
+    reading: tuple[Reading, ...] = ()
+    fetching: tuple[Fetch, ...] = ()
+    received: tuple[OperationId, ...] = ()
+
+
+Step = tuple[Registers, tuple[Reply, ...]]
+"""The replica after a step, and what it answers."""
+
+
+# ---------------------------------------------------------------------------------------------------- epochs
+
+
+def restarted(node: NodeId, durable: Durable) -> Registers:
+    """A replica that begins with what its disk holds."""
+    return Registers(node, durable)
+
+
+def is_ready(replica: Registers) -> bool:
+    """False until a restarted replica has caught up with what it had adopted before."""
+    return replica.state.epoch >= max(replica.durable.epoch, 1)
+
+
+def adopt(replica: Registers, state: ClusterState) -> Step:
+    """Serve under ``state`` from now on, if it is newer; ``durable`` must be on disk before anything is done under it.
+
+    Reads of rows that go are answered, writes to them refused.
+    """
+    before = replica.durable.epoch
+    if state.epoch < before or state.epoch <= replica.state.epoch:
+        return replica, ()
+    lost = frozenset(key for key in _keys(replica) if not _stayed(state, replica.node, key, before))
+    answered = tuple(_looked_up(replica, reading) for reading in replica.reading if reading.key in lost)
+    cells = replica.durable.cells
+    for key in sorted(lost.intersection(cells)):
+        cells = cells.delete(key)
+    refused = tuple(
+        Reply(write.number, state.epoch, refused=NOT_MEMBER) for write in replica.pending if write.key in lost
+    )
+    wanted = _gaining(state, replica.node)
+    after = Registers(
+        replica.node,
+        Durable(state.epoch, cells),
+        state,
+        tuple(write for write in replica.pending if write.key not in lost),
+        tuple(reading for reading in replica.reading if reading.key not in lost),
+        tuple(fetch for fetch in replica.fetching if fetch.operation in wanted),
+        tuple(name for name in replica.received if name in wanted),
+    )
+    for operation in wanted.values():
+        after = _begun(after, operation)
+    return after, (*answered, *refused)
+
+
+def acknowledgeable(replica: Registers) -> Epoch:
+    """The newest epoch that this replica may acknowledge: adopted, and every write admitted below it on disk."""
+    if not is_ready(replica):
+        return 0
+    return min((write.epoch for write in replica.pending), default=replica.state.epoch)
+
+
+def _keys(replica: Registers) -> set[Key]:
+    keys = set(replica.durable.cells)
+    keys.update(write.key for write in replica.pending)
+    keys.update(reading.key for reading in replica.reading)
+    return keys
+
+
+def _group(state: ClusterState, key: Key) -> RangeGroup | None:
+    placement = placement_of_keyspace(state, key.keyspace)
+    return group_at(placement, key.token) if placement is not None and placement.ends else None
+
+
+def _member(group: tuple[Replica, ...], node: NodeId) -> Replica | None:
+    return next((replica for replica in group if replica.node == node), None)
+
+
+def _stayed(state: ClusterState, node: NodeId, key: Key, before: Epoch) -> bool:
+    """True if the node is a write replica of the key, and has been one without a gap since ``before``."""
+    group = _group(state, key)
+    member = _member(group.write, node) if group is not None else None
+    return member is not None and member.since <= before
+
+
+# ------------------------------------------------------------------------------------------- reads and writes
+
+
+def admit_write(
+    replica: Registers, number: int, key: Key, cell: Cell, epoch: Epoch
+) -> tuple[Registers, Reply | Behind | None]:
+    """Take a write that was planned at ``epoch``; None: its answer comes with ``apply``."""
+    verdict = _admitted(replica, key, epoch, is_read=False, number=number)
+    if verdict is not None:
+        return replica, verdict
+    write = Pending(number, key, cell, replica.state.epoch)
+    return replace(replica, pending=(*replica.pending, write)), None
+
+
+def apply(replica: Registers, number: int) -> Step:
+    """Write what is pending under ``number``, if it is; the reply may go out when ``durable`` is on disk."""
+    write = next((write for write in replica.pending if write.number == number), None)
+    if write is None:
+        return replica, ()
+    rest = tuple(other for other in replica.pending if other is not write)
+    return _with(replace(replica, pending=rest), {write.key: write.cell}), (Reply(number, write.epoch),)
+
+
+def admit_read(replica: Registers, number: int, key: Key, epoch: Epoch) -> tuple[Registers, Reply | Behind | None]:
+    """Take a read that was planned at ``epoch``; None: its answer comes with ``look_up``."""
+    verdict = _admitted(replica, key, epoch, is_read=True, number=number)
+    if verdict is not None:
+        return replica, verdict
+    return replace(replica, reading=(*replica.reading, Reading(number, key, replica.state.epoch))), None
+
+
+def look_up(replica: Registers, number: int) -> Step:
+    """Answer the read that is open under ``number``, if it is."""
+    reading = next((reading for reading in replica.reading if reading.number == number), None)
+    if reading is None:
+        return replica, ()
+    rest = tuple(other for other in replica.reading if other is not reading)
+    return replace(replica, reading=rest), (_looked_up(replica, reading),)
+
+
+def _admitted(replica: Registers, key: Key, epoch: Epoch, is_read: bool, number: int) -> Reply | Behind | None:
+    """None if the request may be taken at the adopted epoch."""
+    if not is_ready(replica):
+        return Reply(number, replica.state.epoch, refused=NOT_READY)
+    if replica.state.epoch < epoch:
+        return Behind(epoch)
+    group = _group(replica.state, key)
+    members = () if group is None else group.read if is_read else group.write
+    if _member(members, replica.node) is None:
+        return Reply(number, replica.state.epoch, refused=NOT_MEMBER)
+    return None
+
+
+def _looked_up(replica: Registers, reading: Reading) -> Reply:
+    return Reply(reading.number, reading.epoch, replica.durable.cells.get(reading.key))
+
+
+def _with(replica: Registers, cells: dict[Key, Cell]) -> Registers:
+    """The replica with these cells where they win."""
+    held = replica.durable.cells
+    for key, cell in sorted(cells.items()):
+        held = held.set(key, newest(held.get(key), cell))
+    return replace(replica, durable=replace(replica.durable, cells=held))
+
+
+def newest(one: Cell | None, other: Cell) -> Cell:
+    """The cell that wins."""
+    return other if one is None or (other.timestamp, other.value) > (one.timestamp, one.value) else one
+
+
+# -------------------------------------------------------------------------------------------------- streaming
+
+
+def snapshot(replica: Registers, fetch: Fetch) -> dict[Key, Cell] | Behind | str:
+    """This replica as a source: the cells, or Behind until it may give them, or the code of a refusal."""
+    if not is_ready(replica) or replica.state.epoch < fetch.epoch:
+        return Behind(fetch.epoch)
+    operation = replica.state.operations.get(fetch.operation)
+    if operation is None or operation.stage != WRITE_BOTH_READ_OLD:
+        return BAD_STREAM
+    mine = {
+        (s.start, s.end)
+        for s in operation.plan.sources
+        if (s.source, s.replication) == (replica.node, fetch.replication)
+    }
+    if not mine.issuperset(fetch.ranges):
+        return BAD_STREAM
+    if acknowledgeable(replica) < operation.stage_epoch:
+        return Behind(fetch.epoch)
+    return {key: cell for key, cell in sorted(replica.durable.cells.items()) if _covers(replica.state, fetch, key)}
+
+
+def receive(replica: Registers, fetch: Fetch, cells: dict[Key, Cell]) -> Registers | None:
+    """Keep streamed cells; None refuses a stream that nobody wants any more. ``received`` counts once it is on disk."""
+    if fetch not in replica.fetching:
+        return None
+    rest = tuple(other for other in replica.fetching if other != fetch)
+    after = replace(_with(replica, cells), fetching=rest)
+    if all(other.operation != fetch.operation for other in rest):
+        after = replace(after, received=(*after.received, fetch.operation))
+    return after
+
+
+def _gaining(state: ClusterState, node: NodeId) -> dict[OperationId, Operation]:
+    """The operations that this node must stream for now, by id."""
+    return {
+        name: operation
+        for name, operation in sorted(state.operations.items())
+        if operation.stage == WRITE_BOTH_READ_OLD
+        and (operation.node == node or any(source.target == node for source in operation.plan.sources))
+    }
+
+
+def _begun(replica: Registers, operation: Operation) -> Registers:
+    """The replica with the operation's streams among those that it waits for, unless they were already."""
+    if operation.id in replica.received or any(fetch.operation == operation.id for fetch in replica.fetching):
+        return replica
+    wanted: dict[tuple[NodeId, str], list[Range]] = {}
+    for source in operation.plan.sources:
+        if source.target == replica.node:
+            wanted.setdefault((source.source, source.replication), []).append((source.start, source.end))
+    fetches = tuple(
+        Fetch(operation.id, operation.stage_epoch, source, replication, tuple(sorted(ranges)))
+        for (source, replication), ranges in sorted(wanted.items())
+    )
+    if not fetches:
+        return replace(replica, received=(*replica.received, operation.id))
+    return replace(replica, fetching=(*replica.fetching, *fetches))
+
+
+def _covers(state: ClusterState, fetch: Fetch, key: Key) -> bool:
+    keyspace = state.keyspaces.get(key.keyspace)
+    return (
+        keyspace is not None
+        and replication_key(keyspace.replication) == fetch.replication
+        and any(in_range(key.token, start, end) for start, end in fetch.ranges)
+    )
