@@ -1,0 +1,65 @@
+"""What in the sources looks like a decoder, by its name or by what it calls. Every one needs a target, or a reason.
+
+``EXEMPT`` are those that never meet bytes of others, each with the reason why.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOTS = ("services/ringlog", "streaming/ringlog_cdc", "schemas/ringlog_schemas")
+NAMED = re.compile(r"(decode|deserialize|parse|unpack|peek|from_json|load_record|recall)(_\w+)?")
+CALLS = {"json.loads", "schemaless_reader", "fastavro.schemaless_reader", "fastavro.reader"}
+"""Calls that turn bytes into values."""
+
+EXEMPT = {
+    "audit.topics.Decoder.__init__": "schemas that the cluster itself published; a bad one ends the audit",
+    "audit.topics.Decoder.decode": "any failure becomes AuditError, which is the audit's verdict",
+    "cli.cluster.submit": "an operator's argument, read like a rehearsed line; the rest is author_json",
+    "cli.cluster.parse_settings": "an operator's NAME=VALUE arguments; a bad one is refused with its text",
+    "cli.sim_delays.show_rules": "reads what it has just written",
+    "cli.schema.create_table": "an operator's file, read like a rehearsed line; the rest is author_json",
+    "demo.observe._JsonLines.fresh": "lines of the demo's own processes",
+    "ringlog_cdc.plan_store.PlanStore.context": "checked by its digest before it is read",
+    "ringlog_cdc.rows.Expressions.decode": "columns: the JVM reads the bytes, and refuses with null",
+    "ringlog_schemas.catalogue._load": "the package's own files",
+    "runtime.context.recall": "the user's own file; anything unreadable counts as absent",
+    "sim.histories.porcupine.ask": "the answer of a program of the project",
+    "wire.binary.Layout.resolve": "reads again what Layout.decode has read",
+}
+
+
+def decoders(root: Path) -> Iterator[str]:
+    """Dotted names, below ``ringlog``, of all that is named like a decoder or calls one."""
+    for folder in ROOTS:
+        top = root / folder
+        for path in sorted(top.rglob("*.py")):
+            module = ".".join(path.relative_to(top).with_suffix("").parts)
+            prefix = "" if top.name == "ringlog" else f"{top.name}."
+            for name, body in _functions(ast.parse(path.read_text(encoding="utf-8"))):
+                if NAMED.fullmatch(name.rpartition(".")[2]) or _calls_one(body):
+                    yield f"{prefix}{module}.{name}"
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}.{each.name}", each) for each in node.body if isinstance(each, ast.FunctionDef))
+
+
+def _calls_one(body: ast.AST) -> bool:
+    for node in ast.walk(body):
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+                name = f"{called.value.id}.{called.attr}"
+            else:
+                name = called.id if isinstance(called, ast.Name) else ""
+            if name in CALLS:
+                return True
+    return False

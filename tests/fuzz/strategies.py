@@ -1,0 +1,300 @@
+"""Commands made from their Avro schemas, with values that the present state makes plausible.
+
+Nothing here knows a command. A field's values come from
+
+- the state: what fields of the same name hold there, and the keys of the part named like the field (``node``: the keys
+  of ``nodes``), so that references meet;
+- the command itself: texts drawn before (a key names a column of the same command);
+- the kernel's sources: every word and every number that a rule compares with, and the numbers beside it;
+- shapes (``SHAPES``) that nobody could guess: a fresh name, a UUID, an address, a digest;
+- the schema: anything of the right type.
+
+So a new command or a new field is drawn without anybody remembering it. ``test_commands_machine.py`` fails if a command
+is never accepted: then a value has a form that only its author knows, and ``SHAPES`` is the place to say it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+from hypothesis import strategies as st
+from immutables import Map
+
+import ringlog.kernel
+from ringlog.kernel.commands.model import COMMANDS, Command
+from ringlog.kernel.decide import decide
+from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.wire.commands import mapper
+from ringlog_schemas import current
+from tests.wire.strategies import named_types, values
+
+SHAPES: Mapping[str, Sequence[Any]] = {
+    "string": (
+        "fresh0",
+        "fresh1",
+        "aaaaaaaa-0000-4000-8000-00000000000a",
+        "aaaaaaaa-0000-4000-8000-00000000000b",
+        "127.0.0.1:7999",
+        "ab" * 32,
+    ),
+    "bytes": (bytes(range(16)),),
+    "long": (0, 1, 2, 5, -5, 77),
+    "int": (0, 1, 2),
+}
+"""Type to values whose form a rule may ask for. Each may stand in any field."""
+
+Plausible = Mapping[str, Sequence[Any]]
+"""Field name to the values that the state suggests for it, in a fixed order."""
+
+_PYTHON = {"string": str, "long": int, "int": int, "bytes": bytes, "boolean": bool}
+
+
+# ---------------------------------------------------------------------------------------- what the state suggests
+
+
+class Pools:
+    """Plausible values of a state; parts that did not change since the last call are not looked at again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, dict[str, set[Any]]]] = {}
+
+    def of(self, state: ClusterState) -> Plausible:
+        """Every field name that occurs in the state, and singular names of its parts."""
+        merged: dict[str, set[Any]] = {"applied": {state.epoch}, "drained": {state.epoch}}
+        for name in PARTS:
+            part = getattr(state, name)
+            if name not in self._known or self._known[name][0] is not part:
+                self._known[name] = part, _suggested(name, part)
+            for key, found in self._known[name][1].items():
+                merged.setdefault(key, set()).update(found)
+        for name in ("horizon", "low_watermark", "floor", "timestamp"):
+            merged.setdefault("timestamp", set()).update(merged.get(name, ()))
+        return {key: sorted(found, key=lambda value: (str(type(value)), value)) for key, found in merged.items()}
+
+
+def _suggested(name: str, part: Any) -> dict[str, set[Any]]:
+    found: dict[str, set[Any]] = {}
+    for key, value in _walk(part):
+        found.setdefault(key, set()).add(value)
+        if type(value) is int:
+            found[key].add(value + 1)
+    if isinstance(part, Map):
+        found.setdefault(name.removesuffix("s"), set()).update(part)
+    if name == "prepared" and part is not None:
+        found.setdefault("generation", set()).add(part.id)
+    if name == "generations":
+        found.setdefault("generation", set()).update(one.id for one in part)
+    return found
+
+
+def _walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """(field name, simple value) of everything inside; long tuples by their ends."""
+    if is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _walk(getattr(value, field.name), field.name)
+    elif isinstance(value, Map):
+        for key in sorted(value):
+            yield name, key
+            yield from _walk(value[key], name)
+    elif isinstance(value, tuple):
+        for item in (*value[:3], *value[-1:]):
+            yield from _walk(item, name)
+    elif name and type(value) in (str, int, bytes):
+        yield name, value
+
+
+@cache
+def vocabulary() -> Mapping[type, Sequence[Any]]:
+    """Words and numbers that stand in the kernel's sources, and the numbers beside them."""
+    words, numbers = set(), {2**31 - 1, 2**31, 2**62, 2**63 - 1, -(2**63)}
+    for path in sorted(Path(ringlog.kernel.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and type(node.value) is str and len(node.value) <= 32:
+                words |= {node.value} if node.value.isidentifier() else set()
+            elif isinstance(node, ast.Constant) and type(node.value) is int:
+                numbers |= {node.value - 1, node.value, node.value + 1, -node.value}
+    return {str: sorted(words), int: sorted(number for number in numbers if -(2**63) <= number < 2**63), bytes: [b""]}
+
+
+# ------------------------------------------------------------------------------------------------------ drawing
+
+
+class Chooser(Protocol):
+    """Who decides: Hypothesis, which can shrink what it chose, or a seed, which is quick."""
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        """One of these."""
+
+    def any_of(self, schema: Any, types: Mapping[str, Any]) -> Any:
+        """Any value of a schema that has no parts."""
+
+
+class ByHypothesis:
+    """Every choice is a draw."""
+
+    def __init__(self, draw: Any) -> None:
+        self._draw = draw
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return self._draw(st.sampled_from(options))
+
+    def any_of(self, schema: Any, types: Mapping[str, Any]) -> Any:
+        return self._draw(values(schema, types))
+
+
+class BySeed:
+    """Every choice follows from the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return self._random.choice(options)
+
+    def any_of(self, schema: Any, types: Mapping[str, Any]) -> Any:
+        kind = schema["type"] if isinstance(schema, Mapping) else schema
+        if kind == "enum":
+            return self._random.choice(schema["symbols"])
+        made: Mapping[str, Callable[[], Any]] = {
+            "null": lambda: None,
+            "boolean": lambda: self._random.random() < 0.5,
+            "int": lambda: self._random.randrange(-(2**31), 2**31),
+            "long": lambda: self._random.randrange(-(2**63), 2**63),
+            "string": lambda: "".join(self._random.choices("aZ0_.- é\0", k=self._random.randrange(6))),
+            "bytes": lambda: self._random.randbytes(self._random.randrange(40)),
+            "fixed": lambda: self._random.randbytes(schema["size"]),
+        }
+        return made[kind]()
+
+
+class _Drawer:
+    """Draws one command. ``texts``: those drawn for it so far."""
+
+    def __init__(self, chooser: Chooser, plausible: Plausible, types: Mapping[str, Any]) -> None:
+        self._chooser = chooser
+        self._plausible = plausible
+        self._types = types
+        self._texts: list[str] = []
+
+    def value(self, name: str, schema: Any) -> Any:
+        schema = self._types.get(schema, schema) if isinstance(schema, str) else schema
+        if isinstance(schema, list):
+            return self.value(name, self._chooser.pick(schema))
+        kind = schema["type"] if isinstance(schema, Mapping) else schema
+        if kind == "record":
+            return {field["name"]: self.value(field["name"], field["type"]) for field in schema["fields"]}
+        if kind == "array":
+            return self._array(name, schema["items"])
+        if kind in _PYTHON and kind != "boolean":
+            return self._simple(name, kind)
+        return self._chooser.any_of(schema, self._types)
+
+    def _simple(self, name: str, kind: str) -> Any:
+        suggested = [value for value in self._plausible.get(name, ()) if type(value) is _PYTHON[kind]]
+        near = suggested + [text for text in self._texts if kind == "string"]
+        match self._chooser.pick(_SOURCES if near else _SOURCES[_NEAR:]):
+            case "near":
+                found = self._chooser.pick(near)
+            case "shape":
+                found = self._chooser.pick(SHAPES[kind])
+            case "vocabulary":
+                found = self._chooser.pick(vocabulary()[_PYTHON[kind]])
+            case _:
+                found = self._chooser.any_of(kind, {})
+        if kind == "int":
+            found = max(-(2**31), min(found, 2**31 - 1))
+        if kind == "string":
+            self._texts.append(found)
+        return found
+
+    def _array(self, name: str, items: Any) -> list[Any]:
+        schema = self._types.get(items, items) if isinstance(items, str) else items
+        if isinstance(schema, Mapping) and schema["type"] == "record" and self._chooser.pick((True, False)):
+            return self._one_for_each(name, schema)
+        return [self.value(name.removesuffix("s"), items) for _ in range(self._chooser.pick(range(4)))]
+
+    def _one_for_each(self, name: str, schema: Mapping[str, Any]) -> list[Any]:
+        """An item for each entity that the items are about: witnesses for all nodes, settings by their names."""
+        first = schema["fields"][0]["name"]
+        about = next((each for each in (first, name.removesuffix("s")) if each in _references(self._plausible)), None)
+        subjects = self._plausible[about][:8] if about is not None else ()
+        return [self.value(name, schema) | {first: subject} for subject in subjects]
+
+
+_NEAR = 11
+_SOURCES = ("near",) * _NEAR + ("shape",) * 6 + ("vocabulary",) * 2 + ("any",)
+"""Where a simple value comes from, by weight; without anything near from the others."""
+
+
+def _references(plausible: Plausible) -> set[str]:
+    """Names of fields that mean an entity of the state, not just a value."""
+    return {name.removesuffix("s") for name in PARTS} & plausible.keys()
+
+
+def made(chooser: Chooser, kind: str, plausible: Plausible) -> Command:
+    """A command of this kind, every field chosen."""
+    schema = current()[f"ringlog.commands.{kind}"].json
+    command: Command = mapper(kind).from_record(_Drawer(chooser, plausible, named_types(schema)).value("", schema))
+    return command
+
+
+def altered(chooser: Chooser, command: Command, plausible: Plausible) -> Command:
+    """The command with up to two of its fields chosen anew."""
+    names = [field.name for field in fields(command)]
+    chosen = [chooser.pick(names) for _ in range(chooser.pick(range(3)) if names else 0)]
+    return _with_fields(chooser, command, plausible, chosen)
+
+
+def _with_fields(chooser: Chooser, command: Command, plausible: Plausible, names: Sequence[str]) -> Command:
+    """The command with these fields chosen anew."""
+    kind = type(command).__name__
+    schema = current()[f"ringlog.commands.{kind}"].json
+    record = mapper(kind).to_record(command)
+    drawer = _Drawer(chooser, plausible, named_types(schema))
+    for field in schema["fields"]:
+        if field["name"] in names:
+            record[field["name"]] = drawer.value(field["name"], field["type"])
+    found: Command = mapper(kind).from_record(record)
+    return found
+
+
+def accepted(state: ClusterState, seed: int, command: Command, plausible: Plausible, attempts: int) -> Command:
+    """A command near this one that the rules accept, if so many attempts find one: each refusal names the field that
+    is chosen anew.
+    """
+    chooser = BySeed(seed)
+    names = [field.name for field in fields(command)]
+    context = Context(state.epoch + 1, "ffffffff-ffff-7fff-bfff-ffffffffffff", state.time)
+    for _ in range(attempts if names else 0):
+        decision = decide(state, command, context)
+        if isinstance(decision, Accepted):
+            break
+        said = set(re.findall(r"\w+", decision.detail.partition(":")[0]))
+        wrong = [name for name in names if name in said]
+        if not wrong or chooser.pick(range(6)) == 0:
+            wrong = [chooser.pick(names)]
+        command = _with_fields(chooser, command, plausible, wrong)
+    return command
+
+
+@st.composite
+def commands(draw: Any, kind: str, plausible: Plausible) -> Command:
+    """Any command of this kind."""
+    return made(ByHypothesis(draw), kind, plausible)
+
+
+@st.composite
+def changed(draw: Any, command: Command, plausible: Plausible) -> Command:
+    """Commands near this one."""
+    return altered(ByHypothesis(draw), command, plausible)
+
+
+KINDS = sorted(COMMANDS)

@@ -1,0 +1,348 @@
+"""Targets of what comes from a disk, a cache or another node: stored records, Redis, HTTP requests, streamed rows."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+from fastapi import FastAPI
+
+from ringlog.cache.port import CacheUnavailable, Stored
+from ringlog.cache.projection import PARTS, project
+from ringlog.cache.reader import CachedReader, TryAgain
+from ringlog.cache.redis_cache import decode_stored
+from ringlog.cli.connection import errors
+from ringlog.cli.log import fold_lines, read_dump
+from ringlog.log.errors import LogDamaged
+from ringlog.log.identity import load_record
+from ringlog.node.errors import NodeFailed
+from ringlog.node.holder import Holder, Snapshot
+from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder
+from ringlog.node.server import make_api
+from ringlog.node.store import RowStore, Version, checksum
+from ringlog.node.transfer import CHECKSUM_HEADER, ROWS_HEADER, TransferError, pack, unpack
+from ringlog.runtime.clock import ManualClock
+from ringlog.stack.artifacts import LIST, parse
+from ringlog.stack.errors import StackError
+from ringlog.stack.java import parse_major
+from ringlog.stack.layout import Layout, read_settings, read_state
+from ringlog.wire.records import Cell, Mutation, encode_mutation
+from ringlog_cdc.batch import decode_offsets
+from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.plan_store import decode_claim
+from tests.fuzz.mutate import of_json
+from tests.fuzz.targets import Target
+from tests.fuzz.world import START, story
+
+# ------------------------------------------------------------------------------------------------------ files
+
+
+@cache
+def _folder() -> Path:
+    """A folder of this process for the files that decoders read."""
+    kept = tempfile.TemporaryDirectory(prefix="ringlog-fuzz-")
+    _KEPT.append(kept)
+    return Path(kept.name)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _file(name: str, data: bytes) -> Path:
+    path = _folder() / name
+    path.write_bytes(data)
+    return path
+
+
+def topic_record(data: bytes) -> None:
+    """Which topic was read, and how far."""
+    found = load_record(_file("topic.json", data))
+    assert found is not None
+    assert found.position >= 0
+
+
+def node_folder(data: bytes) -> None:
+    """The two files of a node's folder, on two lines. No port is opened: the one that was kept is taken out before."""
+    first, _, second = data.partition(b"\n")
+    for name, content in ((IDENTITY, first), (ACKNOWLEDGED, second)):
+        _file(name, content)
+    folder = NodeFolder.__new__(NodeFolder)
+    folder._folder = _folder()
+    node, port = folder.kept_identity()
+    cluster, epoch = folder.kept_acknowledgement()
+    assert 0 <= port < 65_536
+    json.dumps([node, cluster, epoch])
+
+
+def dump(data: bytes) -> None:
+    """A file of ``ringlog log --dump``, folded."""
+    before, errors.file = errors.file, io.StringIO()
+    try:
+        for _ in fold_lines(read_dump(_file("log.dump", data))):
+            pass
+    finally:
+        errors.file = before
+
+
+def _dumps() -> tuple[bytes, ...]:
+    lines = [
+        json.dumps({"offset": place, "data": step.encoded.data.hex()}) for place, step in enumerate(story().steps[:4])
+    ]
+    return ("\n".join(lines).encode(), lines[0].encode())
+
+
+def stack_settings(data: bytes) -> None:
+    """What the stack of one machine shall be."""
+    _file("stack.json", data)
+    layout = Layout(_folder())
+    layout.settings.write_bytes(data)
+    read_settings(layout)
+
+
+def stack_state(data: bytes) -> None:
+    """What the stack's supervisor said last."""
+    layout = Layout(_folder())
+    layout.state.write_bytes(data)
+    read_state(layout)
+
+
+def jar_list(data: bytes) -> None:
+    """The list of jars, and the version of a Java."""
+    text = data.decode("utf-8", "replace")
+    parse_major(text)
+    parse(text)
+
+
+_SETTINGS = {
+    "kafka_cluster_id": "x",
+    "broker_port": 1,
+    "controller_port": 2,
+    "redis_port": 3,
+    "profile": "default",
+    "request": 1,
+}
+_CHILD = {"pid": 5, "started": 6, "exit_code": None}
+_STATE = {"supervisor_pid": 4, "request": 1, "problem": "", "broker": _CHILD, "redis": None}
+_OFFSETS = b'v1\n{"batchWatermarkMs":0}\n{"m":{"0":5,"1":7}}'
+_CLAIM = {"cdc_partitions": 4, "cluster_id": "c", "writer": "w"}
+
+
+def _json(*values: object) -> Callable[[], tuple[bytes, ...]]:
+    return lambda: tuple(json.dumps(value).encode() for value in values)
+
+
+# ------------------------------------------------------------------------------------------------------ cache
+
+
+def cached(data: bytes) -> None:
+    """JSON: the meta hash, then each part's; read as from Redis."""
+    try:
+        meta, *parts = json.loads(data)
+        sound = [meta, *parts] if len(parts) == len(PARTS) else []
+        texts = all(isinstance(text, str) for table in sound for pair in table.items() for text in pair)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise TryAgain("unavailable", "a client of Redis gives hashes of texts") from error
+    if not sound or not texts:
+        raise TryAgain("unavailable", "a client of Redis gives hashes of texts")
+    CachedReader(_Kept(meta, parts), lambda: START).read()
+
+
+class _Kept:
+    """A cache that holds these hashes."""
+
+    def __init__(self, meta: dict[str, str], parts: list[dict[str, str]]) -> None:
+        self._held = meta, parts
+
+    def read(self) -> Stored | None:
+        return decode_stored(*self._held)
+
+    def apply(self, write: Any, confirmation: Any) -> Any:
+        raise CacheUnavailable("it is only read here")
+
+    def stored_stamp(self) -> None:
+        raise CacheUnavailable("it is only read here")
+
+
+def _caches() -> tuple[bytes, ...]:
+    found = project(story().state)
+    parts = [found[name] for name in PARTS]
+    meta = {"cluster_id": story().state.cluster_id, "epoch": "7", "state_id": "s", "digest": "d", "offset": "9"}
+    meta |= {"confirmed_at": str(START), "counts": " ".join(str(len(part)) for part in parts)}
+    small: list[dict[str, str]] = [{} for _ in PARTS]
+    return (
+        json.dumps([meta, *parts]).encode(),
+        json.dumps([meta | {"counts": " ".join("0" for _ in PARTS)}, *small]).encode(),
+    )
+
+
+# -------------------------------------------------------------------------------------------------- the node
+
+
+@cache
+def _node() -> tuple[Holder, FastAPI]:
+    """A node with rows, in the state in which it is asked for a stream."""
+    before = next(
+        step.after
+        for step in story().steps
+        if any(op.stage == "write_both_read_old" and op.plan.sources for op in step.after.operations.values())
+        and step.after.tables
+    )
+    operation = next(op for op in before.operations.values() if op.stage == "write_both_read_old")
+    holder = Holder(operation.plan.sources[0].source)
+    holder.adopt(before)
+    holder.positions.update({0: 4})
+    holder.caught_up = True
+    for number in range(20):
+        write = _write(f"k{number}")
+        holder.admit(write, START + 10**8, encode_mutation(write))
+    return holder, make_api(holder, "fuzz", ManualClock(START + 10**8))
+
+
+def _write(key: str) -> Mutation:
+    cells = (Cell("v", bytes(8)),)
+    at, place = START + 10**8, (0).to_bytes(4, "big")
+    return Mutation(None, None, "ks", "t", at, None, "INSERT", (key.encode(),), (place,), cells)
+
+
+def http(data: bytes) -> None:
+    """First line: method and path; the rest: the body. Answers are below 500, or 503 for later."""
+    head, _, body = data.partition(b"\n")
+    method, _, path = head.decode("latin-1").partition(" ")
+    status, answer = _LOOP.run_until_complete(_asked(_node()[1], method or "GET", path, body))
+    assert status < 500 or status == 503, (status, answer[:300])
+
+
+async def _asked(api: FastAPI, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    """One request over ASGI."""
+    plain, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "path": plain,
+        "raw_path": plain.encode("latin-1"),
+        "query_string": query.encode("latin-1"),
+        "root_path": "",
+        "scheme": "http",
+        "headers": [(b"content-type", b"application/json"), (b"host", b"node")],
+        "server": ("node", 80),
+        "client": ("other", 1),
+    }
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await api(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+_LOOP = asyncio.new_event_loop()
+
+
+def _requests() -> tuple[bytes, ...]:
+    holder, _ = _node()
+    (operation,) = (op for op in holder.state.operations.values() if op.stage == "write_both_read_old")
+    sources = [source for source in operation.plan.sources if source.source == holder.node]
+    body = {
+        "operation": operation.id,
+        "replication": sources[0].replication,
+        "ranges": [[source.start, source.end] for source in sources],
+        "positions": {"0": 4},
+    }
+    paths = ("/v1/status", *(f"/v1/tables/ks.t/rows/{f'k{number}'.encode().hex()}" for number in range(6)))
+    return (b"POST /v1/stream\n" + json.dumps(body).encode(), *(b"GET " + path.encode() for path in paths))
+
+
+def stream(data: bytes) -> None:
+    """Rows as they come from another node: announced number in the first byte, checksum in the next 64, body."""
+    rows, digest, body = data[:1], data[1:65], data[65:]
+    found = unpack(body, rows[0] if rows else 0, digest.decode("latin-1"))
+    assert len(found.versions) == rows[0]
+    assert unpack(pack(found)[0], rows[0], found.checksum) == found
+
+
+def _streams() -> tuple[bytes, ...]:
+    store = RowStore()
+    some = []
+    for number in range(4):
+        store.add(Version("a.t", number, b"k%d" % number, (b"c", None), number, b"v" * number))
+        versions = tuple(store.versions(((0, 0),)))
+        body, headers = pack(Snapshot(versions, checksum(versions)))
+        some.append(bytes((int(headers[ROWS_HEADER]),)) + headers[CHECKSUM_HEADER].encode() + body)
+    return tuple(some)
+
+
+TARGETS = (
+    Target(
+        "topic_records",
+        ("log.identity.load_record",),
+        topic_record,
+        (LogDamaged,),
+        _json({"topic_id": "abc", "position": 7}),
+        of_json,
+    ),
+    Target(
+        "node_folders",
+        ("node.identity.NodeFolder._read",),
+        node_folder,
+        (NodeFailed,),
+        lambda: (
+            b'{"id": "00000001-0000-4000-8000-000000000002", "port": 70}\n'
+            b'{"cluster_id": "00000001-0000-4000-8000-000000000003", "epoch": 9}',
+            b"{}\n{}",
+        ),
+        of_json,
+    ),
+    Target("dumps", ("cli.log.read_dump",), dump, (typer.Exit,), _dumps, of_json),
+    Target("stack_settings", ("stack.layout.read_settings",), stack_settings, (StackError,), _json(_SETTINGS), of_json),
+    Target("stack_states", ("stack.layout.read_state",), stack_state, (), _json(_STATE), of_json),
+    Target(
+        "jar_lists",
+        ("stack.artifacts.parse", "stack.java.parse_major"),
+        jar_list,
+        (StackError,),
+        lambda: (
+            b"".join(LIST.read_bytes().splitlines(keepends=True)[:8]),
+            b'openjdk version "21.0.1"',
+            b'version "1.8.0"',
+        ),
+    ),
+    Target(
+        "cached_parts",
+        ("cache.redis_cache.decode_stored", "cache.reader.CachedReader.read"),
+        cached,
+        (TryAgain,),
+        _caches,
+        of_json,
+    ),
+    Target("http_requests", (), http, (), _requests, of_json),
+    Target("streamed_rows", ("node.transfer.unpack",), stream, (TransferError,), _streams),
+    Target(
+        "claims",
+        ("ringlog_cdc.plan_store.decode_claim",),
+        decode_claim,
+        (ChainBroken,),
+        _json(_CLAIM),
+        of_json,
+    ),
+    Target(
+        "spark_offsets",
+        ("ringlog_cdc.batch.decode_offsets",),
+        lambda data: decode_offsets(data, "m"),
+        (ChainBroken,),
+        lambda: (_OFFSETS,),
+        of_json,
+    ),
+)

@@ -1,0 +1,147 @@
+"""Targets of text: JSON of operators, rehearsed lines, schemas, plans of the pipeline, files, lines of scripts."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from ringlog.cli.rehearsal import Rehearsal
+from ringlog.cli.scripts import BadLine, shard_line, stream_id_line, token_line
+from ringlog.kernel.codes import CODES
+from ringlog.kernel.decide import DEFECT, decide
+from ringlog.kernel.outcome import Context, Rejected
+from ringlog.wire.author_json import InvalidCommand, from_json, to_json
+from ringlog.wire.codec import learn
+from ringlog.wire.commands import decode_command, encode_command
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.errors import WireError
+from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.plan import GENESIS, OffsetRange, check_link, close_entry, decode, encode, route_entry
+from ringlog_schemas import current
+from tests.fuzz.mutate import of_json
+from tests.fuzz.targets import Target
+from tests.fuzz.world import START, story
+
+
+class NotJson(Exception):
+    """The bytes are no JSON text: the caller of the decoder has refused them already."""
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NotJson from error
+
+
+def author(data: bytes) -> None:
+    """A command, or the reason why there is none; it is decided, encoded, and shown as JSON that gives it again."""
+    state = story().state
+    found = from_json(state, _parsed(data), SeededDraw(b"author"))
+    if isinstance(found, InvalidCommand):
+        assert found.code in {*CODES, "missing_field"}, found
+        found.detail.encode("utf-8", "backslashreplace")
+        return
+    decision = decide(state, found, Context(state.epoch + 1, "ffffffff-ffff-7fff-bfff-fffffffffff0", state.time))
+    assert not (isinstance(decision, Rejected) and decision.code == DEFECT), decision
+    try:
+        kind, version, payload = encode_command(found)
+    except WireError:
+        return
+    assert decode_command(kind, version, payload) == found
+    shown = json.loads(json.dumps(to_json(state, found)))
+    assert from_json(state, shown, SeededDraw(b"again")) == found, shown
+
+
+def _commands() -> tuple[bytes, ...]:
+    """Every command of the story as an operator would type it."""
+    found = []
+    for step in story().steps:
+        shown = to_json(step.before, step.encoded.entry.command)  # type: ignore[arg-type]
+        found.append(json.dumps(shown).encode())
+    return (*found, b'{"command": "Join", "node": "n5", "num_tokens": 3}')
+
+
+def lines(data: bytes) -> None:
+    """Lines of a rehearsal that goes on where the story ends; each answer is JSON in ASCII."""
+    rehearsal = Rehearsal(story().state)
+    for number, line in enumerate(data.split(b"\n")[:6], start=1):
+        answer = rehearsal.line(line, number)
+        assert answer.get("code") != DEFECT, answer
+        json.dumps(answer, allow_nan=False).encode("ascii")
+
+
+def _lines() -> tuple[bytes, ...]:
+    more = (
+        {"show": "stream", "token": 5, "at": START + 10**9},
+        {"show": "placements", "keyspace": "ks"},
+        *({"show": name} for name in ("nodes", "operations", "schema", "cdc", "settings", "locks")),
+        {"do": "advance_clock", "seconds": 1.5},
+        {"do": "finish"},
+        {"do": "step", "operation": "join-67"},
+        {"command": "Noop"},
+    )
+    shown = tuple(json.dumps(line).encode() for line in more)
+    return (*shown, b'{"do": "finish"}\n{"show": "cdc"}', *_commands()[::5])
+
+
+def plan(data: bytes) -> None:
+    """What is read is what ``encode`` gave, and may be asked whether it follows another entry."""
+    found = decode(data)
+    assert encode(found) == data
+    for before in (GENESIS, *map(decode, _plans())):
+        try:
+            check_link(before, found)
+        except ChainBroken:
+            continue
+
+
+@cache
+def _plans() -> tuple[bytes, ...]:
+    first = route_entry(
+        GENESIS,
+        batch=0,
+        part=0,
+        last=True,
+        ranges=[OffsetRange(0, 0, 5), OffsetRange(1, 3, 4)],
+        epoch=7,
+        context="c" * 64,
+        horizon=START,
+        used=START - 1,
+        incarnation="i1",
+        starts={0: 0, 1: 3},
+    )
+    second = close_entry(first, generations=["g1"], low_watermark=START - 5, epoch=8, incarnation="i1")
+    return encode(first), encode(second)
+
+
+def schema(data: bytes) -> None:
+    """The schema of a later release, as the topic of schemas has it."""
+    learn(data.decode("utf-8", "replace"))
+
+
+def _schemas() -> tuple[bytes, ...]:
+    return tuple(json.dumps(dict(found.json)).encode() for found in current().values())
+
+
+def script_line(data: bytes) -> None:
+    """A line of ``token``, ``stream-id`` and ``shard``."""
+    line = data.decode("utf-8", "replace")
+    refused = 0
+    for answer in (token_line, stream_id_line, shard_line):
+        try:
+            answer(line).encode()
+        except BadLine:
+            refused += 1
+    if refused == 3:
+        raise BadLine
+
+
+TARGETS = (
+    Target("author_json", ("wire.author_json.from_json",), author, (NotJson,), _commands, of_json),
+    Target("rehearsed_lines", ("cli.rehearsal._parsed",), lines, (), _lines, of_json),
+    Target("plans", ("ringlog_cdc.plan.decode",), plan, (ChainBroken,), _plans, of_json),
+    Target("schemas", ("wire.codec.learn",), schema, (WireError,), _schemas, of_json),
+    Target("script_lines", (), script_line, (BadLine,), lambda: (b"00ff", b"5 2 12", bytes(16).hex().encode())),
+)

@@ -1,0 +1,307 @@
+"""Targets of the wire: entries and commands, records of the topics, values, keys and ids."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from fastavro import parse_schema
+
+from ringlog.agents.validator_core import Commit, Hint, Publish, Validator, arrive, begin, settle
+from ringlog.audit.heads import MUTATION_TAIL, Head, components_at
+from ringlog.cli import log as cli_log
+from ringlog.cli.connection import out
+from ringlog.kernel.changes import diff
+from ringlog.kernel.codes import CODES
+from ringlog.kernel.decide import DEFECT
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.generations.admission import refusal, rules_of
+from ringlog.kernel.generations.stream_id import StreamIdError
+from ringlog.kernel.generations.stream_id import decode as decode_stream_id
+from ringlog.kernel.generations.stream_id import encode as encode_stream_id
+from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
+from ringlog.log.fates import Fate
+from ringlog.node.merge import merged
+from ringlog.node.peek import peek
+from ringlog.wire import records
+from ringlog.wire.changes import decode_change, encode_change
+from ringlog.wire.codec import decode, encode
+from ringlog.wire.commands import decode_command, encode_command
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.entries import decode_entry
+from ringlog.wire.errors import WireError
+from ringlog.wire.ids import time_of, timeuuid
+from ringlog_schemas import by_fingerprint, current
+from tests.fuzz.mutate import of_record
+from tests.fuzz.targets import Target
+from tests.fuzz.world import START, story
+from tests.wire.strategies import named_types, sample
+
+NOW = START + 10**8
+
+# ---------------------------------------------------------------------------------------------------- the log
+
+
+def log_entry(data: bytes) -> None:
+    """Folded onto three states of the story, diffed, digested, and shown as ``ringlog log`` does."""
+    item = decode_entry(data)
+    for state in _befores(item.prev_state_id if isinstance(item, Entry) else None):
+        folded = fold(state, item)
+        assert folded.outcome.code in {"", *CODES} - {DEFECT}, folded.outcome
+        if folded.outcome.kind is OutcomeKind.APPLIED:
+            assert folded.state.epoch == state.epoch + 1
+            digest(folded.state)
+            for record in diff(state, folded.state):
+                if record.value is not None:
+                    assert decode_change(encode_change(record.value)) == record.value
+        else:
+            assert folded.state is state
+        line = cli_log.Line(7, item, folded.outcome, state, folded.state, data)
+        json.dumps(cli_log._as_json(line))
+        _shown(line)
+    if isinstance(item, Entry) and not isinstance(item.command, Undecodable | UnknownCommand):
+        kind, version, payload = encode_command(item.command)
+        assert decode_command(kind, version, payload) == item.command
+
+
+def _befores(prev: str | None) -> tuple[Any, ...]:
+    """The state that an entry follows, if the story has it, the first and the last."""
+    found = [step.before for step in story().steps if step.encoded.entry.prev_state_id == prev]
+    return (*found[:1], story().steps[0].before, story().state)
+
+
+def _shown(line: cli_log.Line) -> None:
+    before, out.file = out.file, io.StringIO()
+    try:
+        cli_log._print(line)
+    finally:
+        out.file = before
+
+
+def _entries() -> tuple[bytes, ...]:
+    return tuple(step.encoded.data for step in story().steps)
+
+
+# ------------------------------------------------------------------------------------------------- the topics
+
+
+def request(data: bytes) -> None:
+    """Decided by a validator, its entry folded, its answers encoded."""
+    found = records.decode_request(data)
+    assert records.encode_request(found) == data or records.decode_request(records.encode_request(found)) == found
+    validator = arrive(Validator("fuzz", 9), [(0, found), (1, found)]).validator
+    step = begin(validator, story().state, NOW, SeededDraw(b"request"))
+    while True:
+        chains = [effect.chain for effect in step.effects if isinstance(effect, Commit)]
+        for effect in step.effects:
+            if isinstance(effect, Publish | Hint):
+                for result in effect.results:
+                    assert result.code in {"", *CODES} - {DEFECT}, result
+                    assert records.decode_result(records.encode_result(result)) == result
+        if not chains:
+            return
+        for encoded in chains[0].entries:
+            assert decode_entry(encoded.data) == encoded.entry
+        step = settle(step.validator, [Fate.APPLIED] * len(chains[0].entries))
+
+
+def _requests() -> tuple[bytes, ...]:
+    def made(entry: Entry) -> bytes:
+        assert not isinstance(entry.command, Undecodable | UnknownCommand)
+        kind, version, payload = encode_command(entry.command)
+        fresh = f"ffffffff-{entry.request_id[9:]}"
+        epoch = story().state.epoch
+        return records.encode_request(records.Request(fresh, epoch, "fuzz", kind, version, payload))
+
+    return tuple(made(step.encoded.entry) for step in story().steps)
+
+
+def mutation(data: bytes) -> None:
+    """Peeked at, judged, merged; the head that a node or the audit reads agrees with the whole."""
+    try:
+        found = records.decode_mutation(data)
+    except WireError:
+        peek(data)
+        _head(data)
+        raise
+    for head in (peek(data), _head(data)):
+        if head is not None:
+            assert head == (f"{found.keyspace}.{found.table}", found.partition_key), "the head says something else"
+    if not refusal(rules_of(story().state), found, NOW):
+        token_of(compose([part for part in found.partition_key if part is not None]))
+    merged([found, found], NOW)
+
+
+@cache
+def _mutation_head() -> Head:
+    parsed: Any = parse_schema(dict(current()[records.MUTATION].json), _write_hint=False)
+    return Head(parsed, MUTATION_TAIL, ("keyspace", "table", "partition_key"))
+
+
+def _head(data: bytes) -> tuple[str, tuple[bytes | None, ...]] | None:
+    try:
+        (keyspace, table, key), tail = _mutation_head().read(data, 10)
+        components_at(data, tail)
+    except (IndexError, ValueError):
+        return None
+    return f"{keyspace}.{table}", tuple(key)
+
+
+def _round_trip(decoded: Callable[[bytes], Any], encoded: Callable[[Any], bytes], data: bytes) -> None:
+    """What was decoded encodes, and that decodes to the same."""
+    found = decoded(data)
+    assert decoded(encoded(found)) == found
+
+
+def catalogue(data: bytes) -> None:
+    """A record of any schema that this release can read."""
+    name, record = decode(data)
+    again = encode(name, record)
+    assert decode(again, name) == (name, record)
+
+
+def _samples(*names: str) -> tuple[bytes, ...]:
+    """Two records of each of these schemas."""
+    return tuple(
+        encode(name, sample(current()[name].json, named_types(current()[name].json), seed))
+        for name in names
+        for seed in (1, 2)
+    )
+
+
+def _mutations() -> tuple[bytes, ...]:
+    def write(operation: str, key: tuple[bytes, ...], clustering: tuple[bytes, ...], ttl: int | None) -> bytes:
+        cells = (records.Cell("v", b"\0" * 8), records.Cell("w", None))
+        return records.encode_mutation(
+            records.Mutation(None, None, "ks", "t", NOW, ttl, operation, key, clustering, cells)
+        )
+
+    return (
+        *_samples(records.MUTATION),
+        write("INSERT", (b"k",), (b"\0\0\0\1",), None),
+        write("UPDATE", (b"k", b""), (b"\0\0\0\1",), 5),
+        write("PARTITION_DELETE", (b"k",), (), None),
+    )
+
+
+_OTHERS = ("result", "node_ack", "agent_status", "cdc_row", "dead_letter")
+"""Records that nothing but their decoder looks at before they are used."""
+
+
+def _plain_record(name: str) -> Target:
+    full_name = getattr(records, name.upper())
+    decoded, encoded = getattr(records, f"decode_{name}"), getattr(records, f"encode_{name}")
+    return Target(
+        f"{name}s".replace("statuss", "statuses"),
+        (f"wire.records.decode_{name}",),
+        partial(_round_trip, decoded, encoded),
+        (WireError,),
+        partial(_samples, full_name),
+        of_record,
+    )
+
+
+# -------------------------------------------------------------------------------------------- values and ids
+
+
+def command(data: bytes) -> None:
+    """``kind`` (a number), ``version``, payload: whatever the envelope says."""
+    kinds = sorted(name for name in current() if name.startswith("ringlog.commands."))
+    (place, version), payload = data[:2].ljust(2, b"\0"), data[2:]
+    kind = kinds[place % len(kinds)].rpartition(".")[2]
+    found = decode_command(kind, version, payload)
+    if not isinstance(found, Undecodable | UnknownCommand):
+        assert encode_command(found) == (kind, version, payload)
+
+
+def _commands() -> tuple[bytes, ...]:
+    kinds = sorted(name for name in current() if name.startswith("ringlog.commands."))
+    return tuple(bytes((place, 1)) + _samples(name)[0][10:] for place, name in enumerate(kinds))
+
+
+def cql_value(data: bytes) -> None:
+    """First byte: the type; the rest: a value of it."""
+    name = sorted(TYPES)[data[0] % len(TYPES)] if data else ""
+    found = deserialize(name, data[1:])
+    if isinstance(found, float):
+        assert deserialize(name, serialize(name, found)) == found or found != found
+    else:
+        assert serialize(name, found) == data[1:]
+
+
+def _cql_values() -> tuple[bytes, ...]:
+    names = sorted(TYPES)
+    some = (b"", b"\0", b"\xff" * 4, b"\x7f" * 8, "é".encode(), bytes(6) + b"\x10" + bytes(9))
+    return tuple(bytes((place,)) + value for place in range(len(names)) for value in some)
+
+
+def partition_key(data: bytes) -> None:
+    """The components are what lies between bytes ff."""
+    composed = compose(data.split(b"\xff")) if data else compose([])
+    assert -(2**63) <= token_of(composed) < 2**63
+
+
+def stream_id(data: bytes) -> None:
+    """Of this version: the same bytes again."""
+    found = decode_stream_id(data)
+    if found.version == 1:
+        assert encode_stream_id(found) == data
+
+
+def time_uuid(data: bytes) -> None:
+    """The time of a version-1 UUID, and a UUID of that time."""
+    micros = time_of(data)
+    assert time_of(timeuuid(micros, b"")) == micros
+
+
+def _streams() -> tuple[bytes, ...]:
+    found = story().state.generations[-1].ranges[0].streams
+    return (*found, bytes(16), bytes(15) + b"\xff")
+
+
+def _schema_headers() -> tuple[bytes, ...]:
+    """Every schema's fingerprint, frozen ones included, with an empty body."""
+    return tuple(b"\xc3\x01" + number.to_bytes(8, "little") for number in sorted(by_fingerprint()))
+
+
+TARGETS = (
+    Target("log_entries", ("wire.entries.decode_entry",), log_entry, (), _entries, of_record),
+    Target("commands", ("wire.commands.decode_command",), command, (), _commands),
+    Target("requests", ("wire.records.decode_request",), request, (WireError,), _requests, of_record),
+    Target(
+        "mutations",
+        ("wire.records.decode_mutation", "node.peek.peek"),
+        mutation,
+        (WireError,),
+        _mutations,
+        of_record,
+    ),
+    *(_plain_record(name) for name in _OTHERS),
+    Target(
+        "changes",
+        ("wire.changes.decode_change",),
+        partial(_round_trip, decode_change, encode_change),
+        (WireError,),
+        lambda: _samples(*(name for name in current() if name.startswith("ringlog.changes."))),
+        of_record,
+    ),
+    Target(
+        "catalogue",
+        ("wire.codec.decode", "wire.binary.Layout.decode"),
+        catalogue,
+        (WireError,),
+        lambda: (*_samples(*current()), *_schema_headers()),
+        of_record,
+    ),
+    Target("cql_values", ("kernel.schema.types.deserialize",), cql_value, (TypeMismatch,), _cql_values),
+    Target("partition_keys", (), partition_key, (ValueError,), lambda: (b"", b"a", b"a\xffb", b"\xff\xff")),
+    Target("stream_ids", ("kernel.generations.stream_id.decode",), stream_id, (StreamIdError,), _streams),
+    Target("time_uuids", (), time_uuid, (WireError,), lambda: (timeuuid(START, b"a"), bytes(16))),
+)

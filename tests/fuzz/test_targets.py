@@ -1,0 +1,42 @@
+"""Every decoder takes its seeds, refuses damage with its own errors only, and is in the table of targets."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.fuzz.decoders import EXEMPT, decoders
+from tests.fuzz.mutate import blind
+from tests.fuzz.targets import CORPUS, attempt, starts, targets
+from tests.tidy.files import ROOT
+
+MUTATIONS = 120
+"""Damaged inputs for each target; all targets together some thousands."""
+
+
+@pytest.mark.parametrize("name", targets())
+def test_sound_input_is_taken_and_damage_refused(name: str) -> None:
+    target = targets()[name]
+    begin = starts(target)
+    taken = sum(attempt(target, data) for data in begin)
+    assert taken, "no seed is sound"
+    chance, refused = Random(name), 0
+    for _ in range(MUTATIONS):
+        data = chance.choice(begin)
+        for _ in range(chance.randint(1, 3)):
+            data = (target.mutate if chance.random() < 0.6 else blind)(chance, data, begin)
+        refused += not attempt(target, data)
+    assert refused or not target.allowed, "no damage was ever refused"
+
+
+def test_every_decoder_has_a_target() -> None:
+    found = set(decoders(ROOT))
+    covered = {name for target in targets().values() for name in target.covers}
+    assert found - covered - EXEMPT.keys() == set(), "add a target in tests/fuzz, or a reason to EXEMPT"
+    assert covered - found == set(), "a target covers what is not there"
+    assert EXEMPT.keys() - found == set(), "a reason for what is not there"
+
+
+def test_the_corpus_belongs_to_targets() -> None:
+    assert {path.name for path in CORPUS.iterdir()} - targets().keys() == set()

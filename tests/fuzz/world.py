@@ -1,0 +1,121 @@
+"""A cluster with something of everything, made of real entries: what the fuzzers start from.
+
+The entries are authored and encoded as in production, the operations and generations moved on by the coordinator's own
+decisions while every node acknowledges at once. The same bytes in each run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from ringlog.agents.coordinator_core import Known, propose
+from ringlog.cli.rehearsal import acknowledgements
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
+from ringlog.log.author import Author
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.entries import EncodedEntry
+
+START = 1_700_000_000_000_000
+SEED = bytes(range(16))
+COLUMNS = (m.Column("k", "text"), m.Column("c", "int"), m.Column("v", "double"))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An applied entry, with the states before and after it."""
+
+    before: ClusterState
+    encoded: EncodedEntry
+    after: ClusterState
+
+
+class Story:
+    """A cluster's history as it is being written."""
+
+    def __init__(self, seed: bytes = b"fuzz") -> None:
+        self.clock = ManualClock(START)
+        self.author = Author("story", self.clock, SeededDraw(seed))
+        self.state = EMPTY_STATE
+        self.steps: list[Step] = []
+
+    def apply(self, *commands: m.Command) -> None:
+        """Append these, each of which must apply."""
+        for command in commands:
+            self.clock.advance(1.0)
+            encoded = self.author.entry(self.state, command)
+            folded = fold(self.state, encoded.entry)
+            assert folded.outcome.kind is OutcomeKind.APPLIED, folded.outcome
+            self.steps.append(Step(self.state, encoded, folded.state))
+            self.state = folded.state
+
+    def next_steps(self) -> tuple[m.Command, ...]:
+        """What the coordinator would ask for now."""
+        return next_steps(self.state, self.clock.now_us())
+
+    def coordinate(self, rounds: int = 1_000) -> None:
+        """Let the coordinator act so often, or until it has nothing to ask for."""
+        for _ in range(rounds):
+            commands = self.next_steps()
+            if not commands:
+                return
+            self.apply(commands[0])
+
+
+def next_steps(state: ClusterState, now: int) -> tuple[m.Command, ...]:
+    """What the coordinator would ask for if every node had acknowledged everything and all was published."""
+    if state.epoch == 0:
+        return ()
+    known = Known(state, acknowledgements(state, now), state.epoch, now)
+    return tuple(proposal.command for proposal in propose(known))
+
+
+def node(number: int) -> m.RegisterNode:
+    """The registration of node ``n<number>``."""
+    name, place = f"{number:08x}-0000-4000-8000-000000000002", f"127.0.0.1:{7000 + number}"
+    return m.RegisterNode(f"n{number}", name, place, "dc1", f"r{number % 2}", 2, 12, "0.1.0", ("cdc",), 1)
+
+
+@cache
+def story() -> Story:
+    """Three nodes, two keyspaces, tables with and without CDC, writers, closed and open generations, ended operations
+    of both kinds, and a fourth node in the middle of its join.
+    """
+    told = Story()
+    told.apply(m.InitializeCluster("shop", (("history_entries", 100),)), m.TakeOver("validator", "a", 1))
+    for number in (1, 2, 3):
+        told.apply(node(number), m.Join(node(number).id, (number * 2**60, -number * 2**60), SEED))
+        told.coordinate()
+    told.apply(m.CreateKeyspace("ks", m.Replication("simple", 2)), m.CreateKeyspace("old", m.Replication("simple", 1)))
+    table = "11111111-0000-4000-8000-000000000004"
+    told.apply(m.CreateTable("ks", "t", table, COLUMNS, ("k",), ("c",), m.CdcOptions(enabled=True)))
+    told.apply(m.CreateTable("old", "u", table.replace("4000", "4001"), COLUMNS, ("k", "c"), (), m.CdcOptions()))
+    told.apply(m.AlterTable("ks", "t", (m.Column("w", "blob"),)), m.DropTable("old", "u"), m.DropKeyspace("old"))
+    told.apply(m.RegisterCdcWriter("spark", "i1"), m.ChangeSettings((("cdc_leeway_us", 7),)))
+    found = told.state.writers["spark"].horizon
+    told.apply(m.AdvanceCdcWriter("spark", "i1", found + 10**6, found, (m.Position(0, 5),)))
+    told.apply(node(4), m.Join(node(4).id, (5, 6), SEED))
+    told.coordinate(1)
+    told.apply(m.CancelOperation(f"join-{told.state.epoch - 1}", "not now"), m.Join(node(4).id, (5, 2**62), SEED))
+    told.coordinate()
+    far = max(one.timestamp for one in told.state.generations) + 1
+    told.apply(m.AdvanceCdcWriter("spark", "i1", far, far, (m.Position(0, 9), m.Position(1, 2))))
+    told.apply(m.RequestCdcGeneration(SEED), m.Noop())
+    told.coordinate()
+    told.apply(node(5), m.Join(node(5).id, (77,), SEED))
+    told.coordinate(5)
+    return told
+
+
+def states() -> tuple[ClusterState, ...]:
+    """Some states of the story: empty, founded, one in each stage of an operation, the last."""
+    chosen = {"empty": EMPTY_STATE, "founded": story().steps[0].after}
+    for step in story().steps:
+        stages = " ".join(f"{name}:{found.stage}" for name, found in in_order(step.after.operations))
+        chosen[stages.rpartition(":")[2]] = step.after
+    chosen["last"] = story().state
+    return tuple(chosen.values())
