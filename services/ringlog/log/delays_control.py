@@ -163,8 +163,8 @@ class FolderDelays:
         for path in sorted((self.folder / HELD).glob("*.json")):
             try:
                 if _runs(int(path.name.partition("-")[0])):
-                    found += [Held(**each) for each in json.loads(path.read_text("utf-8"))]
-            except (OSError, ValueError, TypeError):
+                    found += _reported(path.read_text("utf-8"))
+            except (OSError, ValueError, TypeError, RecursionError):
                 continue  # it was let go this very moment, or is nobody's report
         return _in_order(found)
 
@@ -242,6 +242,15 @@ class FolderDelays:
                 if self._warn:
                     log.warning("no_rule", file=name, why=str(error))
         self._rules, self._problems = tuple(sorted(rules, key=lambda rule: rule.name)), tuple(problems)
+
+
+def _reported(text: str) -> list[Held]:
+    """What a process wrote that it holds. Raises ValueError, TypeError, RecursionError for anything else."""
+    found = [Held(**each) for each in json.loads(text)]
+    for each in found:
+        if type(each.since) is not int or not all(isinstance(name, str) for name in (each.participant, each.rule)):
+            raise TypeError("a report of somebody else")
+    return found
 
 
 def _in_order(held: Iterable[Held]) -> tuple[Held, ...]:

@@ -27,5 +27,5 @@ def load(path: Path) -> tuple[str, Script]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return str(found["rule"]), from_json(found["script"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NoScript(f"{path}: {type(error).__name__}: {error}") from error
