@@ -22,6 +22,8 @@ from ringlog.log.commit import RESEND_S
 from ringlog.log.fates import Chain, Fate, all_final, fates, open_entries
 from ringlog.sim.broker import METADATA, RETRY_US, Record
 from ringlog.sim.chance import Chance
+from ringlog.sim.histories.events import Op
+from ringlog.sim.recording import LOG
 from ringlog.sim.world import SECOND, Ended, Host, Signal, Unanswered
 from ringlog.wire.draw import Draw
 from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
@@ -93,6 +95,7 @@ class SimReplica:
 
     def barrier(self) -> Step:
         """A state that holds every entry that was in the log when this began; asks until it is answered."""
+        begun = self.sim.recording.invoke(self.name, Op.BARRIER, LOG)
         while True:
             try:
                 end = yield from self.sim.broker.end(self.host, METADATA)
@@ -101,6 +104,7 @@ class SimReplica:
                 yield RETRY_US
         while self.position < end:
             yield self.changed
+        self.sim.recording.ok(begun, self.state.epoch)
         return self.state
 
     def until_founded(self) -> Step:

@@ -42,4 +42,6 @@ def what_is_not_done(run: Run) -> list[str]:
     for node in run.nodes.values():
         if node.lives and node.holder.state.epoch != state.epoch:
             undone.append(f"{node.name} serves epoch {node.holder.state.epoch}, the log is at {state.epoch}")
+        if node.lives and node.registers.acknowledgeable() != state.epoch:
+            undone.append(f"{node.name} has writes below {state.epoch} in hand, or does not serve it yet")
     return undone

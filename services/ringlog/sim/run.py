@@ -18,6 +18,7 @@ from ringlog.kernel.values import Micros
 from ringlog.sim.actors.cdc_job import SECOND_HOST, SimCdcJob
 from ringlog.sim.actors.consumer import SimConsumer
 from ringlog.sim.actors.coordinator import CoordinatorWorker
+from ringlog.sim.actors.coordinator_path import SimApplication, disturb, level_of, register_keys
 from ringlog.sim.actors.keeper import KeeperWorker
 from ringlog.sim.actors.node import SimNode
 from ringlog.sim.actors.operator import SimOperator
@@ -30,7 +31,7 @@ from ringlog.sim.faults import Faults
 from ringlog.sim.prefix import cluster_id_of, prefix_of, registration, schema_commands, settings_of, tokens_of
 from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
 from ringlog.sim.rest import what_is_not_done
-from ringlog.sim.script import AGENT_HOSTS, CONSUMER, OPERATOR, PRODUCER, WRITER, Action, Script, told
+from ringlog.sim.script import AGENT_HOSTS, APPLICATIONS, CONSUMER, OPERATOR, PRODUCER, WRITER, Action, Script, told
 from ringlog.sim.simulation import Simulation
 from ringlog.sim.world import MS, SECOND, Host, Violation, World
 
@@ -76,6 +77,7 @@ class Run:
         self.sim.shared["nodes"] = self.by_id
         self.operator = SimOperator(self.sim, self.world.host(OPERATOR))
         self.producer = SimProducer(self.sim, self.world.host(PRODUCER))
+        self.applications = {name: SimApplication(self.sim, self.world.host(name)) for name in APPLICATIONS}
         self.job = self.sim.shared["job"] = SimCdcJob(self.sim, self.world.host(WRITER))
         self.consumer = self.sim.shared["consumer"] = SimConsumer(self.sim, self.world.host(CONSUMER))
 
@@ -96,6 +98,14 @@ class Run:
             self.nodes[node.name] = self.by_id[node.registration.id] = node
         for number in range(1, shape.founded + 1):
             self.boot(self.world.host(f"n{number}"))
+        for host in APPLICATIONS:
+            self.boot(self.world.host(host))
+        shape = self.script.shape
+        numbers = range(shape.founded + 1, shape.founded + shape.joining + 1)
+        self.registers = register_keys(
+            self.script.seed, tuple(token for number in numbers for token in tokens_of(shape, number))
+        )
+        disturb(self.sim, [one.host for one in self.applications.values()], [n.host for n in self.nodes.values()])
         self.boot(self.world.host(OPERATOR))
         self.boot(self.world.host(WRITER))
         self.boot(self.world.host(CONSUMER))
@@ -128,6 +138,8 @@ class Run:
                 self.nodes[host.name].start()
         elif host.name == OPERATOR:
             self.operator.start()
+        elif host.name in APPLICATIONS:
+            self.applications[host.name].start()
         elif host.name == PRODUCER:
             self.producer.unfinished = 0
         elif host.name in (WRITER, SECOND_HOST):
@@ -173,6 +185,9 @@ class Run:
                     self.producer.burst(count)
             case "read", ():
                 self._read(action)
+            case "register", (name, register, wish):
+                access, level = level_of(wish)
+                self.applications[name].operate(access, self.registers[register], level)
             case "command", (kind, way):
                 self.operator.command(action.number, kind, way)
             case what, arguments:

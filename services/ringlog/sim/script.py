@@ -19,6 +19,7 @@ from ringlog.sim.world import SECOND
 
 AGENT_HOSTS = ("agents-1", "agents-2")
 OPERATOR, PRODUCER, WRITER, CONSUMER = "operator", "producer", "spark", "consumer"
+APPLICATIONS = ("app-1", "app-2")
 ROLES = ("validator", "coordinator", "publisher", "keeper")
 
 
@@ -57,14 +58,15 @@ class Profile:
     nodes: tuple[int, int]
     joining: tuple[int, int]
     tokens: int
+    registers: int
 
 
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("small", 6 * SECOND, (3, 7), (1, 5), (1, 2), (2, 5), 2, (0, 3), (0, 2), 2),
-        Profile("medium", 20 * SECOND, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3),
-        Profile("large", 60 * SECOND, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4),
+        Profile("small", 6 * SECOND, (3, 7), (1, 5), (1, 2), (2, 5), 2, (0, 3), (0, 2), 2, 6),
+        Profile("medium", 20 * SECOND, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
+        Profile("large", 60 * SECOND, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
     )
 }
 
@@ -105,7 +107,32 @@ def draw_script(seed: int, profile: Profile) -> Script:
         Action(number, _when(number, moments, chance, profile), what, arguments)
         for number, (what, arguments) in enumerate(drawn)
     ]
+    actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     return Script(seed, profile.name, shape, profile.length + 4 * SECOND, tuple(sorted(actions, key=lambda a: a.at)))
+
+
+def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: Profile) -> list[Action]:
+    """What applications do with registers: each register has one writer, both applications read.
+
+    The last register is for writes at ONE, which promise little.
+    """
+    levels = [("QUORUM", 10), ("ALL", 2), ("ONE", 2)]
+    actions = []
+    for number in range(first, first + 2 * profile.registers):
+        level, register = chance.weighted(levels), chance.below(2)
+        if number % 2:
+            arguments = (chance.pick(APPLICATIONS), register, f"read-{level}")
+        else:
+            register = 2 if level == "ONE" else register
+            arguments = (APPLICATIONS[register % 2], register, f"write-{level}")
+        actions.append(Action(number, _when(number, moments, chance, profile), "register", arguments))
+    # One fault of their own.
+    what = chance.pick(["crash", "pause", "cut", "slow", "none"])
+    if what != "none":
+        number = first + 2 * profile.registers
+        arguments = _arguments(what, chance, list(APPLICATIONS))
+        actions.append(Action(number, _when(number, moments, chance, profile), what, arguments))
+    return actions
 
 
 def _moments(drawn: list[tuple[str, tuple[Any, ...]]], chance: Chance, profile: Profile) -> dict[int, Micros]:

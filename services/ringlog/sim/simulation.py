@@ -31,6 +31,7 @@ from ringlog.sim.broker import (
 )
 from ringlog.sim.checks.base import Check
 from ringlog.sim.prefix import Prefix
+from ringlog.sim.recording import Recording
 from ringlog.sim.replica import SimReplica
 from ringlog.sim.world import Violation, World
 from ringlog.wire.entries import decode_entry
@@ -80,6 +81,7 @@ class Simulation:
         self.did: Counter[tuple[str, ...]] = Counter()
         self.active_faults: set[str] = set()
         self.shared: dict[str, Any] = {}
+        self.recording = Recording(world)
         self.preloaded = 0
         self._items: dict[bytes, Entry | Unreadable] = {}
         self._folds: dict[tuple[int, int], Folded] = {}
@@ -101,6 +103,10 @@ class Simulation:
         self.on_rows = self._hearing("rows")
         self.on_letters = self._hearing("letters")
         self.on_read = self._hearing("read")
+        self.on_admitted = self._hearing("admitted")
+        self.on_replied = self._hearing("replied")
+        self.on_wrote = self._hearing("wrote")
+        self.on_found = self._hearing("found")
 
     def _hearing(self, hook: str) -> list[Check]:
         return [check for check in self.checks if getattr(type(check), hook) is not getattr(Check, hook)]

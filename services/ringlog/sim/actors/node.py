@@ -16,6 +16,7 @@ from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
+from ringlog.sim.actors.registers import SimRegisters
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
@@ -47,6 +48,7 @@ class SimNode:
         self.tokens = tokens
         self.name = registration.name
         self.holder = Holder(registration.id)
+        self.registers = SimRegisters(sim, host, registration.id)
         self.lives = 0
         self._chance = Chance(sim.world.seed, f"node/{host.name}")
         self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
@@ -63,6 +65,7 @@ class SimNode:
         self._tails: list[Tail] = []
         self._acked: tuple[int, tuple[str, ...]] = (0, ())
         self._ack_signal = Signal()
+        self.registers.start(self._replica, self._ack_signal)
         for check in self.sim.on_began:
             check.began(self.registration.id)
         self.sim.world.spawn(self.host, f"{self.name}.main", self._main(), self._over)
@@ -156,8 +159,10 @@ class SimNode:
         while True:
             yield self._ack_signal
             while holder.caught_up:
-                epoch = holder.state.epoch
-                reports = tuple(holder.reports[name] for name in sorted(holder.reports))
+                epoch = min(holder.state.epoch, self.registers.acknowledgeable())
+                reports = tuple(
+                    holder.reports[name] for name in sorted(holder.reports) if self.registers.received(name)
+                )
                 what = (epoch, tuple(report.operation for report in reports))
                 if epoch == 0 or what == self._acked:
                     break

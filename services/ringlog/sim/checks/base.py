@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringlog.client.plans import Level
 from ringlog.client.results import Submitted
 from ringlog.client.submission import Asked
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.node.holder import Fetch, Snapshot
+from ringlog.node.registers import Key, Reply
 from ringlog.wire.records import Mutation, NodeAck
 
 if TYPE_CHECKING:
@@ -83,6 +85,18 @@ class Check:
 
     def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[tuple[int, str]]) -> None:
         """A node answered a read with versions (timestamp, mutation id)."""
+
+    def admitted(self, node: str, number: int, epoch: int, is_write: bool) -> None:
+        """A replica of registers has taken request ``number`` under ``epoch``."""
+
+    def replied(self, node: str, reply: Reply) -> None:
+        """A replica of registers answers, or refuses."""
+
+    def wrote(self, key: Key, timestamp: int, level: Level, done: bool) -> None:
+        """A write of a register begins, or (``done``) has succeeded."""
+
+    def found(self, key: Key, timestamp: int | None, level: Level) -> None:
+        """A read of a register has succeeded; None: nothing was written yet."""
 
     def quiet(self) -> None:
         """Faults have stopped and everybody had time: nothing may be left undone."""

@@ -10,9 +10,9 @@ none, or to two, fails it.
 from __future__ import annotations
 
 from ringlog.sim.checks.base import Check
-from ringlog.sim.families import cdc, cluster, operations, schema
+from ringlog.sim.families import cdc, cluster, operations, registers, schema
 from ringlog.sim.families.family import Family
 
-FAMILIES: tuple[Family, ...] = (cluster.FAMILY, operations.FAMILY, schema.FAMILY, cdc.FAMILY)
+FAMILIES: tuple[Family, ...] = (cluster.FAMILY, operations.FAMILY, schema.FAMILY, cdc.FAMILY, registers.FAMILY)
 
 CHECKS: tuple[type[Check], ...] = tuple(check for family in FAMILIES for check in family.checks)

@@ -1,0 +1,132 @@
+"""Registers and the log, as clients see them: one order explains every answer, and nothing that was promised is lost.
+
+What replicas said is compared with a ledger of our own: which writes each of them has admitted and not answered, and
+what it acknowledged. At the end each register and the log must be linearizable; and every read quorum must hold what
+the last successful write or read at QUORUM or ALL had.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from ringlog.client.plans import Level
+from ringlog.client.results import AppliedResult, RejectedResult, Submitted
+from ringlog.client.submission import Asked
+from ringlog.kernel.state import ClusterState
+from ringlog.node.registers import Key, Reply
+from ringlog.sim.checks.base import Check
+from ringlog.sim.histories.check import decide
+from ringlog.sim.histories.events import Event, Op
+from ringlog.sim.histories.operations import is_register
+from ringlog.sim.histories.verdict import Verdict
+from ringlog.sim.recording import LOG
+from ringlog.wire.records import NodeAck
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+
+class Histories(Check):
+    """Records the log's commits; when all is quiet, decides every key of the run's history."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._begun: dict[tuple[str, str], Event] = {}
+
+    def asked(self, client: str, asked: Asked, kind: str) -> None:
+        """A commit begins, or another attempt at it: the one before stays open."""
+        self._begun[client, asked.request_id] = self.sim.recording.invoke(client, Op.COMMIT, LOG, asked.request_id)
+
+    def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
+        """It is known what became of it, unless the answer is that nobody can know any more."""
+        begun = self._begun.pop((client, asked.request_id))
+        if isinstance(answer, AppliedResult):
+            self.sim.recording.ok(begun, answer.epoch)
+        elif isinstance(answer, RejectedResult):
+            self.sim.recording.fail(begun, answer.code)
+
+    def quiet(self) -> None:
+        """Every key has an order that explains it."""
+        recording, log = self.sim.recording, self.sim.log
+        whole = recording.invoke("end", Op.APPLIED, LOG)
+        recording.ok(whole, tuple((entry.request_id, epoch) for epoch, entry in enumerate(log.entries) if entry))
+        for key, operations in recording.history().keys:
+            _, decision = decide(operations)
+            if decision.verdict is not Verdict.LINEARIZABLE:
+                rule = "linearizable" if is_register(operations) else "log_linearizable"
+                told = "; ".join(f"{o.process} {o.op} {o.asked} {o.type} {o.answer}" for o in decision.culprits)
+                self.sim.broken(rule, f"{key}: {decision.why} (line {decision.line}): {told}")
+
+
+class Registers(Check):
+    """What replicas admit, answer and acknowledge; what is there in the end."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._admitted: dict[str, dict[int, int]] = {}
+        self._acked: dict[str, int] = {}
+        self._begun: dict[Key, int] = {}
+        self._promised: dict[Key, int] = {}
+
+    def began(self, node: str) -> None:
+        """What was not on its disk is gone; it never was answered."""
+        self._admitted[node] = {}
+
+    def admitted(self, node: str, number: int, epoch: int, is_write: bool) -> None:
+        """A replica serves under no epoch below one that it acknowledged, in whatever life."""
+        if epoch < self._acked.get(node, 0):
+            self.sim.broken("served_below_ack", f"{node} admits under {epoch}, acknowledged {self._acked[node]}")
+        if is_write:
+            self._admitted[node][number] = epoch
+
+    def replied(self, node: str, reply: Reply) -> None:
+        """A write is on disk, or was refused."""
+        self._admitted[node].pop(reply.number, None)
+
+    def acked(self, ack: NodeAck) -> None:
+        """Whoever has drained an epoch has no write from below it in hand."""
+        below = [number for number, epoch in sorted(self._admitted.get(ack.node, {}).items()) if epoch < ack.drained]
+        if below:
+            self.sim.broken(
+                "ack_before_drained", f"{ack.node} drained {ack.drained}, but has {len(below)} older writes"
+            )
+        self._acked[ack.node] = max(ack.applied, self._acked.get(ack.node, 0))
+
+    def wrote(self, key: Key, timestamp: int, level: Level, done: bool) -> None:
+        """A write begins, or succeeded."""
+        if not done:
+            self._begun[key] = timestamp
+        elif level is not Level.ONE:
+            self._promised[key] = max(timestamp, self._promised.get(key, 0))
+
+    def found(self, key: Key, timestamp: int | None, level: Level) -> None:
+        """A read succeeded: no level gives away what nobody wrote."""
+        if timestamp is not None and timestamp > self._begun.get(key, 0):
+            self.sim.broken("out_of_thin_air", f"{key.name} = {timestamp} was read and never written")
+        if timestamp is not None and level is not Level.ONE and key.name != "one":
+            self._promised[key] = max(timestamp, self._promised.get(key, 0))
+
+    def quiet(self) -> None:
+        """Each choice of a majority of a key's readers holds what was promised."""
+        state = self.sim.log.state
+        for key, promised in sorted(self._promised.items()):
+            readers = _readers(state, key)
+            values = {node: self._holds(node, key) for node in readers}
+            for chosen in combinations(readers, len(readers) // 2 + 1):
+                if all(values[node] < promised for node in chosen):
+                    self.sim.broken("write_lost", f"{key.name} = {promised} was promised, readers hold {values}")
+
+    def _holds(self, node: str, key: Key) -> int:
+        cell = self.sim.shared["nodes"][node].registers.value.durable.cells.get(key)
+        return cell.timestamp if cell is not None else 0
+
+
+def _readers(state: ClusterState, key: Key) -> list[str]:
+    """Who may be read, found the slow way."""
+    setting = state.keyspaces[key.keyspace].replication
+    placement = state.placements[f"{setting.strategy}:{setting.factor}"]
+    ends = sorted(group.end for group in placement.ranges)
+    end = min((end for end in ends if end >= key.token), default=ends[0])
+    group = next(group for group in placement.ranges if group.end == end)
+    return sorted(replica.node for replica in group.read)
