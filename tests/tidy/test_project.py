@@ -81,6 +81,6 @@ def test_make_alone_prints_every_target_with_its_purpose() -> None:
 def test_small_text_files_end_with_a_newline() -> None:
     def is_torn(path: Path) -> bool:
         content = text(path) if "corpus" not in path.parts else None  # what fuzzers found is bytes, torn or not
-        return bool(content) and not content.endswith("\n")
+        return content is not None and content != "" and not content.endswith("\n")
 
     assert [shown(path) for path in files() if is_torn(path)] == []
