@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 
 import pytest
+
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka import KafkaLog
 
 from .processes import is_alive
 from .waiting import until
@@ -21,8 +25,12 @@ def test_nothing_breaks(world: World) -> None:
 
 @pytest.mark.system
 def test_the_broker_is_killed(world: World) -> None:
-    with world.under_load("broker killed", join=True):
+    metadata = KafkaLog(world.broker.bootstrap, world.cluster)
+    with closing(metadata), world.under_load("broker killed", join=True):
+        assert metadata.end_offset() > 0
         world.broker.kill("broker")
+        with pytest.raises(LogUnavailable):  # and not that the topic is missing, which would halt replicas
+            metadata.end_offset(1.0)
         world.broker.up()
 
 

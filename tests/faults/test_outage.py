@@ -21,19 +21,20 @@ LEFT_BYTES = 2 * 1024 * 1024
 
 @pytest.mark.spark
 def test_an_outage_that_is_longer_than_the_validators_patience(world: World) -> None:
-    """The validator ends with status 1 and gets its requests again; nodes wait, and are the same processes after it."""
-    pids = {name: node.pid for name, node in world.nodes.items()}
-    with world.under_load("broker away, validator gave up"):
-        crashed = world.said("validator crashed")
+    """The validator ends with status 1 and gets its requests again. Nodes wait, one that joins and one that waits for
+    its turn to join among them, and are the same processes after it.
+    """
+    with world.under_load("broker away, validator gave up", join=True) as joining:
+        second = world.begin_node()
+        until("the test", f"{second} to wait for its turn", lambda: "join waits" in world.nodes[second].text())
+        pids = {name: node.pid for name, node in world.nodes.items()}
+        gave_up, crashed = world.gave_up("validator"), world.said("validator crashed")
         world.broker.kill("broker")
-        until(
-            "the supervisors",
-            "a validator to end with status 1",
-            lambda: world.said("validator crashed") > crashed,
-            RECOVERY_S,
-            lambda: "\n".join(each.tail() for each in world.supervisors.values()),
-        )
+        why = lambda: "\n".join(each.tail() for each in world.supervisors.values())  # noqa: E731
+        until("the test", "a validator to give up", lambda: world.gave_up("validator") > gave_up, RECOVERY_S, why)
         world.broker.up()
+        until("its supervisor", "it to end with status 1", lambda: world.said("validator crashed") > crashed, 60, why)
+        world.await_normal(joining, second)
     assert {name: node.pid for name, node in world.nodes.items()} == pids
 
 

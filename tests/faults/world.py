@@ -9,6 +9,7 @@ clients, nodes, cache and consumers saw. Every wait has a deadline and says who 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -221,6 +222,11 @@ class World:
     def said(self, what: str) -> int:
         """How often the agents have said something."""
         return sum(each.text().count(what) for each in self.supervisors.values())
+
+    def gave_up(self, role: str) -> int:
+        """How often an instance of a role has ended because the broker did not answer."""
+        ends = re.compile(rf"ended +code=1 .*role={role}")
+        return sum(len(ends.findall(each.text())) for each in self.supervisors.values())
 
     # ------------------------------------------------------------------------------------- nodes, driver, cache
 

@@ -39,7 +39,8 @@ from ringlog.log.topics import (
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 _LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+_SEEMS_MISSING = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+"""What the client makes up by itself: of a topic that is missing, and also of one whose broker was just killed."""
 
 
 def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any]:
@@ -186,7 +187,7 @@ class KafkaLog:
                 found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=left, cached=False)
                 why = "no answer in time"
             except KafkaException as error:
-                if error.args[0].code() in _MISSING:
+                if self._is_missing(asker, error.args[0], left):
                     raise TopicMissing(self._topic) from error
                 found, why = None, error.args[0].str()
             if found is not None:
@@ -195,6 +196,17 @@ class KafkaLog:
             if time.monotonic() + LOOK_AGAIN_S >= deadline:
                 raise LogUnavailable(f"{self._topic}: its end is unknown: {why}", "is the broker up?")
             time.sleep(LOOK_AGAIN_S)
+
+    def _is_missing(self, asker: Consumer, error: KafkaError, timeout_s: float) -> bool:
+        """Does a broker say so?"""
+        if error.code() not in _SEEMS_MISSING:
+            return error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        try:
+            found = asker.list_topics(self._topic, timeout=timeout_s).topics.get(self._topic)
+        except KafkaException:
+            return False
+        said = None if found is None else found.error
+        return said is not None and said.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 class KafkaTail:
