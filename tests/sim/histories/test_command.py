@@ -1,0 +1,125 @@
+"""``ringlog sim check``: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from ringlog.cli.sim_check import register
+from ringlog.sim.histories import porcupine
+from ringlog.sim.histories.porcupine import Opinion
+from ringlog.sim.histories.verdict import Verdict
+from tests.sim.histories.making import drawn, text_of
+
+STALE = "a invoke write 1\na ok write\na invoke write 2\na ok write\nb invoke read\nb ok read 1"
+needs_go = pytest.mark.skipif(porcupine.find_go() is None, reason="porcupine is built with Go, which is not here")
+
+
+def run(path: Path, text: str, *options: str) -> Result:
+    path.write_text(text)
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    return CliRunner().invoke(app, ["check", str(path), *options])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.jsonl"
+
+
+def test_a_history_that_is_linearizable(path: Path) -> None:
+    result = run(path, text_of(drawn("a invoke write 1\na ok write")))
+    assert result.exit_code == 0
+    assert "linearizable: 1 operations on 1 keys" in result.stdout
+
+
+def test_one_that_is_not_is_shown_with_the_least_that_tells(path: Path) -> None:
+    result = run(path, text_of(drawn(STALE)))
+    assert result.exit_code == 1
+    for shown in ("not linearizable", "Up to line 6, key 'k'", "write 1", "write 2", "ok 1"):
+        assert shown in result.stdout
+
+
+def test_json_has_all_of_it(path: Path) -> None:
+    result = run(path, text_of(drawn(STALE))[:-1], "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert found["verdict"] == "not_linearizable"
+    assert found["ours"]["keys"] == [{"key": "k", "verdict": "not_linearizable", "method": "zones", "operations": 3}]
+    assert found["counterexample"]["line"] == 6
+    assert [one["invoked"] for one in found["counterexample"]["operations"]] == [1, 3, 5]
+
+
+def test_a_bad_line_is_named(path: Path) -> None:
+    result = run(path, text_of(drawn("a ok write")))
+    assert result.exit_code == 2
+    assert "not_open" in result.stderr
+    assert "line 1: process" in result.stderr
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "none")])
+    assert result.exit_code == 2
+    assert "bad_file" in result.stderr
+
+
+def test_undecided_is_not_success(path: Path) -> None:
+    lines = drawn("a invoke cas [null, 1]\na ok cas true\na invoke cas [1, 2]\na ok cas true")
+    assert run(path, text_of(lines)).exit_code == 0
+    assert run(path, text_of(lines), "--limit", "1").exit_code == 2
+
+
+@needs_go
+def test_both_agree(path: Path) -> None:
+    result = run(path, text_of(drawn(STALE)), "--checker", "both")
+    assert result.exit_code == 1
+    assert "porcupine: not linearizable" in result.stdout
+
+
+@needs_go
+def test_porcupine_alone(path: Path) -> None:
+    result = run(path, text_of(drawn(STALE)), "--checker", "porcupine", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert found["porcupine"]["keys"] == {"k": "not_linearizable"}
+    assert "ours" not in found
+
+
+@pytest.mark.parametrize("checker", ["both", "porcupine"])
+def test_without_go_ours_goes_on_and_says_so(
+    path: Path, checker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(porcupine, "GO_HOME", tmp_path / "go")
+    result = run(path, text_of(drawn(STALE)), "--checker", checker)
+    assert result.exit_code == 1
+    assert "porcupine was not asked: no_go" in result.stderr
+    assert "ours: not linearizable" in result.stdout
+
+
+def test_a_program_that_breaks_is_no_opinion(path: Path, tmp_path: Path) -> None:
+    program = tmp_path / "broken"
+    program.write_text("#!/bin/sh\necho nonsense\n")
+    program.chmod(0o755)
+    with pytest.raises(porcupine.Unavailable) as caught:
+        porcupine.ask(program, path)
+    assert caught.value.code == "broken"
+
+
+def test_disagreement_is_loud(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Opinion(Verdict.LINEARIZABLE, {"k": Verdict.LINEARIZABLE}, 0.0)
+    monkeypatch.setattr(porcupine, "build", lambda cache: cache)
+    monkeypatch.setattr(porcupine, "ask", lambda program, history: wrong)
+    result = run(path, text_of(drawn(STALE)), "--checker", "both", "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["disagree"] == ["k"]
+    assert "checkers_disagree" in result.stderr
