@@ -1,0 +1,223 @@
+"""The coordinator alone among scripted nodes: what moves a join on, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.oneview.coordinating import Coordinator
+
+CLUSTER = """
+    n1 and n2 are normal, with a keyspace of factor 2
+    n3 registers
+"""
+
+STAGES = (
+    "requested",
+    "prepared",
+    "commit_cdc_generation",
+    "publish_cdc_generation",
+    "write_both_read_old",
+    "write_both_read_new",
+)
+
+
+def play(story: str) -> Coordinator:
+    coordinator = Coordinator()
+    coordinator.play(CLUSTER + story)
+    return coordinator
+
+
+def test_a_join_waits_at_every_stage_for_those_who_must_know_of_it() -> None:
+    play("""
+        it asks for nothing
+        n3 asks to join
+        it asks for prepared                   # nobody has to acknowledge a request
+        that is applied
+        it asks for nothing
+        n1 and n2 acknowledge
+        it asks for nothing                    # the gaining node must have it itself
+        n3 acknowledges
+        it asks for commit_cdc_generation
+        that is applied
+        it asks for PutCdcGenerationData
+        that is applied
+        it asks for CommitCdcGeneration        # no writer is registered: no horizon to wait for
+        that is applied
+        it asks for publish_cdc_generation CloseCdcGeneration
+        that is applied                        # no writer has to be waited for, so the older generation ends, too
+        it asks for nothing                    # the topics do not have the generation yet
+        the change topics have everything
+        it asks for PublishCdcGeneration
+        that is applied
+        it asks for write_both_read_old
+        that is applied
+        n1, n2 and n3 acknowledge
+        it asks for nothing                    # everybody knows of it, but the rows are not there
+        n3 reports its stream
+        it asks for write_both_read_new
+        that is applied
+        it asks for nothing
+        n3 acknowledges
+        it asks for nothing                    # n3 alone is a quorum of no group of two
+        n1 acknowledges
+        it asks for nothing                    # the group of n2 and n3 has one
+        n2 acknowledges
+        it asks for finished
+        that is applied
+        n3 is normal
+        it asks for nothing
+    """)
+
+
+def test_acknowledgements_that_do_not_count() -> None:
+    play("""
+        n3 asks to join
+        it asks for prepared
+        that is applied
+        n1 and n3 acknowledge
+        n2 acknowledges the epoch before this stage
+        it asks for nothing
+        n2 has applied this stage, but not the writes before it
+        it asks for nothing
+        n2 of another cluster acknowledges
+        it asks for nothing
+        a node that nobody knows acknowledges
+        it asks for nothing
+        n2 acknowledges far more than there is
+        it asks for commit_cdc_generation
+        it shows no acknowledgement beyond what it has folded
+        that is applied
+    """)
+
+
+def test_an_acknowledgement_of_the_stage_before_does_not_serve_the_next_one() -> None:
+    play("""
+        n3 asks to join
+        it goes on to write_both_read_old, everything acknowledged at once
+        n3 reports its stream
+        it asks for nothing                    # n1 and n2 have acknowledged an earlier epoch
+        n1 acknowledges the epoch before this stage
+        n2 acknowledges the epoch before this stage
+        it asks for nothing
+        n1 and n2 acknowledge
+        it asks for write_both_read_new
+    """)
+
+
+def test_reports_that_do_not_count() -> None:
+    play("""
+        n3 asks to join
+        it goes on to write_both_read_old, everything acknowledged at once
+        n1, n2 and n3 acknowledge
+        n3 reports the stream of join-1
+        it asks for nothing
+        n1 reports its stream                  # it gains nothing
+        it asks for nothing
+        n1 reports the stream in the name of n3
+        it asks for nothing
+        n3 reports the stream in the name of n1
+        it asks for nothing
+        n3 of another cluster reports its stream
+        it asks for nothing
+        n3 reports its stream
+        it asks for write_both_read_new
+        that is applied
+    """)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_who_takes_over_in_the_middle_asks_for_the_same(stage: str) -> None:
+    """Also if the instance before it had asked already, and whether or not that arrived."""
+    coordinator = play(f"""
+        n3 asks to join
+        it goes on to {stage}, everything acknowledged at once
+        n1, n2 and n3 acknowledge
+        n3 reports its stream
+        the change topics have everything
+    """)
+    coordinator.asked = coordinator.look()
+    coordinator.play("""
+        it asks for the same, under the same ids
+        another instance takes over, and knows what the log and the acknowledgements say
+        it asks for the same, under the same ids
+        that is applied
+        that had been applied already, once    # the request of the first instance comes late
+    """)
+
+
+def test_a_lost_answer_is_asked_for_again_and_has_one_effect() -> None:
+    play("""
+        n3 asks to join
+        it asks for prepared
+        it hears nothing of the log
+        that is applied
+        it asks for the same, under the same ids
+        that had been applied already, once
+        it asks for the same, under the same ids
+        it hears of the log again
+        it asks for nothing
+    """)
+
+
+def test_after_a_refusal_or_when_others_wrote_it_asks_anew() -> None:
+    play("""
+        n3 asks to join
+        it asks for prepared
+        it asks for the same, under the same ids
+        somebody writes a Noop
+        it asks for it anew, under another id
+        that is applied
+    """)
+
+
+def test_who_does_not_hear_of_a_cancel_can_do_no_harm() -> None:
+    play("""
+        n3 asks to join
+        it goes on to write_both_read_old, everything acknowledged at once
+        n1, n2 and n3 acknowledge
+        n3 reports its stream
+        it asks for write_both_read_new
+        it hears nothing of the log
+        somebody cancels the join
+        it asks for the same, under the same ids
+        that would be refused
+        the join ended as cancelled
+        it hears of the log again
+        it asks for nothing
+        n3 is no member
+    """)
+
+
+def test_who_was_deaf_shows_no_acknowledgement_beyond_what_it_folded() -> None:
+    """Nodes are ahead of it; what they say counts up to the epoch on which it asks."""
+    play("""
+        n3 asks to join
+        it asks for prepared
+        that is applied
+        it hears nothing of the log
+        somebody writes a Noop
+        somebody writes a Noop
+        n1, n2 and n3 acknowledge
+        it asks for commit_cdc_generation
+        it shows no acknowledgement beyond what it has folded
+        that is applied
+    """)
+
+
+def test_a_second_join_is_not_helped_by_what_was_said_for_the_first() -> None:
+    play("""
+        n3 asks to join
+        it goes on to write_both_read_old, everything acknowledged at once
+        n1, n2 and n3 acknowledge
+        n3 reports its stream
+        it asks for write_both_read_new
+        somebody cancels the join
+        it asks for nothing
+        n3 asks to join
+        it goes on to write_both_read_old, everything acknowledged at once
+        n1, n2 and n3 acknowledge              # n3's acknowledgement still carries the report of the cancelled join
+        it asks for nothing
+        n3 reports its stream
+        it asks for write_both_read_new
+        that is applied
+    """)

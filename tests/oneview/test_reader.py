@@ -1,0 +1,144 @@
+"""One replica alone in front of a log that is held back from it: it falls behind, and never goes astray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.oneview.reading import Reader
+
+Play = Callable[[str], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Play]:
+    reader = Reader(tmp_path)
+    yield reader.play
+    reader.end()
+
+
+def test_what_is_held_is_folded_later_to_the_same_state(play: Play) -> None:
+    play("""
+        others append 2 entries
+        my barrier shows all that there is
+        the entry of epoch 5 is held
+        others append 4 entries
+        I stand before epoch 5
+        my barrier waits
+        others append 3 entries
+        my barrier waits
+        epoch 5 is released
+        my barrier shows all that there is
+        I am at epoch 10
+        my followers heard of every record once, in order
+    """)
+
+
+def test_one_door_after_another(play: Play) -> None:
+    play("""
+        the entry of epoch 3 is held
+        the entry of epoch 5 is held
+        others append 6 entries
+        I stand before epoch 3
+        epoch 3 is released
+        I stand before epoch 5
+        my barrier waits
+        epoch 5 is released
+        my barrier shows all that there is
+        I am at epoch 7
+    """)
+
+
+def test_a_delay_is_over_when_its_time_is(play: Play) -> None:
+    play("""
+        the entry of epoch 3 is delayed by 60 s
+        others append 4 entries
+        I stand before epoch 3
+        59 s pass
+        my barrier waits
+        1 s pass
+        my barrier shows all that there is
+    """)
+
+
+def test_copies_rivals_and_strangers_behind_the_door_have_the_effect_that_they_have_elsewhere(play: Play) -> None:
+    play("""
+        others append 1 entry
+        the entry of epoch 4 is held
+        others append 1 entry
+        two entries race for the next epoch     # the first of them makes epoch 4
+        the last entry comes again              # the one that lost
+        an entry of another cluster comes
+        something unreadable comes
+        others append 1 entry
+        the last entry comes again
+        I stand before epoch 4
+        I have folded 0 as stale
+        epoch 4 is released
+        my barrier shows all that there is
+        I am at epoch 5
+        I have folded 5 as applied
+        I have folded 2 as stale
+        I have folded 1 as foreign
+        I have folded 1 as unreadable
+        I have folded 1 as duplicate
+        my followers heard of every record once, in order
+    """)
+
+
+def test_an_entry_that_halts_halts_only_when_it_is_seen(play: Play) -> None:
+    play("""
+        the entry of epoch 3 is held
+        others append 2 entries
+        an entry of a later release comes
+        I stand before epoch 3
+        I go on
+        epoch 3 is released
+        I halt: unknown_command
+        I am at epoch 3
+    """)
+
+
+def test_who_is_held_back_still_notices_that_the_log_was_exchanged(play: Play) -> None:
+    play("""
+        the entry of epoch 3 is held
+        others append 4 entries
+        I stand before epoch 3
+        another topic takes the name
+        I halt: log_replaced
+        I am at epoch 2
+    """)
+
+
+def test_who_is_held_back_still_notices_that_the_log_lost_what_it_had_read(play: Play) -> None:
+    play("""
+        the entry of epoch 4 is held
+        others append 4 entries
+        I stand before epoch 4
+        the log loses what comes after 1 records
+        I halt: log_truncated
+        I am at epoch 3
+    """)
+
+
+def test_a_restart_behind_a_door_forgets_nothing(play: Play) -> None:
+    """It reads from the beginning again, up to the same place; what it had reached before stays on record."""
+    play("""
+        others append 4 entries
+        my barrier shows all that there is
+        the entry of epoch 3 is held
+        I restart
+        I stand before epoch 3
+        I remember offset 5
+        my barrier waits
+        epoch 3 is released
+        my barrier shows all that there is
+        my followers heard of every record once, in order
+        others append 1 entry
+        my barrier shows all that there is
+        I restart
+        I remember offset 6
+        my barrier shows all that there is
+    """)
