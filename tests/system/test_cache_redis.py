@@ -38,7 +38,9 @@ class TestRedisCache(CacheConformance):
             for key in connection.scan_iter(pattern):
                 connection.delete(key)
 
-    @pytest.mark.parametrize("damage", ["lost", "lost_field", "junk", "junk_meta", "empty_meta"])
+    @pytest.mark.parametrize(
+        "damage", ["lost", "lost_field", "junk", "junk_meta", "junk_epoch", "no_text", "empty_meta"]
+    )
     def test_what_lost_a_part_is_neither_read_nor_built_upon(
         self, stack: StackInfo, cluster_name: str, cache: RedisCache, damage: str
     ) -> None:
@@ -58,6 +60,10 @@ class TestRedisCache(CacheConformance):
                 case "junk_meta":
                     connection.delete(meta)
                     connection.set(meta, "junk")
+                case "junk_epoch":
+                    connection.hset(meta, "epoch", "junk")
+                case "no_text":
+                    connection.hset(meta, "epoch", b"\xff")
                 case _:
                     connection.delete(meta)
         with pytest.raises(TryAgain):

@@ -37,7 +37,7 @@ end
 local whole, epoch, confirmed_at = ARGV[1] == '1', tonumber(ARGV[6]), ARGV[10]
 local same = meta[1] == ARGV[5]
 if same and (tonumber(meta[2]) or -1) > epoch then return 'later_stored' end
-local known = same and meta[3] == ARGV[7]
+local known = same and meta[2] == ARGV[6] and meta[3] == ARGV[7]
 if known and (tonumber(meta[4]) or 0) > tonumber(confirmed_at) then confirmed_at = meta[4] end
 if not whole then
   local based = meta[1] == ARGV[2] and meta[2] == ARGV[3] and meta[3] == ARGV[4]
