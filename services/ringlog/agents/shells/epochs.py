@@ -1,8 +1,13 @@
-"""How far the change topics are published: the newest committed record of ``epochs``."""
+"""How far the change topics are published: the newest committed record of ``epochs``.
+
+What somebody else wrote there is passed over with a warning.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+
+import structlog
 
 from ringlog.kernel.changes import EPOCHS, EpochChange
 from ringlog.kernel.values import Epoch
@@ -12,6 +17,9 @@ from ringlog.log.reading import read_to_end
 from ringlog.log.topics import TOPICS
 from ringlog.runtime.settings import Settings
 from ringlog.wire.changes import decode_change
+from ringlog.wire.errors import WireError
+
+log = structlog.get_logger(__name__)
 
 EPOCHS_TOPIC = next(spec for spec in TOPICS if spec.suffix == EPOCHS)
 
@@ -45,6 +53,12 @@ class EpochsReader:
 
     def _take(self, records: Iterable[LogRecord]) -> None:
         for record in records:
-            change = decode_change(record.data)
-            assert isinstance(change, EpochChange), "epochs holds epochs"
-            self._last = change
+            try:
+                change = decode_change(record.data)
+            except WireError as error:
+                log.warning("unreadable_epoch", offset=record.offset, why=str(error))
+                continue
+            if isinstance(change, EpochChange):
+                self._last = change
+            else:
+                log.warning("no_epoch", offset=record.offset, found=type(change).__name__)
