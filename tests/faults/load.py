@@ -82,6 +82,11 @@ class Commands:
         self._ending.set()
         self._thread.join(10)
 
+    @property
+    def under_way(self) -> int:
+        """Requests that the client has in hand."""
+        return len(self._open)
+
     def unanswered(self) -> list[Asked]:
         """Requests without an answer, oldest first."""
         with self._lock:

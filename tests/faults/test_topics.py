@@ -14,7 +14,7 @@ from ringlog.log.topics import admin_client, topic_name
 from .broker import Broker
 from .figures import Figures
 from .waiting import until
-from .world import RECOVERY_S, World
+from .world import RECOVERY_S, ROLES, World
 
 pytestmark = [pytest.mark.slow]
 
@@ -42,34 +42,35 @@ def exists(admin: AdminClient, name: str) -> bool:
 @pytest.mark.spark
 @pytest.mark.parametrize("own_world", [True], indirect=True)
 def test_the_metadata_topic_is_deleted(own_world: World) -> None:
+    """Whoever followed the log halts and says why; a stand-by, which follows nothing yet, finds nothing to act on."""
     world = own_world
     admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, "metadata")
     world.commands.run()
     world.mutations.run()
     world.await_answers()
     assert world.spark is not None
-    parts = {**world.supervisors, **world.nodes, "spark": world.spark}
+    followers = {**world.nodes, "spark": world.spark}
     delete(admin, name)
 
-    def running() -> list[str]:
-        return [what for what, process in parts.items() if process.runs()]
+    def still_at_work() -> list[str]:
+        roles = [role for role in ROLES if not world.said(f"{role} halted and stays down")]
+        return [*roles, *(what for what, process in followers.items() if process.runs())]
 
-    until(
-        "the test",
-        "everybody to end",
-        lambda: not running(),
-        RECOVERY_S,
-        lambda: "\n".join([f"{running()} run", *(parts[what].tail(20) for what in running())]),
-    )
-    assert {what: process.exit_code() for what, process in parts.items() if what in world.supervisors} == {
-        "a": 4,
-        "b": 4,
-    }
-    assert all(process.exit_code() == 1 for what, process in parts.items() if what not in world.supervisors)
-    until("the client", "its replica to halt", lambda: world.client.replica.halted)
+    def why() -> str:
+        ends = [process.tail(20) for process in (*world.supervisors.values(), *followers.values())]
+        return "\n".join([f"not so {still_at_work()}", *ends])
+
+    until("the test", "all that followed the log to end", lambda: not still_at_work(), RECOVERY_S, why)
+    assert {what: process.exit_code() for what, process in followers.items()} == dict.fromkeys(followers, 1)
+    until("the client", "its replica to halt", lambda: world.client.replica.halted, RECOVERY_S)
     halt = world.client.replica.halted
     assert halt is not None
     assert halt.code == "topic_missing"
+    assert world.said("topic_missing") >= len(ROLES)
+    world.commands.pause()
+    until("the client", "an error for every request", lambda: not world.commands.under_way, RECOVERY_S)
+    assert all("topic_missing" in each for each in world.commands.broken), world.commands.broken[:3]
+    until("a stand-by", "it to say that the topic is missing", lambda: world.said(f"topic {name} does not exist"))
     assert not exists(admin, name)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 LOOK_S = 0.05
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 class WaitedInVain(AssertionError):

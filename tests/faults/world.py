@@ -40,7 +40,7 @@ from .waiting import until
 ROLES = ("coordinator", "keeper", "publisher", "validator")
 NODES = ("n1", "n2", "n3")
 SUPERVISORS = ("a", "b")
-RECOVERY_S = 90.0
+RECOVERY_S = 180.0
 """How long after a fault is mended everything may take to come to rest."""
 SILENCE_S = 5.0
 """How long a cut lasts from when it is felt: twice the session time-out."""
