@@ -103,19 +103,27 @@ class Partition:
 class Tail:
     """A reader of one partition, fed as the high watermark rises: ``take`` gets the new records, in order.
 
-    ``position``: the offset it reads next.
+    ``position``: the offset it reads next. ``lag``: how long its fetches take longer than those of others, for each
+    partition has a leader and a fetch session of its own.
     """
 
-    __slots__ = ("_on_its_way", "_world", "broker", "closed", "host", "life", "partition", "position", "take")
+    __slots__ = ("_on_its_way", "_world", "broker", "closed", "host", "lag", "life", "partition", "position", "take")
 
     def __init__(
-        self, broker: Broker, host: Host, partition: Partition, position: int, take: Callable[[list[Record]], None]
+        self,
+        broker: Broker,
+        host: Host,
+        partition: Partition,
+        position: int,
+        take: Callable[[list[Record]], None],
+        lag: Micros = 0,
     ) -> None:
         self.broker = broker
         self.host = host
         self.partition = partition
         self.position = position
         self.take = take
+        self.lag = lag
         self.closed = False
         self._world = broker.world
         self.life = host.life
@@ -137,6 +145,12 @@ class Tail:
             self.close()
             return
         self._on_its_way = True
+        if self.lag:
+            self._world.on(None, self.lag, self._fetch)
+        else:
+            self._fetch()
+
+    def _fetch(self, _: object = None) -> None:
         broker = self.broker
         if not broker.up or not self._world.send(broker.host, self.host, self._deliver):
             self._world.on(None, RETRY_US, self._again)
@@ -245,9 +259,17 @@ class Broker:
         records: list[Record] = yield from self.world.call(host, self.host, ask, ANSWER_US)
         return records
 
-    def tail(self, host: Host, topic: str, number: int, position: int, take: Callable[[list[Record]], None]) -> Tail:
+    def tail(
+        self,
+        host: Host,
+        topic: str,
+        number: int,
+        position: int,
+        take: Callable[[list[Record]], None],
+        lag: Micros = 0,
+    ) -> Tail:
         """A reader from ``position`` on, outside of any group."""
-        return Tail(self, host, self.topics[topic][number], position, take)
+        return Tail(self, host, self.topics[topic][number], position, take, lag)
 
     # ------------------------------------------------------------------------------------- transactions
 

@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 RETRY_US: Micros = 300 * MS
 SUBMIT_US: Micros = 6 * SECOND
 LOOK_US: Micros = SECOND
+LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
 JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token", "changes_paused")
 
 
 class SimNode:
     """One node, over its lives. ``registration``: who it is; ``tokens``: what it wants to join with (none: stays out).
 
-    Every turn of its loop and every stream takes a time that is typical for this node in this run. On its host's disk:
+    Every turn of its loop, every stream and every partition that it reads takes a time that is typical for this node in
+    this run. On its host's disk:
     ``acknowledged``, the newest epoch that it acknowledged.
     """
 
@@ -94,7 +96,8 @@ class SimNode:
             holder.positions[partition] = 0
             self._seen[partition] = 0
         for partition in range(len(partitions)):
-            self._tails.append(sim.broker.tail(self.host, MUTATIONS, partition, 0, self._taker(partition)))
+            lag = Chance(sim.world.seed, f"lag/{self.host.name}/{partition}").pick(LAGS_US)
+            self._tails.append(sim.broker.tail(self.host, MUTATIONS, partition, 0, self._taker(partition), lag))
         sim.world.spawn(self.host, f"{self.name}.member", self._membership())
         while True:
             yield self._chance.below(self._slowness) + 1

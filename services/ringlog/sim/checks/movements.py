@@ -1,9 +1,9 @@
-"""An own record of the ring: who owns which token, which movements are on their way, and what that means for groups.
+"""An own record of the ring: who owns which token, which movements are on their way, what that means for groups.
 
 It is built from the applied entries alone and shares nothing with the kernel but their fields. A layout is worked out
 the naive way: sort the tokens, walk clockwise, take distinct owners. A movement is a change of the token map (``MAPS``:
 one line for each kind) and two moments (``READS_AT``, ``WRITES_AT``): when readers, and when writers, go by the changed
-map. Everything else (groups at each stage, who gains, what a gate must ask, which ranges are locked) follows from these.
+map. Everything else (groups at each stage, who gains, what a gate must ask, which ranges are locked) follows.
 
 ``Span`` remembers for each member of a range since when it has been one: copied when a range is split, begun anew when
 somebody enters, taken back by a cancel from the copy that was made when the movement was admitted.
