@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ringlog.client.founding import found
-from ringlog.kernel.commands.model import ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.model import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author
 from ringlog.log.commit import FateOpen, commit
 from ringlog.log.delayable import DelayableLog
@@ -27,6 +30,7 @@ from ringlog.wire.entries import EncodedEntry
 
 ChainMaker = Callable[..., Chain]
 
+READERS = ("one", "two", "three")
 QUICK_S = 0.02
 SOON_S = 0.3
 """Long enough for what must not happen to show itself."""
@@ -279,3 +283,40 @@ def test_what_follows_in_an_append_keeps_its_order_when_rules_differ(world: Worl
     assert world.plain.wait_for(lambda state: state.epoch == 5, 10, "the others")
     assert world.plain.counts[OutcomeKind.STALE] == 0
     log.close()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["append", "hold", "release", "read"]), st.integers(0, 9)), max_size=60))
+def test_every_reader_stands_where_a_plain_look_at_the_rules_says(steps: list[tuple[str, int]]) -> None:
+    """A reader goes on while the next record fits none of its rules; it never skips and never goes back."""
+    truth, control = MemoryLog(), MemoryDelays()
+    author, state = Author("a", ManualClock(), SeededDraw(b"r")), EMPTY_STATE
+    readers = [DelayableLog(truth, control, name).tail(0) for name in READERS]
+    seen: list[list[int]] = [[] for _ in READERS]
+    made: list[int] = []  # the epoch that the record at each offset makes, 0 for none
+
+    def read(number: int) -> None:
+        while got := readers[number].poll(0, records_max=3):
+            seen[number] += [record.offset for record in got]
+        held = {int(r.name) for r in control.rules() if r.concerns(PROPAGATION, READERS[number])}
+        began = len(seen[number])
+        assert seen[number] == list(range(began))
+        assert began == len(made) or made[began] in held
+        assert readers[number].position == began
+
+    for what, number in [*steps, *(("release", epoch) for epoch in range(10))]:
+        if what == "append":
+            command = InitializeCluster("c") if state is EMPTY_STATE else Noop()
+            encoded = author.entry(state, command)
+            truth.append([encoded.data] if number else [b"no entry"])
+            folded = fold(state, encoded.entry)
+            state = folded.state if number else state
+            made.append(state.epoch if number else 0)
+        elif what == "hold" and number:
+            control.put(Rule(str(number), HOLD, participants=READERS[number % 3 :], match=Match(epoch=number)))
+        elif what == "release" and str(number) in {rule.name for rule in control.rules()}:
+            control.release(str(number))
+        elif what == "read":
+            read(number % len(READERS))
+    for number in range(len(READERS)):
+        read(number)
+        assert len(seen[number]) == len(made), "nothing holds any more"

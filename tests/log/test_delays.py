@@ -20,15 +20,14 @@ from ringlog.log.delays import (
     DROP,
     HOLD,
     PROPAGATION,
-    BadRule,
     Held,
     Match,
     Rule,
     rule_from_json,
     rule_to_json,
 )
-from ringlog.log.delays_control import FolderDelays, UnknownRule
-from ringlog.log.errors import WaitTimedOut
+from ringlog.log.delays_control import FolderDelays
+from ringlog.log.errors import BadRule, UnknownRule, WaitTimedOut
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.draw import SeededDraw
 

@@ -32,7 +32,7 @@ from ringlog.kernel.commands.model import COMMANDS
 from ringlog.kernel.operations.stages import STAGES
 from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.log.errors import LogError
+from ringlog.log.errors import BadRule
 
 HOLD, DELAY, DROP = "hold", "delay", "drop"
 COMMIT, PROPAGATION = "commit", "propagation"
@@ -41,12 +41,6 @@ PLACES = (COMMIT, PROPAGATION)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SECONDS_MAX = 86_400.0
-
-
-class BadRule(LogError):
-    """A rule that means nothing, or that no log could obey. The message names the field and what is wrong with it."""
-
-    code = "bad_rule"
 
 
 @dataclass(frozen=True, slots=True)

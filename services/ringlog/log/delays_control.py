@@ -20,8 +20,8 @@ from typing import Protocol
 
 import structlog
 
-from ringlog.log.delays import BadRule, Held, Rule, rule_from_json, rule_to_json
-from ringlog.log.errors import LogError, WaitTimedOut
+from ringlog.log.delays import Held, Rule, rule_from_json, rule_to_json
+from ringlog.log.errors import BadRule, UnknownRule, WaitTimedOut
 
 LOOK_S = 0.02
 WAIT_S = 10.0
@@ -29,12 +29,6 @@ RULES_MAX = 1_000
 HELD = "held"
 
 log = structlog.get_logger(__name__)
-
-
-class UnknownRule(LogError):
-    """No rule has that name."""
-
-    code = "unknown_rule"
 
 
 class DelaysControl(Protocol):

@@ -9,6 +9,8 @@
     ├── TopicMisconfigured    the topic's settings would lose or reorder entries
     ├── ReplicaHalted         the replica stopped for good and says why
     ├── ReplicaStopped        it was asked to stop
+    ├── BadRule               a rule that would delay entries means nothing
+    ├── UnknownRule           there is no such rule
     └── WaitTimedOut          what was waited for did not come in time
 
 Every error has a stable ``code``, a message that names the thing, and a ``hint``: the next thing to do.
@@ -93,6 +95,21 @@ class ReplicaStopped(LogError):
     """The replica was stopped, or never started, while somebody waited for it."""
 
     code = "replica_stopped"
+
+
+class BadRule(LogError):
+    """A rule on held entries that means nothing, or that no log could obey.
+
+    The message names the field and what is wrong with it.
+    """
+
+    code = "bad_rule"
+
+
+class UnknownRule(LogError):
+    """No rule on held entries has that name."""
+
+    code = "unknown_rule"
 
 
 class WaitTimedOut(LogError):
