@@ -180,7 +180,7 @@ def _print_counterexample(found: Counterexample) -> None:
 
     out.print(f"\nUp to line {found.line}, key {found.key!r} cannot be explained: {found.why}.", markup=False)
     out.print(
-        "Without one of these the others can be:" if found.is_least else "These operations show it:", markup=False
+        "The least that shows it:" if found.is_least else "What shows it, perhaps more than needed:", markup=False
     )
     table = Table("lines", "process", "asked", "answered")
     if len(found.operations) > ROWS_MAX:

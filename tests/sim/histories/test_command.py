@@ -11,9 +11,12 @@ from typer.testing import CliRunner, Result
 
 from ringlog.cli.sim_check import register
 from ringlog.sim.histories import porcupine
+from ringlog.sim.histories.check import check
 from ringlog.sim.histories.porcupine import Opinion
+from ringlog.sim.histories.reader import read
 from ringlog.sim.histories.verdict import Verdict
 from tests.sim.histories.making import drawn, text_of
+from tests.tidy.files import ROOT
 
 STALE = "a invoke write 1\na ok write\na invoke write 2\na ok write\nb invoke read\nb ok read 1"
 needs_go = pytest.mark.skipif(porcupine.find_go() is None, reason="porcupine is built with Go, which is not here")
@@ -43,6 +46,13 @@ def test_one_that_is_not_is_shown_with_the_least_that_tells(path: Path) -> None:
     assert result.exit_code == 1
     for shown in ("not linearizable", "Up to line 6, key 'k'", "write 1", "write 2", "ok 1"):
         assert shown in result.stdout
+
+
+def test_the_example_of_the_guide_ends_at_line_10() -> None:
+    found = check(read(ROOT / "tests/testdata/histories/stale-read.jsonl"))
+    assert found.counterexample is not None
+    assert (found.counterexample.key, found.counterexample.line) == ("seat-12A", 10)
+    assert [(one.invoked, one.returned) for one in found.counterexample.operations] == [(1, 2), (4, 7), (9, 10)]
 
 
 def test_json_has_all_of_it(path: Path) -> None:

@@ -42,8 +42,8 @@ class Decision:
 class Counterexample:
     """The smallest beginning of a key's history that no order explains, and the operations that it takes for that.
 
-    ``line``: the last line of that beginning. Without one of ``operations`` the rest would be explained, as far as the
-    limit of the search lets us know (``is_least``).
+    ``line``: the last line of that beginning. ``is_least``: leaving out one more operation would leave nothing to show,
+    where the limits of the search let us know; on a key with swaps, what changes the value is never left out.
     """
 
     key: str
