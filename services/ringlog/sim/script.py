@@ -15,6 +15,7 @@ from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
 from ringlog.sim.shape import Shape
+from ringlog.sim.switches import switches
 from ringlog.sim.world import SECOND
 
 AGENT_HOSTS = ("agents-1", "agents-2")
@@ -71,6 +72,10 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 
+FIRST_SWITCH = 1_000
+"""Number of the first action of a switch under load, beyond those of all others."""
+
+
 def draw_script(seed: int, profile: Profile) -> Script:
     """The script of a seed."""
     chance = Chance(seed, f"script/{profile.name}")
@@ -92,6 +97,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
         drawn.append(("command", (chance.weighted(kinds), chance.weighted([("validator", 5), ("direct", 1)]))))
     hosts = [
         *AGENT_HOSTS,
+        *AGENT_HOSTS,
         *(f"n{number + 1}" for number in range(founded + joining)),
         WRITER,
         CONSUMER,
@@ -107,6 +113,8 @@ def draw_script(seed: int, profile: Profile) -> Script:
         Action(number, _when(number, moments, chance, profile), what, arguments)
         for number, (what, arguments) in enumerate(drawn)
     ]
+    switching = switches(Chance(seed, f"switches/{profile.name}"), [at for _, at in sorted(moments.items())], WRITER)
+    actions += [Action(FIRST_SWITCH + n, at, what, arguments) for n, (at, what, arguments) in enumerate(switching)]
     actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     return Script(seed, profile.name, shape, profile.length + 4 * SECOND, tuple(sorted(actions, key=lambda a: a.at)))
 

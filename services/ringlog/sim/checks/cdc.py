@@ -63,6 +63,7 @@ class Cdc(Check):
         super().__init__(sim)
         self._incarnations: dict[str, str] = {}
         self._horizon: dict[str, Micros] = {}
+        self._floor: dict[str, Micros] = {}
         self._low: dict[str, Micros] = {}
         self._used: Micros = 0
         self._decided: dict[Place, Decision] = {}
@@ -93,6 +94,7 @@ class Cdc(Check):
                     first = next((g.timestamp for g in before.generations if g.status != "closed"), 0)
                     self._horizon[writer] = self._low[writer] = first
                 self._incarnations[writer] = incarnation
+                self._floor[writer] = self._horizon[writer]
             case AdvanceCdcWriter() as command:
                 self._advance(before, command)
             case CommitCdcGeneration(_, timestamp, _):
@@ -109,8 +111,10 @@ class Cdc(Check):
     def _advance(self, before: ClusterState, command: AdvanceCdcWriter) -> None:
         if self._incarnations.get(command.writer) != command.incarnation:
             self.sim.broken("cdc_incarnation", f"{command.incarnation} of {command.writer} has ended and promises")
-        if command.horizon <= self._used:
+        if self._decided and command.horizon <= self._used:
             self.sim.broken("cdc_horizon", f"the horizon sinks to {command.horizon}, {self._used} was routed")
+        if command.horizon < self._floor[command.writer]:
+            self.sim.broken("cdc_horizon", f"the horizon sinks to {command.horizon}, below the one found")
         if before.prepared is not None and command.horizon > self._horizon[command.writer]:
             self.sim.broken("cdc_horizon", "a horizon rises while a generation is prepared")
         if command.low_watermark < self._low[command.writer] or command.low_watermark > command.horizon:

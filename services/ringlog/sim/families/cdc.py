@@ -12,10 +12,12 @@ from ringlog.kernel.commands.model import (
     RegisterCdcWriter,
     RequestCdcGeneration,
 )
+from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.cdc import Cdc
 from ringlog.sim.families.family import Family
+from ringlog.sim.world import SECOND
 
 
 def _request(_: ClusterState, chance: Chance) -> RequestCdcGeneration:
@@ -32,10 +34,15 @@ def _put(state: ClusterState, chance: Chance) -> PutCdcGenerationData | None:
 
 
 def _commit(state: ClusterState, chance: Chance) -> CommitCdcGeneration | None:
+    """A commit of what is prepared, with a timestamp at the edges of what is allowed, or below."""
     if state.prepared is None:
         return None
-    horizon = max((writer.horizon for _, writer in in_order(state.writers)), default=0)
-    return CommitCdcGeneration(state.prepared.id, max(horizon + chance.pick([-1, 0, 1]), 1), "00" * 32)
+    highest = max((writer.horizon for _, writer in in_order(state.writers)), default=0)
+    last = state.generations[-1].timestamp if state.generations else 0
+    timestamp = chance.pick([highest - SECOND, highest, max(highest, last) + 1, last, last + 1])
+    ranges = tuple(described for _, part in state.prepared.received for described in part)
+    digest = ranges_digest(ranges) if chance.happens(0.9) else "00" * 32
+    return CommitCdcGeneration(state.prepared.id, max(timestamp, 1), digest)
 
 
 def _publish(state: ClusterState, chance: Chance) -> PublishCdcGeneration:
@@ -59,13 +66,15 @@ def _register(state: ClusterState, chance: Chance) -> RegisterCdcWriter | None:
 
 
 def _advance(state: ClusterState, chance: Chance) -> AdvanceCdcWriter | None:
-    """A zombie: an ended incarnation, or promises that go back."""
+    """A zombie: an ended incarnation, promises that go back; or a horizon that rises, whatever is prepared."""
     writers = [writer for _, writer in in_order(state.writers)]
     if not writers:
         return None
     writer = chance.pick(writers)
     if writer.ended and chance.happens(0.5):
         return AdvanceCdcWriter(writer.name, chance.pick(writer.ended), writer.horizon + 1, writer.low_watermark, ())
+    if chance.happens(0.5):
+        return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon + SECOND, writer.low_watermark, ())
     low = max(writer.low_watermark - 1 - chance.below(5), 0)
     return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon, low, (Position(0, 0),))
 
