@@ -45,6 +45,9 @@ def run(
     trace: Trace = False,
     shrunk: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Cut failing scripts down.")] = True,
     save: Annotated[Path, typer.Option("--save", help="Where failing scripts go, as files to replay.")] = FAILURES,
+    histories: Annotated[
+        Path | None, typer.Option("--histories", help="Folder for each run's history, to be judged by `sim check`.")
+    ] = None,
     coverage: Annotated[bool, typer.Option("--coverage/--no-coverage", help="Print what was exercised.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +57,12 @@ def run(
     """
     wanted = seeds_of(seeds) if fresh is None else range(first := time.time_ns() // 1_000_000, first + fresh)
     _known(profile)
-    found, elapsed = _search(wanted, profile, 1 if trace else jobs, seconds, trace, as_json)
+    if histories is not None:
+        try:
+            histories.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            fail("bad_folder", f"--histories {histories}: {error.strerror}", status=2)
+    found, elapsed = _search(wanted, profile, 1 if trace else jobs, seconds, trace, as_json, histories)
     saved = [_keep(report, profile, shrunk, save) for report in found.failures[:SHRUNK_MAX]]
     if as_json:
         out.print_json(data=_json(found, elapsed, saved))
@@ -104,7 +112,13 @@ def _known(profile: str) -> None:
 
 
 def _search(
-    wanted: range, profile: str, jobs: int, seconds: float | None, trace: bool, quiet: bool
+    wanted: range,
+    profile: str,
+    jobs: int,
+    seconds: float | None,
+    trace: bool,
+    quiet: bool,
+    histories: Path | None,
 ) -> tuple[Found, float]:
     from ringlog.sim.search import Found, reports, run_seed
 
@@ -116,7 +130,11 @@ def _search(
         TextColumn("{task.description}"),
         TimeRemainingColumn(),
     )
-    runs = (run_seed(seed, profile, True) for seed in wanted) if trace else reports(wanted, profile, jobs)
+    runs = (
+        (run_seed(seed, profile, True, histories) for seed in wanted)
+        if trace
+        else reports(wanted, profile, jobs, histories)
+    )
     with Progress(*columns, console=out, transient=True, disable=quiet or trace or not out.is_terminal) as progress:
         task = progress.add_task("", total=len(wanted))
         for report in runs:

@@ -5,7 +5,8 @@ judges the answers; it is to be asked again after each answer and after each new
 
 - **Write quorum.** While a range moves, a write needs a quorum of the group as it was *and* of the group as it will be.
   Where one replica takes the place of another this is the same as counting both as one slot that votes when both
-  have answered. A majority of all writers is not enough: {B, X} is one of {A, B, X}, and misses a read of A.
+  have answered. A majority of all writers is not enough once two places change hands: {A, B, X} is one of
+  {A, B, C, X, Y}, and misses the read quorum {C, Y} of the new group {X, Y, C}.
 - **Re-check.** With K the newest state that the coordinator knows, an answer counts only if its node has been a
   member of the group at *every* epoch from the answer's to K's: ``since <= answer.epoch <= K.epoch``. What counts must
   meet K's needs, not the plan's. To compare the final groups is not enough: a node may have left, lost its rows and

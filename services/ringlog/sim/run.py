@@ -48,7 +48,7 @@ WORKERS: tuple[type[Worker], ...] = (ValidatorWorker, CoordinatorWorker, Publish
 class Report:
     """What a run gave. ``rule`` is empty if nothing was broken; ``digest`` sums up all that happened.
 
-    ``seconds``: of processor time.
+    ``seconds``: of processor time. ``history``: what clients asked and were told, as lines, if it was asked for.
     """
 
     seed: int
@@ -61,6 +61,7 @@ class Report:
     seconds: float
     did: Counter[tuple[str, ...]]
     story: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
 
 
 class Run:
@@ -214,7 +215,9 @@ class Run:
         return summed.hexdigest()
 
 
-def run_script(script: Script, tracing: bool = False, entries_min: int = ENTRIES_MIN) -> Report:
+def run_script(
+    script: Script, tracing: bool = False, entries_min: int = ENTRIES_MIN, recording: bool = False
+) -> Report:
     """Play a script to its end; never raises."""
     began = time.process_time()
     run = Run(script, tracing)
@@ -239,4 +242,5 @@ def run_script(script: Script, tracing: bool = False, entries_min: int = ENTRIES
         seconds=time.process_time() - began,
         did=run.sim.did,
         story=story,
+        history=tuple(run.sim.recording.lines()) if recording else (),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 
 from ringlog.kernel.values import Micros
 from ringlog.sim.run import Report, run_script
@@ -15,9 +16,13 @@ from ringlog.sim.script import PROFILES, draw_script
 CHUNK = 8
 
 
-def run_seed(seed: int, profile: str = "small", tracing: bool = False) -> Report:
-    """The run of a seed."""
-    return run_script(draw_script(seed, PROFILES[profile]), tracing)
+def run_seed(seed: int, profile: str = "small", tracing: bool = False, histories: Path | None = None) -> Report:
+    """The run of a seed. ``histories``: a folder for its history, as ``<profile>-<seed>.jsonl``. Raises OSError."""
+    report = run_script(draw_script(seed, PROFILES[profile]), tracing, recording=histories is not None)
+    if histories is not None:
+        (histories / f"{profile}-{seed}.jsonl").write_text("".join(f"{line}\n" for line in report.history))
+        report = replace(report, history=())
+    return report
 
 
 @dataclass(slots=True)
@@ -44,24 +49,27 @@ class Found:
             self.failures.append(report)
 
 
-def _chunk(work: tuple[tuple[int, ...], str]) -> list[Report]:
-    seeds, profile = work
-    return [run_seed(seed, profile) for seed in seeds]
+Chunk = tuple[tuple[int, ...], str, Path | None]
 
 
-def reports(seeds: Iterable[int], profile: str, jobs: int) -> Iterator[Report]:
+def _chunk(work: Chunk) -> list[Report]:
+    seeds, profile, histories = work
+    return [run_seed(seed, profile, histories=histories) for seed in seeds]
+
+
+def reports(seeds: Iterable[int], profile: str, jobs: int, histories: Path | None = None) -> Iterator[Report]:
     """The runs of all seeds, in no particular order if there are several jobs. Stopping early is fine."""
     if jobs == 1:
         for seed in seeds:
-            yield run_seed(seed, profile)
+            yield run_seed(seed, profile, histories=histories)
         return
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs) as pool:
-        for chunk in pool.imap_unordered(_chunk, _chunks(seeds, profile)):
+        for chunk in pool.imap_unordered(_chunk, _chunks(seeds, profile, histories)):
             yield from chunk
 
 
-def _chunks(seeds: Iterable[int], profile: str) -> Iterator[tuple[tuple[int, ...], str]]:
+def _chunks(seeds: Iterable[int], profile: str, histories: Path | None) -> Iterator[Chunk]:
     remaining = iter(seeds)
     while chunk := tuple(islice(remaining, CHUNK)):
-        yield chunk, profile
+        yield chunk, profile, histories
