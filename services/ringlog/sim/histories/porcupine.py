@@ -64,7 +64,7 @@ def build(cache: Path) -> Path:
         raise Unavailable("no_go", "porcupine needs Go to be built; install Go 1.21 or newer")
     program.parent.mkdir(parents=True, exist_ok=True)
     fresh = program.with_name(f".porcupine.{os.getpid()}")
-    command = [str(go), "build", "-trimpath", "-o", str(fresh), "."]
+    command = [str(go), "build", "-trimpath", "-buildvcs=false", "-o", str(fresh), "."]
     try:
         built = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False)
         if built.returncode != 0:
