@@ -77,6 +77,13 @@ class SimClient:
         request = Request(asked.request_id, since, self.name, kind, version, payload)
         return (yield from self._ask(asked, kind, encode_request(request), timeout))
 
+    def withdraw(self, command: Command, request_id: str, since: int) -> Step:
+        """Give a request up that went to the validator; the checks hear how it ended."""
+        asked = Asked(request_id, since, command_digest(*encode_command(command)))
+        ended = yield from self.direct.withdraw(request_id, since)
+        for check in self.sim.on_withdrawn:
+            check.withdrawn(self.name, asked, ended)
+
     def _ask(self, asked: Asked, kind: str, data: bytes, timeout: Micros) -> Step:
         sim, world = self.sim, self.sim.world
         for check in sim.on_asked:

@@ -6,12 +6,16 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.values import Micros
-from ringlog.sim.broker import METADATA
+from ringlog.sim.broker import METADATA, REQUESTS
 from ringlog.sim.chance import Chance
 from ringlog.sim.world import MS, Host
+from ringlog.wire.commands import encode_command
 from ringlog.wire.draw import draw_uuid
-from ringlog.wire.entries import author_entry
+from ringlog.wire.entries import author_entry, decode_entry
+from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
+from ringlog.wire.records import Request, encode_request
 
 if TYPE_CHECKING:
     from ringlog.sim.run import Run
@@ -69,6 +73,7 @@ class Faults:
                 broker.hand_over(role)
             case "cache_flush", ():
                 sim.cache.clear()
+                self._cache_lost()
             case "cache_down", (duration,):
                 sim.cache_up = False
                 self.world.on(None, duration * MS, self._cache_back)
@@ -128,7 +133,7 @@ class Faults:
         self.world.on(None, duration, mend)
 
     def _links(self, name: str, duration: int, **changes: Any) -> None:
-        links = [self.world.link(*pair) for pair in ((name, "broker"), ("broker", name))]
+        links = [self.world.link(*pair) for pair in ((name, "broker"), ("broker", name), (name, "cache"))]
         for link in links:
             for field, value in changes.items():
                 setattr(link, field, value)
@@ -150,6 +155,10 @@ class Faults:
         sim.shared["cache_copy"] = copy(sim.cache)
         if kept is not None:
             sim.cache = kept
+            self._cache_lost()
+
+    def _cache_lost(self) -> None:
+        self.run.sim.shared["cache_losses"] = self.run.sim.shared.get("cache_losses", 0) + 1
 
     def _garbage(self, chance: Chance, count: int) -> None:
         """Others write to the metadata topic: bytes that are no entry, another cluster's, a truncated or bent entry."""
@@ -176,15 +185,29 @@ class Faults:
     def _foreign(self, chance: Chance) -> bytes:
         """An entry of another cluster, well made."""
         state = self.run.sim.log.state
-        ids = [draw_uuid(chance) for _ in range(3)]
         previous = state.state_id or None
-        return author_entry(ids[0], ids[1], previous, ids[2], state.epoch, "stranger", 0, Noop()).data
+        made = new_state_id(previous, self.world.clock(self.world.host("stranger")), chance.take(ENTROPY_BYTES))
+        request = draw_uuid(chance)
+        return author_entry(draw_uuid(chance), made, previous, request, state.epoch, "stranger", 0, Noop()).data
 
     def _copies(self, chance: Chance, count: int) -> None:
         """A producer that retried long ago: copies of old entries arrive again."""
-        broker = self.run.sim.broker
-        records = broker.partition(METADATA).records
-        if records:
-            values = [("", chance.pick(records).value) for _ in range(count)]
-            host = self.world.host("stranger")
-            self.world.spawn(host, "copies", broker.try_append(host, METADATA, values))
+        broker, host = self.run.sim.broker, self.world.host("stranger")
+        records, requests = broker.partition(METADATA).records, broker.partition(REQUESTS).records
+        for _ in range(count):
+            way = chance.below(3)
+            if way == 0 and records:
+                self.world.spawn(host, "copy", broker.try_append(host, METADATA, [("", chance.pick(records).value)]))
+            elif way == 1 and requests:
+                self.world.spawn(host, "copy", broker.try_append(host, REQUESTS, [("", chance.pick(requests).value)]))
+            elif records:
+                request = _request_of(decode_entry(chance.pick(records).value))
+                self.world.spawn(host, "copy", broker.try_append(host, REQUESTS, [("", request)]))
+
+
+def _request_of(item: Entry | Unreadable) -> bytes:
+    """The request that an entry was made for, as its client sent it once."""
+    if not isinstance(item, Entry) or isinstance(item.command, Undecodable | UnknownCommand):
+        return b"no request"
+    kind, version, payload = encode_command(item.command)
+    return encode_request(Request(item.request_id, item.since_epoch, item.submitter, kind, version, payload))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ringlog.client.direct import decided
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.kernel.commands.model import Command, TakeOver
+from ringlog.kernel.commands.model import Command, Noop, TakeOver
 from ringlog.kernel.fold import fold
+from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Micros
@@ -175,6 +176,26 @@ class Direct:
                 judged = yield from replica.commit(Chain(state.epoch, (encoded,)))
                 if judged[0] is Fate.APPLIED:
                     return AppliedResult(asked, state.epoch + 1)
+        finally:
+            replica.busy = False
+            replica.free.fire()
+
+    def withdraw(self, request_id: str, since: int) -> Step:
+        """End a request: a Noop under its id; returns the digest and epoch of what was applied, None if it expired."""
+        replica = self.replica
+        while replica.busy:
+            yield replica.free
+        replica.busy = True
+        try:
+            while True:
+                state = yield from replica.barrier()
+                found = find_request(state, request_id)
+                if found is not None:
+                    return found.digest, found.epoch
+                if is_expired(state, since):
+                    return None
+                encoded = self.entry(state, Noop(), request_id, since)
+                yield from replica.commit(Chain(state.epoch, (encoded,)))
         finally:
             replica.busy = False
             replica.free.fire()

@@ -50,5 +50,7 @@ class KeeperWorker(Worker):
         def ask(answer: object) -> None:
             if sim.cache_up:
                 answer(sim.cache.apply(write, confirmation))  # type: ignore[operator, arg-type]
+                for check in sim.on_stored:
+                    check.stored()
 
         return (yield from sim.world.call(self.host, sim.world.host("cache"), ask, ANSWER_US))

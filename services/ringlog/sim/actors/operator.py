@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.commands.model import CancelOperation, Command, Noop
-from ringlog.kernel.operations.stages import STAGES, in_flight
+from ringlog.kernel.commands.model import CancelOperation, ChangeSettings, Command, Noop
+from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 PATIENCE_US: Micros = 8 * SECOND
 AGAIN_US: Micros = 700 * MS
+HASTE_US: Micros = 20 * MS
+"""Who does not wait long withdraws what may be under way."""
 WATCH_US: Micros = 3 * SECOND
+WATCHED = (*JOIN_STAGES[:-1], *JOIN_STAGES[-3:-1], *JOIN_STAGES[-3:-1])
+"""Stages of an operation that operators wait for; those in which it can still, or no more, be called off more often."""
 
 
 class SimOperator:
@@ -39,6 +44,7 @@ class SimOperator:
         self._lives += 1
         self.unfinished = 0
         self._client = SimClient(self.sim, self.host, f"operator/{self._lives}")
+        self._other = SimClient(self.sim, self.host, f"operator/{self._lives}b", self._client.replica)
         self._ready = False
         self.sim.world.spawn(self.host, "operator.start", self._start())
 
@@ -48,6 +54,7 @@ class SimOperator:
 
     def _start(self) -> Step:
         yield from self._client.start()
+        yield from self._other.start()
         self._ready = True
         while self._insisted:
             try:
@@ -106,6 +113,11 @@ class SimOperator:
                 return
             yield replica.changed, deadline - self.sim.world.now
 
+    def _reuse(self, request: str, since: int) -> Step:
+        """Somebody uses a request id a second time, for another command."""
+        with suppress(TimedOut):
+            yield from self._other.submit(ChangeSettings((("ranges_max", 60_000),)), PATIENCE_US, request, since)
+
     def _ended(self, _: str) -> None:
         self.unfinished -= 1
 
@@ -116,19 +128,24 @@ class SimOperator:
         assert drawn is not None, "operators do not send what only agents send"
         chance = Chance(self.sim.world.seed, f"command/{number}")
         if kind in ("AdvanceOperation", "CancelOperation"):
-            yield from self._wait_for(chance.pick(STAGES))
+            yield from self._wait_for(chance.pick(WATCHED))
         command = drawn[1](self._client.replica.state, chance)
         if command is None:
             self.sim.did["command", kind, "nothing to ask"] += 1
             return
         self.sim.world.tell("operator", f"asks for {command} ({way})"[:300])
+        request, since = self._client.new_request_id(), self._client.replica.state.epoch
+        patience = chance.pick([PATIENCE_US, PATIENCE_US, HASTE_US])
         try:
             if way == "direct":
                 answer = yield from self._client.direct.submit(command)
             else:
-                answer = yield from self._client.submit(command, PATIENCE_US)
+                if chance.happens(0.1):
+                    self.sim.world.spawn(self.host, "operator.twice", self._reuse(request, since))
+                answer = yield from self._client.submit(command, patience, request, since)
         except TimedOut:
             self.sim.did["command", kind, "timed out"] += 1
+            yield from self._client.withdraw(command, request, since)
             return
         except WireError:
             self.sim.did["command", kind, "not encodable"] += 1

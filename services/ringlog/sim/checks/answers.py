@@ -6,12 +6,42 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
 from ringlog.client.submission import Asked
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.decide import decide
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.outcome import (
+    Context,
+    Entry,
+    Outcome,
+    OutcomeKind,
+    Rejected,
+    Undecodable,
+    UnknownCommand,
+    Unreadable,
+)
 from ringlog.kernel.state import ClusterState
+from ringlog.sim.broker import REQUESTS
 from ringlog.sim.checks.base import Check
+from ringlog.wire.commands import decode_command
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import REJECTED, Request, Result, decode_request, decode_result
 
 if TYPE_CHECKING:
+    from ringlog.sim.broker import Partition
     from ringlog.sim.simulation import Simulation
+
+
+OF_THE_VALIDATOR = (
+    "request_expired",
+    "request_id_reused",
+    "unknown_command",
+    "undecodable",
+    "horizon_too_far_ahead",
+    "timestamp_too_far_ahead",
+    "state_id_not_above",
+)
+"""Rejections that are not decided by the rules of a command."""
+
+LATE = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
 
 class Answers(Check):
@@ -23,6 +53,17 @@ class Answers(Check):
         super().__init__(sim)
         self._applied: dict[str, tuple[int, str]] = {}
         self._ended: dict[tuple[str, str], str] = {}
+        self._history_min = 10_000
+        self._read = 0
+        self._requests: dict[tuple[str, str], Request] = {}
+        self._requests_read = 0
+
+    def begin(self, state: ClusterState) -> None:
+        """What was applied before the run."""
+        for epoch, entry in enumerate(self.sim.log.entries[1:], start=1):
+            assert entry is not None, "an applied record is an entry"
+            self._applied[entry.request_id] = (epoch, entry.digest)
+        self._history_min = state.settings.get("history_entries", self._history_min)
 
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
@@ -30,11 +71,58 @@ class Answers(Check):
         """An entry whose request somebody was told to be over must not be applied."""
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
             self._applied[item.request_id] = (after.epoch, item.digest)
+            self._history_min = min(self._history_min, after.settings.get("history_entries", self._history_min))
             told = self._ended.get((item.request_id, item.digest))
             if told is not None:
                 self.sim.broken(
                     "answers", f"request {item.request_id} made epoch {after.epoch} after it was answered {told}"
                 )
+
+    def results(self, partition: Partition) -> None:
+        """A published rejection is true of the state that it names, and of nothing that was applied."""
+        for record in partition.records[self._read : partition.visible]:
+            result = decode_result(record.value)
+            if result.outcome != REJECTED:
+                continue
+            if self._applied.get(result.request_id, (0, ""))[1] == result.digest:
+                self.sim.broken("answers", f"{result.request_id} was applied, and then rejected as {result.code}")
+            request = self._request(result.request_id, result.digest)
+            if request is not None and result.code not in OF_THE_VALIDATOR:
+                self._compare(result, request)
+        self._read = partition.visible
+
+    def _compare(self, result: Result, request: Request) -> None:
+        command = decode_command(request.kind, request.version, request.payload)
+        states = self.sim.log.states
+        if isinstance(command, Undecodable | UnknownCommand) or result.epoch >= len(states):
+            self.sim.broken("answers", f"{result.request_id} was rejected as {result.code} at epoch {result.epoch}")
+            return
+        state = states[result.epoch]
+        decision = decide(state, command, Context(state.epoch + 1, LATE, state.time))
+        if not isinstance(decision, Rejected) or decision.code != result.code:
+            self.sim.broken(
+                "answers", f"{request.kind} was rejected as {result.code}, epoch {result.epoch} says {decision!r:.80}"
+            )
+
+    def _request(self, request_id: str, digest: str) -> Request | None:
+        partition = self.sim.broker.partition(REQUESTS)
+        for record in partition.records[self._requests_read : partition.visible]:
+            try:
+                request = decode_request(record.value)
+            except WireError:
+                continue
+            key = (request.request_id, command_digest(request.kind, request.version, request.payload))
+            self._requests[key] = request
+        self._requests_read = partition.visible
+        return self._requests.get((request_id, digest))
+
+    def withdrawn(self, client: str, asked: Asked, ended: tuple[str, int] | None) -> None:
+        """A request that a Noop took the place of is never applied; if it was before, that is what the client hears."""
+        known = self._applied.get(asked.request_id)
+        if ended is not None and known != (ended[1], ended[0]):
+            self.sim.broken("answers", f"{client} withdrew {asked.request_id} and heard of {ended}: it is {known}")
+        if ended is None or ended[0] != asked.digest:
+            self._ended[asked.request_id, asked.digest] = "withdrawn"
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
         """A client believes an answer."""
@@ -49,4 +137,6 @@ class Answers(Check):
                 self.sim.broken("answers", f"{client} was told {answer.code}, but its command made epoch {known[0]}")
             self._ended[asked.request_id, asked.digest] = answer.code
         elif isinstance(answer, ExpiredResult):
+            if asked.since_epoch > self.sim.log.state.epoch - self._history_min + 1:
+                self.sim.broken("answers", f"{client} was told that a request of epoch {asked.since_epoch} has expired")
             self._ended[asked.request_id, asked.digest] = "expired"

@@ -47,6 +47,9 @@ class Check:
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
         """A client believes an answer."""
 
+    def withdrawn(self, client: str, asked: Asked, ended: tuple[str, int] | None) -> None:
+        """A client gave up and ended its request: (digest, epoch) of what was applied under its id, None if expired."""
+
     def results(self, partition: Partition) -> None:
         """There are more records in the results."""
 
@@ -58,6 +61,9 @@ class Check:
 
     def began(self, node: str) -> None:
         """A node begins a life; nothing of the one before is left but its disk."""
+
+    def stored(self) -> None:
+        """The cache was asked to write, whoever hears of it."""
 
     def adopted(self, node: str, state: ClusterState) -> None:
         """A node serves under ``state`` from now on."""

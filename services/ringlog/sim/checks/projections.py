@@ -63,6 +63,20 @@ COMPARED_EVERY = 4
 class CacheIsAState(Check):
     """After an acknowledged write the cache is the whole projection of one epoch of the log."""
 
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._seen = (0, 0)
+
+    def stored(self) -> None:
+        """Unless it lost its content the cache never shows an older epoch than before."""
+        stamp, (losses, epoch) = self.sim.cache.stored_stamp(), self._seen
+        now = self.sim.shared.get("cache_losses", 0)
+        if stamp is None:
+            return
+        if now == losses and stamp.epoch < epoch:
+            self.sim.broken("cache", f"the cache went from epoch {epoch} back to {stamp.epoch}")
+        self._seen = (now, stamp.epoch)
+
     def cached(self, state: ClusterState) -> None:
         """The keeper's write for ``state`` was applied."""
         stored = self.sim.cache.read()

@@ -32,15 +32,16 @@ class Histories(Check):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._begun: dict[tuple[str, str], Event] = {}
+        self._begun: dict[tuple[str, str, str], Event] = {}
 
     def asked(self, client: str, asked: Asked, kind: str) -> None:
         """A commit begins, or another attempt at it: the one before stays open."""
-        self._begun[client, asked.request_id] = self.sim.recording.invoke(client, Op.COMMIT, LOG, asked.request_id)
+        name = _name(asked.request_id, asked.digest)
+        self._begun[client, asked.request_id, asked.digest] = self.sim.recording.invoke(client, Op.COMMIT, LOG, name)
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
         """It is known what became of it, unless the answer is that nobody can know any more."""
-        begun = self._begun.pop((client, asked.request_id))
+        begun = self._begun.pop((client, asked.request_id, asked.digest))
         if isinstance(answer, AppliedResult):
             self.sim.recording.ok(begun, answer.epoch)
         elif isinstance(answer, RejectedResult):
@@ -50,13 +51,20 @@ class Histories(Check):
         """Every key has an order that explains it."""
         recording, log = self.sim.recording, self.sim.log
         whole = recording.invoke("end", Op.APPLIED, LOG)
-        recording.ok(whole, tuple((entry.request_id, epoch) for epoch, entry in enumerate(log.entries) if entry))
+        entries = enumerate(log.entries)
+        applied = tuple((_name(entry.request_id, entry.digest), epoch) for epoch, entry in entries if entry)
+        recording.ok(whole, applied)
         for key, operations in recording.history().keys:
             _, decision = decide(operations)
             if decision.verdict is not Verdict.LINEARIZABLE:
                 rule = "linearizable" if is_register(operations) else "log_linearizable"
                 told = "; ".join(f"{o.process} {o.op} {o.asked} {o.type} {o.answer}" for o in decision.culprits)
                 self.sim.broken(rule, f"{key}: {decision.why} (line {decision.line}): {told}")
+
+
+def _name(request_id: str, digest: str) -> str:
+    """What tells one command from another that uses its request id again."""
+    return f"{request_id}/{digest[:8]}"
 
 
 class Registers(Check):
