@@ -18,7 +18,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, currently_in_test_context, note, settings
+from hypothesis import HealthCheck, Phase, assume, currently_in_test_context, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -130,11 +130,13 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.state.epoch > 0)
     @rule(data=st.binary(min_size=16, max_size=16), epochs=st.integers(1, 2**62), flag=st.booleans())
     def out_of_place(self, data: bytes, epochs: int, flag: bool) -> None:
-        assert self.displaced(cluster_id=uuid_text(data)).kind is OutcomeKind.FOREIGN
+        other = uuid_text(data)
+        assume(other not in (self.state.cluster_id, self.state.state_id))
+        assert self.displaced(cluster_id=other).kind is OutcomeKind.FOREIGN
         since = self.state.history.oldest - epochs if flag else self.state.epoch + epochs
         assert self.displaced(since_epoch=since).kind is OutcomeKind.EXPIRED
-        assert self.displaced(prev_state_id=uuid_text(data) if flag else None).kind is OutcomeKind.STALE
-        outcome = self.displaced(state_id=uuid_text(data))
+        assert self.displaced(prev_state_id=other if flag else None).kind is OutcomeKind.STALE
+        outcome = self.displaced(state_id=other)
         assert outcome.kind in (OutcomeKind.APPLIED, OutcomeKind.REFUSED, OutcomeKind.DUPLICATE)
 
     @rule(kind=st.sampled_from([*KINDS, "Mystery", ""]), version=st.integers(-1, 3), payload=st.binary(max_size=30))
