@@ -21,12 +21,12 @@ LEFT_BYTES = 2 * 1024 * 1024
 
 @pytest.mark.spark
 def test_an_outage_that_is_longer_than_the_validators_patience(world: World) -> None:
-    """The validator ends with status 1 and gets its requests again. Nodes wait, one that joins and one that waits for
-    its turn to join among them, and are the same processes after it.
+    """The validator ends with status 1 and gets its requests again. Nodes wait, one that joins and one that is about to
+    among them, and are the same processes after it.
     """
     with world.under_load("broker away, validator gave up", join=True) as joining:
         second = world.begin_node()
-        until("the test", f"{second} to wait for its turn", lambda: "join waits" in world.nodes[second].text())
+        until("the test", f"{second} to register", lambda: world.member(second), why_not=world.nodes[second].tail)
         pids = {name: node.pid for name, node in world.nodes.items()}
         gave_up, crashed = world.gave_up("validator"), world.said("validator crashed")
         world.broker.kill("broker")
