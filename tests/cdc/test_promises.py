@@ -6,8 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.state import Generation
-from ringlog_cdc.promises import Standing, closed_before, next_closing, next_horizon
+from ringlog.kernel.state import CdcWriter, Generation
+from ringlog_cdc.promises import (
+    Claim,
+    Standing,
+    binding,
+    closed_before,
+    covers,
+    next_claim,
+    next_closing,
+    next_horizon,
+)
 
 LEAD = 100
 BUSY = Standing(horizon=1_000, floor=0, low_watermark=0, used=0, prepared=False, active=True, held=False)
@@ -47,3 +56,44 @@ def test_a_generation_ends_where_the_next_begins() -> None:
     assert closed_before(three, 19) == ()
     assert closed_before(three, 20) == ("a",)
     assert closed_before(three, 30) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("durable", "later", "is_past", "wanted"),
+    [
+        ({0: 5}, {0: 5}, False, True),  # a later record answers by itself
+        ({0: 4}, {0: 5}, True, False),  # one before it is not durable
+        ({0: 8}, {0: None}, False, False),  # nothing later, and the clock may be behind
+        ({0: 8}, {0: None}, True, True),
+        ({0: 7}, {0: None}, True, False),
+        ({}, {0: 0}, False, True),  # everything there is lies at the limit or after it
+    ],
+)
+def test_what_is_durable_covers_a_time(
+    durable: dict[int, int], later: dict[int, int | None], is_past: bool, wanted: bool
+) -> None:
+    assert covers(durable, later, {0: 8}, is_past) is wanted
+
+
+def test_one_partition_that_is_not_covered_is_enough() -> None:
+    assert not covers({0: 8, 1: 2}, {0: None, 1: 3}, {0: 8, 1: 4}, True)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "claimed", "is_durable", "wanted"),
+    [
+        (200, 100, True, Claim.NOTHING),  # it has been claimed
+        (200, 150, False, Claim.NOTHING),
+        (140, 150, True, Claim.RAISE_HORIZON),
+        (150, 150, True, Claim.SUBMIT),
+    ],
+)
+def test_a_low_watermark_is_claimed_below_the_horizon(
+    horizon: int, claimed: int, is_durable: bool, wanted: Claim
+) -> None:
+    mine = CdcWriter("w", "i", 1, horizon, 0, 100, (), ())
+    assert next_claim(mine, claimed, is_durable) is wanted
+
+
+def test_a_lowering_binds_beside_what_is_folded() -> None:
+    assert (binding(7, None), binding(7, 5), binding(5, 7)) == (7, 5, 5)

@@ -1,4 +1,4 @@
-"""What befalls the CDC pipeline while generations switch: writes on both sides of the switch, and drivers that fail there.
+"""What befalls the CDC pipeline while generations switch: writes around the switch, and drivers that fail in it.
 
 A switch is over in moments, and faults that know nothing of it hit it too rarely to prove anything.
 """

@@ -93,7 +93,8 @@ class SimCdcJob:
             except CdcError as error:
                 self.sim.did["cdc", error.code] += 1
                 self.sim.world.tell(driver.name, f"ends: {error}")
-                if error.code == "plan_chain_broken" or (error.code == "plan_chain_moved" and not self.seconds):
+                # With another driver at work the folder moves on while this one starts: it finds out and stops.
+                if error.code in ("plan_chain_broken", "plan_chain_moved") and not self.seconds:
                     self.sim.broken("cdc_chain", f"{driver.name}: {error}")
                 if error.code in ("checkpoint_lost", "writer_replaced"):
                     self.refused = error.code if error.code == "checkpoint_lost" else self.refused

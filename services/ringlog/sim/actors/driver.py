@@ -117,8 +117,9 @@ class Driver:
         if not replayed:
             newest += 1
         while True:
-            if newest not in folder.offsets:
+            if not replayed:
                 yield from self._next_batch(newest)
+            replayed = False
             batch = yield from self._read(newest)
             yield from self._run(batch)
             yield from self._store.writes()
