@@ -92,8 +92,8 @@ class SimConsumer:
             rows, self._inbox = self._inbox, []
             yield self._chance.between(*WRITE_US)
             self._note(changes)
-            for partition, record in rows:
-                self._handle(partition, record)
+            for number, record in rows:
+                self._handle(number, record)
             while self._move_on():
                 pass
 
