@@ -7,6 +7,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.answers import Answers
 from ringlog.sim.checks.chain import Chain
+from ringlog.sim.checks.defects import Defects
 from ringlog.sim.checks.projections import CacheIsAState, ChangesAreTheDifferences
 from ringlog.sim.checks.replicas import Replicas
 from ringlog.sim.checks.terms import Terms
@@ -72,5 +73,5 @@ FAMILY = Family(
         "TakeOver": (1, _take_over),
         "Noop": (6, _noop),
     },
-    checks=(Chain, Replicas, Answers, Terms, ChangesAreTheDifferences, CacheIsAState),
+    checks=(Chain, Replicas, Answers, Defects, Terms, ChangesAreTheDifferences, CacheIsAState),
 )
