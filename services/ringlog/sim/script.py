@@ -120,27 +120,39 @@ def draw_script(seed: int, profile: Profile) -> Script:
 
 
 def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: Profile) -> list[Action]:
-    """What applications do with registers: each register has one writer, both applications read.
+    """What applications do with registers: writes and reads that meet, most of them while a node joins.
 
-    The last register is for writes at ONE, which promise little.
+    Each register has one writer, both applications read. The last register is for writes at ONE, which promise little.
     """
-    levels = [("QUORUM", 10), ("ALL", 2), ("ONE", 2)]
-    actions = []
-    for number in range(first, first + 2 * profile.registers):
-        level, register = chance.weighted(levels), chance.below(2)
-        if number % 2:
-            arguments = (chance.pick(APPLICATIONS), register, f"read-{level}")
-        else:
-            register = 2 if level == "ONE" else register
-            arguments = (APPLICATIONS[register % 2], register, f"write-{level}")
-        actions.append(Action(number, _when(number, moments, chance, profile), "register", arguments))
-    # One fault of their own.
-    what = chance.pick(["crash", "pause", "cut", "slow", "none"])
+    levels = [("QUORUM", 10), ("ALL", 2), ("ONE", 1)]
+    actions: list[Action] = []
+
+    def add(at: Micros, what: str, *arguments: Any) -> None:
+        actions.append(Action(first + len(actions), at, what, arguments))
+
+    for _ in range(profile.registers // 2):
+        at, register = _near(moments, chance, profile), chance.below(2)
+        for wish in ("write", "read", "write", "read"):
+            moment, level = at + chance.below(500_000), chance.weighted(levels)
+            chosen = 2 if level == "ONE" and chance.happens(0.5) else register
+            if wish == "read":
+                add(moment, "register", chance.pick(APPLICATIONS), chosen, f"read-{level}")
+            else:
+                chosen = 2 if level == "ONE" else register
+                add(moment, "register", APPLICATIONS[chosen % 2], chosen, f"write-{level}")
+    # A fault of their own.
+    what = chance.pick(["crash", "crash", "pause", "cut", "slow", "none"])
+    hosts = [*APPLICATIONS, *(f"n{number + 1}" for number in range(3))]
     if what != "none":
-        number = first + 2 * profile.registers
-        arguments = _arguments(what, chance, list(APPLICATIONS))
-        actions.append(Action(number, _when(number, moments, chance, profile), what, arguments))
+        add(_near(moments, chance, profile), what, *_arguments(what, chance, hosts))
     return actions
+
+
+def _near(moments: dict[int, Micros], chance: Chance, profile: Profile) -> Micros:
+    """A moment, most likely while a node joins: that takes about a second."""
+    if moments and chance.happens(0.8):
+        return moments[chance.pick(sorted(moments))] + chance.between(0, 1_200_000)
+    return chance.between(0, profile.length)
 
 
 def _moments(drawn: list[tuple[str, tuple[Any, ...]]], chance: Chance, profile: Profile) -> dict[int, Micros]:

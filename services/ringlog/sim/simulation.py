@@ -105,6 +105,7 @@ class Simulation:
         self.on_rows = self._hearing("rows")
         self.on_letters = self._hearing("letters")
         self.on_read = self._hearing("read")
+        self.on_serves = self._hearing("serves")
         self.on_admitted = self._hearing("admitted")
         self.on_replied = self._hearing("replied")
         self.on_wrote = self._hearing("wrote")

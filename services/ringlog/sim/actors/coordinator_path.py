@@ -81,9 +81,9 @@ class SimApplication:
         try:
             yield from self._carry_out(Access.WRITE, key, level, Cell(timestamp, str(timestamp)), self._deadline())
         except GaveUp:
-            self.sim.did["application", "write", level, "gave up"] += 1
+            self.sim.did["application", "write", level.value, "gave up"] += 1
             return
-        self.sim.did["application", "write", level, "ok"] += 1
+        self.sim.did["application", "write", level.value, "ok"] += 1
         self.sim.world.tell(self.host.name, f"wrote {key.name} = {timestamp} at {level}")
         self.sim.recording.ok(begun)
         for check in self.sim.on_wrote:
@@ -95,9 +95,9 @@ class SimApplication:
         try:
             cell = yield from self._carry_out(Access.READ, key, level, None, self._deadline())
         except GaveUp:
-            self.sim.did["application", "read", level, "gave up"] += 1
+            self.sim.did["application", "read", level.value, "gave up"] += 1
             return
-        self.sim.did["application", "read", level, "ok"] += 1
+        self.sim.did["application", "read", level.value, "ok"] += 1
         found = cell.timestamp if cell is not None else None
         self.sim.world.tell(self.host.name, f"read {key.name} = {found} at {level}")
         if begun is not None:
@@ -195,7 +195,7 @@ def register_keys(seed: int, tokens: tuple[int, ...]) -> tuple[Key, ...]:
 def disturb(sim: Simulation, applications: list[Host], nodes: list[Host]) -> None:
     """Faults that last until all faults end: between applications and nodes, and between either and the broker."""
     chance, world = Chance(sim.world.seed, "disturbed"), sim.world
-    lost, late = chance.pick([0.0, 0.0, 0.1, 0.3]), chance.pick([0.0, 0.1, 0.3])
+    lost, late = chance.pick([0.0, 0.1, 0.3, 0.5]), chance.pick([0.0, 0.1, 0.3])
     for application in applications:
         for node in nodes:
             there, back = world.link(application.name, node.name), world.link(node.name, application.name)
@@ -204,8 +204,8 @@ def disturb(sim: Simulation, applications: list[Host], nodes: list[Host]) -> Non
             there.cut = chance.happens(0.08)
             back.cut = chance.happens(0.08)
         world.link("broker", application.name).slow = chance.pick([0, 0, 300, 1_500, 3_000]) * MS
-    if nodes and chance.happens(0.25):
-        world.link("broker", chance.pick(nodes).name).slow = chance.pick([300, 1_000, 2_000]) * MS
+    if nodes and chance.happens(0.5):
+        world.link("broker", chance.pick(nodes).name).slow = chance.pick([100, 300, 1_000, 2_000]) * MS
 
 
 def level_of(name: str) -> tuple[Any, ...]:

@@ -91,6 +91,8 @@ class SimRegisters:
             return
         self.sim.world.store(self.host, DISK, after.durable)
         self.value = after
+        for check in self.sim.on_serves:
+            check.serves(self.node, after.state.epoch)
         self._reply(replies)
         for fetch in after.fetching:
             if fetch not in before.fetching:

@@ -81,10 +81,13 @@ class Registers(Check):
         """What was not on its disk is gone; it never was answered."""
         self._admitted[node] = {}
 
-    def admitted(self, node: str, number: int, epoch: int, is_write: bool) -> None:
+    def serves(self, node: str, epoch: int) -> None:
         """A replica serves under no epoch below one that it acknowledged, in whatever life."""
         if epoch < self._acked.get(node, 0):
-            self.sim.broken("served_below_ack", f"{node} admits under {epoch}, acknowledged {self._acked[node]}")
+            self.sim.broken("served_below_ack", f"{node} serves under {epoch}, acknowledged {self._acked[node]}")
+
+    def admitted(self, node: str, number: int, epoch: int, is_write: bool) -> None:
+        """One more request in hand."""
         if is_write:
             self._admitted[node][number] = epoch
 

@@ -35,17 +35,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "membership_not_checked_again",
         PLANS,
         "    now = plan(newest, made.request)",
-        "    now = made",
+        "    now = Plan(made.request, newest.epoch, made.changed, made.asked, made.needs, made.replicas)",
         "answers are judged by the plan that was made, whatever has changed since",
         100,
-    ),
-    Mutant(
-        "came_back_counts",
-        PLANS,
-        "replica.node == answer.node and replica.since <= answer.epoch",
-        "replica.node == answer.node",
-        "an answer from before a node left and came back counts",
-        2_000,
     ),
     Mutant(
         "future_answers_count",
@@ -56,10 +48,11 @@ MUTANTS: tuple[Mutant, ...] = (
         100,
     ),
     Mutant(
-        "reads_from_all_writers",
+        "reads_from_new_too_early",
         PLANS,
         'replicas, groups = live.read, {"readers": tuple(replica.node for replica in live.read)}',
-        'replicas, groups = live.write, {"readers": tuple(replica.node for replica in live.write)}',
+        "replicas = live.write\n"
+        "        groups = dict(list(write_groups(state, placement.key, request.token, live.write).items())[-1:])",
         "who is still being streamed to is read",
         100,
     ),
