@@ -80,7 +80,8 @@ def test_the_results_topic_is_deleted_and_made_again(own_world: World) -> None:
     world = own_world
     admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, "results")
     with world.under_load("results topic deleted, made again"):
+        crashed = world.said("validator crashed")
         delete(admin, name)
-        until("the supervisors", "the validator to give up", lambda: world.said("validator crashed"), RECOVERY_S)
+        until("the test", "the validator to give up", lambda: world.said("validator crashed") > crashed, RECOVERY_S)
         assert not exists(admin, name)
         found_cluster(world.broker.bootstrap, world.cluster)

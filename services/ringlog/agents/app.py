@@ -8,15 +8,22 @@ The event loop only passes records and acknowledgements on. Acknowledging follow
 partition, one stream, ``noack()``, in offset order, only when the worker says that an event's answers are out. An
 exception in the stream would acknowledge the event, so nothing is raised there but after ``app.crash``, which ends the
 process.
+
+Before it ends, faust wants to commit offsets and to leave its group, and tries that for ever where the broker is away
+or the topic is gone. An instance that ended by itself has nothing left to say: its process ends without that, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections import deque
 from typing import Any
 
 import faust
+import structlog
 from faust.types import TP, EventT
 
 from ringlog.agents.contract import MakeWorker, RoleWorker
@@ -24,6 +31,10 @@ from ringlog.agents.exits import CRASHED, STOPPED, SUPERSEDED, End
 from ringlog.runtime.settings import Settings
 
 PENDING_MAX = 5_000
+GOODBYE_S = 10.0
+"""How long faust may take to let go of the broker once the role has ended by itself."""
+
+log = structlog.get_logger(__name__)
 
 
 class AgentApp:
@@ -42,6 +53,7 @@ class AgentApp:
         self._assignment = 0
         self._pending: deque[EventT[Any]] = deque()
         self._room = asyncio.Condition()
+        self._over = threading.Event()
         topic = self.app.topic(source, key_serializer="raw", value_serializer="raw", value_type=bytes, key_type=bytes)
         self.app.agent(topic, name=role, concurrency=1)(self._consume)
         signals: Any = self.app
@@ -60,6 +72,7 @@ class AgentApp:
             why = f"the worker ended with status {error.code}"
         except Exception as error:
             failed, why = True, f"{type(error).__name__}: {error}"
+        self._over.set()
         # The role's own end is what counts: faust reports an orderly one as a crash as well.
         return End(CRASHED, why) if failed and self.end.code == STOPPED else self.end
 
@@ -119,8 +132,16 @@ class AgentApp:
         if self.end.code != STOPPED or (assignment != self._assignment and end.code != SUPERSEDED):
             return
         self.end = end
+        threading.Thread(target=self._end_at_last, name="goodbye", daemon=True).start()
         error = end.error if end.error is not None else RuntimeError(end.detail)
         await self.app.crash(error if end.code == CRASHED else AgentEnded(end.detail))
+
+    def _end_at_last(self) -> None:
+        """End the process, in order or not: what was not acknowledged is delivered again."""
+        if not self._over.wait(GOODBYE_S):
+            log.warning("stopped", role=self.role, code=self.end.code, why=f"{self.end.detail}; without a goodbye")
+            sys.stderr.flush()
+            os._exit(self.end.code)
 
 
 class AgentEnded(Exception):
