@@ -82,17 +82,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "report_not_needed",
         PROGRESS,
         "if operation.stage == WRITE_BOTH_READ_OLD and operation.node not in",
-        "if operation.stage == PREPARED and operation.node not in",
+        "if operation.stage == FINISHED and operation.node not in",
         "reads go to the new owner before it has its rows",
         100,
-    ),
-    Mutant(
-        "foreign_report_counts",
-        COMMANDS,
-        "if (report.operation, report.node) != (operation.id, operation.node):",
-        "if report.node != operation.node:",
-        "the report of another operation counts",
-        3_000,
     ),
     Mutant(
         "publication_not_awaited",
