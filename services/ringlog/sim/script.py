@@ -130,9 +130,9 @@ def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: 
     def add(at: Micros, what: str, *arguments: Any) -> None:
         actions.append(Action(first + len(actions), at, what, arguments))
 
-    for _ in range(profile.registers // 2):
+    for turn in range(profile.registers // 2):
         at, register = _near(moments, chance, profile), chance.below(2)
-        for wish in ("write", "read", "write", "read"):
+        for wish in ("write", "read", "read" if turn % 2 else "write", "read"):
             moment, level = at + chance.below(500_000), chance.weighted(levels)
             chosen = 2 if level == "ONE" and chance.happens(0.5) else register
             if wish == "read":

@@ -8,6 +8,7 @@ with repairs before answers it is linearizable at QUORUM (Attiya, Bar-Noy, Dolev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from ringlog.client import plans
@@ -193,7 +194,7 @@ def register_keys(seed: int, tokens: tuple[int, ...]) -> tuple[Key, ...]:
 
 
 def disturb(sim: Simulation, applications: list[Host], nodes: list[Host]) -> None:
-    """Faults that last until all faults end: between applications and nodes, and between either and the broker."""
+    """Faults that last until all faults end: among applications and nodes, and between either and the broker."""
     chance, world = Chance(sim.world.seed, "disturbed"), sim.world
     lost, late = chance.pick([0.0, 0.1, 0.3, 0.5]), chance.pick([0.0, 0.1, 0.3])
     for application in applications:
@@ -204,6 +205,9 @@ def disturb(sim: Simulation, applications: list[Host], nodes: list[Host]) -> Non
             there.cut = chance.happens(0.08)
             back.cut = chance.happens(0.08)
         world.link("broker", application.name).slow = chance.pick([0, 0, 300, 1_500, 3_000]) * MS
+    streams = chance.pick([0, 0, 200, 600]) * MS
+    for pair in permutations(nodes, 2):
+        world.link(pair[0].name, pair[1].name).slow = streams
     if nodes and chance.happens(0.5):
         world.link("broker", chance.pick(nodes).name).slow = chance.pick([100, 300, 1_000, 2_000]) * MS
 

@@ -48,15 +48,6 @@ MUTANTS: tuple[Mutant, ...] = (
         100,
     ),
     Mutant(
-        "reads_from_new_too_early",
-        PLANS,
-        'replicas, groups = live.read, {"readers": tuple(replica.node for replica in live.read)}',
-        "replicas = live.write\n"
-        "        groups = dict(list(write_groups(state, placement.key, request.token, live.write).items())[-1:])",
-        "who is still being streamed to is read",
-        100,
-    ),
-    Mutant(
         "no_read_repair",
         PLANS,
         "return None if met(write.needs, has) else write",
