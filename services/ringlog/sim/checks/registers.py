@@ -1,8 +1,9 @@
 """Registers and the log, as clients see them: one order explains every answer, and nothing that was promised is lost.
 
 What replicas said is compared with a ledger of our own: which writes each of them has admitted and not answered, and
-what it acknowledged. At the end each register and the log must be linearizable; and every read quorum must hold what
-the last successful write or read at QUORUM or ALL had.
+what it acknowledged. At the end each register and the log must be linearizable. And from the moment at which a write or
+a read at QUORUM or ALL succeeds every majority of those who may be read has what it had: a reader who knows the newest
+epoch may ask just these.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.client.submission import Asked
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.node.registers import Key, Reply
 from ringlog.sim.checks.base import Check
@@ -109,24 +111,34 @@ class Registers(Check):
         if not done:
             self._begun[key] = timestamp
         elif level is not Level.ONE:
-            self._promised[key] = max(timestamp, self._promised.get(key, 0))
+            self._promise(key, timestamp)
 
     def found(self, key: Key, timestamp: int | None, level: Level) -> None:
         """A read succeeded: no level gives away what nobody wrote."""
         if timestamp is not None and timestamp > self._begun.get(key, 0):
             self.sim.broken("out_of_thin_air", f"{key.name} = {timestamp} was read and never written")
-        if timestamp is not None and level is not Level.ONE and key.name != "one":
-            self._promised[key] = max(timestamp, self._promised.get(key, 0))
+        if timestamp is not None and level is not Level.ONE:
+            self._promise(key, timestamp)
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """Who may be read changes with the placements."""
+        if before.placements is not after.placements:
+            self.quiet()
 
     def quiet(self) -> None:
         """Each choice of a majority of a key's readers holds what was promised."""
-        state = self.sim.log.state
         for key, promised in sorted(self._promised.items()):
-            readers = _readers(state, key)
+            readers = _readers(self.sim.log.state, key)
             values = {node: self._holds(node, key) for node in readers}
             for chosen in combinations(readers, len(readers) // 2 + 1):
                 if all(values[node] < promised for node in chosen):
                     self.sim.broken("write_lost", f"{key.name} = {promised} was promised, readers hold {values}")
+
+    def _promise(self, key: Key, timestamp: int) -> None:
+        self._promised[key] = max(timestamp, self._promised.get(key, 0))
+        self.quiet()
 
     def _holds(self, node: str, key: Key) -> int:
         cell = self.sim.shared["nodes"][node].registers.value.durable.cells.get(key)
