@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return count // 2 + 1",
         "return (count + 1) // 2",
         "half of an even group counts as a quorum",
-        300,
+        100,
     ),
     Mutant(
         "gate_ignores_datacenter",
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "by_datacenter.setdefault(nodes[node].datacenter, []).append(node)",
         'by_datacenter.setdefault("", []).append(node)',
         "a quorum of the whole group is enough, wherever its members are",
-        400,
+        50,
     ),
     Mutant(
         "gate_ignores_old_groups",
@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'named.append((f"old {kind}", tuple(sorted((now - entering) | leaving))))',
         "pass",
         "only the new groups are asked",
-        400,
+        20,
     ),
     Mutant(
         "gate_ignores_new_groups",
@@ -44,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'named.append((f"new {kind}", tuple(sorted((now - leaving) | entering))))',
         "pass",
         "only the old groups are asked",
-        400,
+        20,
     ),
     Mutant(
         "gate_takes_applied_or_drained",
@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if w.applied >= gate.epoch and w.drained >= gate.epoch)",
         "if w.applied >= gate.epoch or w.drained >= gate.epoch)",
         "half an acknowledgement counts",
-        300,
+        100,
     ),
     Mutant(
         "gate_of_last_stage_missing",
@@ -60,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if operation.stage not in GATED_STAGES:",
         "if operation.stage not in GATED_STAGES[:2]:",
         "finished at once, while a quorum may still read the old groups",
-        100,
+        20,
     ),
     Mutant(
         "gate_one_epoch_early",
@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return Gate(operation.id, operation.stage, operation.stage_epoch, must, tuple(needs))",
         "return Gate(operation.id, operation.stage, operation.stage_epoch - 1, must, tuple(needs))",
         "who knows the stage before may count for this one",
-        100,
+        20,
     ),
     Mutant(
         "gaining_node_not_asked",
@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "must = (operation.node,) if operation.stage in GAINING_MUST_STAGES else ()",
         "must = ()",
         "the node that is about to be written to need not know",
-        200,
+        60,
     ),
     Mutant(
         "report_not_needed",
@@ -84,7 +84,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if operation.stage == WRITE_BOTH_READ_OLD and operation.node not in",
         "if operation.stage == FINISHED and operation.node not in",
         "reads go to the new owner before it has its rows",
-        100,
+        20,
     ),
     Mutant(
         "publication_not_awaited",
@@ -92,7 +92,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if generation is None or generation.published is None:",
         "if generation is None:",
         "writes begin before the generation is published",
-        100,
+        40,
     ),
     Mutant(
         "reads_from_new_too_early",
@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if has_reached(operation, POINT_OF_NO_RETURN):",
         "if is_ended(operation):",
         "called off when the new owner may have been read",
-        600,
+        300,
     ),
     Mutant(
         "cancel_forgets_split",
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "_unlocked(merge(placement, operation.plan.split_at), locks)",
         "placement",
         "ranges stay cut at tokens that nobody got",
-        100,
+        150,
     ),
     Mutant(
         "cancel_keeps_changed",
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "ranges[index] = replace(ranges[index], changed=lock.changed)",
         "ranges[index] = ranges[index]",
         "a range says that it changed, but it did not",
-        200,
+        250,
     ),
     Mutant(
         "cancel_forgets_writes",
@@ -150,7 +150,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if has_reached(operation, WRITE_BOTH_READ_OLD):",
         "if operation.stage == '':",
         "the joining node stays a writer",
-        200,
+        300,
     ),
     Mutant(
         "cancelled_node_stays_joining",
@@ -158,7 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'node = replace(state.nodes[operation.node], state="none")',
         "node = state.nodes[operation.node]",
         "a node can never join again",
-        50,
+        150,
     ),
     Mutant(
         "locks_not_taken",
@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for holder in in_flight(state):",
         "for holder in ():",
         "operations are admitted on ranges that another one holds",
-        200,
+        50,
     ),
     Mutant(
         "stage_skipped",
@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if command.to != expected:",
         "if expected is None:",
         "an operation goes to any stage that is asked for",
-        200,
+        1_500,
     ),
     Mutant(
         "walk_counts_tokens",
@@ -238,7 +238,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for giver in (leaving or old)[:1]",
         "for giver in old[:1]",
         "rows come from another replica than the one whose place is taken",
-        50,
+        30,
     ),
     Mutant(
         "coordinator_vouches",
@@ -278,7 +278,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not self.caught_up:",
         "if self.state.epoch == 0:",
         "a restarted node answers reads before it has read again what it held",
-        100,
+        150,
     ),
     Mutant(
         "writers_answer_reads",
@@ -286,7 +286,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "reads=tuple(node in nodes_of(group.read) for group in placement.ranges)",
         "reads=tuple(node in nodes_of(group.write) for group in placement.ranges)",
         "a joining node answers while it may lack rows",
-        200,
+        100,
     ),
     Mutant(
         "joining_node_takes_no_writes",
@@ -294,7 +294,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "writes=tuple(node in nodes_of(group.write) for group in placement.ranges)",
         "writes=tuple(node in nodes_of(group.read) for group in placement.ranges)",
         "a node keeps what it reads, not what it writes",
-        600,
+        150,
     ),
     Mutant(
         "snapshot_before_positions",
@@ -302,7 +302,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if self.positions[p] < offset]",
         "if self.positions[p] < 0]",
         "a source streams before it has the writes that the receiver has passed over",
-        1_000,
+        200,
     ),
     Mutant(
         "positions_not_asked",
@@ -310,7 +310,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "positions = tuple(sorted(self.positions.items()))",
         "positions = tuple((partition, 0) for partition in sorted(self.positions))",
         "a receiver does not say from where on it keeps writes itself",
-        1_000,
+        30,
+        "medium",
     ),
     Mutant(
         "late_stream_accepted",
@@ -318,7 +319,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}",
         "self._fetching = dict(self._fetching)",
         "rows come in for an operation that was called off",
-        2_000,
+        800,
     ),
     Mutant(
         "rows_stay_after_loss",
@@ -326,7 +327,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if owned != before.get(table):",
         'if table == "":',
         "a node keeps rows of ranges that it lost",
-        100,
+        30,
     ),
     Mutant(
         "report_counts_parts",
@@ -334,7 +335,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "rows = sum(len(part.versions) for part in received)",
         "rows = len(received)",
         "a report has another number of rows than were streamed",
-        100,
+        20,
     ),
     Mutant(
         "wrapping_range_is_empty",
