@@ -36,7 +36,6 @@ class Faults:
         self.world.heal()
         for host in self.world.hosts.values():
             host.tears = False
-        self.run.job.die_after(0, lambda _: None)
         self.run.sim.cache_up = True
         self.run.sim.active_faults.clear()
         if not self.run.sim.broker.up:
@@ -44,6 +43,7 @@ class Faults:
         for host in self.world.hosts.values():
             if not host.up:
                 self.run.boot(host)
+        self.run.job.calm()
 
     def act(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
         """One fault."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ringlog.kernel.generations.describe import to_prepare
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.checkpoint import NAME
 from ringlog.sim.actors.driver import Driver
@@ -50,6 +51,18 @@ class SimCdcJob:
             self.seconds += 1
             self.start(host)
 
+    def calm(self) -> None:
+        """The faults are over: none dies any more, and an operator leaves one driver, on the job's own machine.
+
+        A second one that began while the first was at work does not know all that this one had carried out.
+        """
+        self.die_after(0, lambda _: None)
+        if self.seconds:
+            for process in tuple(self.sim.world.host(SECOND_HOST).processes):
+                process.stop()
+            if not any(process.name == "cdc" for process in self.host.processes):
+                self.start()
+
     def die_after(self, steps: int, die: Callable[[Host], None]) -> None:
         """The driver that takes the ``steps``-th step from now dies in it; 0: none does."""
         self._left, self._die = steps, die
@@ -62,8 +75,12 @@ class SimCdcJob:
                 self.sim.world.on(None, 0, lambda _: self._die(host))
 
     def unfinished(self) -> list[str]:
-        """What is left to do, in sentences."""
-        if self.refused:
+        """What is left to do, in sentences.
+
+        A generation that was asked for in a ring without tokens waits for the next ones, and writes wait for it.
+        """
+        state = self.sim.log.state
+        if self.refused or (state.prepared is not None and to_prepare(state) is None):
             return []
         folder = self.host.disk.get(NAME)
         durable = folder.durable_positions() if folder is not None else {}
