@@ -68,7 +68,11 @@ def nodes(state: ClusterState) -> list[Json]:
 
 
 def waits_for(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> str:
-    """For whom or what an operation in flight waits, given the nodes' last acknowledgements."""
+    """For whom or what an operation in flight waits, given the nodes' last acknowledgements.
+
+    It counts what the coordinator counts: registered nodes of this cluster, and reports of the node that gains.
+    """
+    acks = {node: ack for node, ack in acks.items() if node in state.nodes and ack.cluster_id == state.cluster_id}
     witnesses = [Witness(node, ack.applied, ack.drained) for node, ack in sorted(acks.items())]
     here = gate(state, found)
     if missing(here, witnesses):
@@ -78,7 +82,9 @@ def waits_for(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
     if found.stage == PUBLISH_CDC_GENERATION:
         return f"generation {found.generation} in the change topics"
     if found.stage == WRITE_BOTH_READ_OLD and not any(
-        report.operation == found.id for ack in acks.values() for report in ack.reports
+        (report.operation, report.node, node) == (found.id, found.node, found.node)
+        for node, ack in acks.items()
+        for report in ack.reports
     ):
         return f"{name_of(state, found.node)} to stream its rows"
     return "the coordinator"

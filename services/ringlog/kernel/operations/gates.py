@@ -3,8 +3,8 @@
 A node has acknowledged epoch e when it applied e durably and every write that it admitted below e is applied. For
 every range that the plan changes, a quorum of *each* of four groups must have acknowledged the epoch at which the
 stage began: the read group and the write group, as they were before the operation and as they will be after it. A
-majority of their union is not enough: with factor 2, {B, X} is a majority of {A, B, X}, yet a write of {A, B} that B
-has not seen could be missed.
+majority of their union is not enough where two replicas of a range change at once, or in several datacenters: the
+command ``ringlog sim quorums --nodes 5 --datacenters 2 --factor 4 --rule R5=union`` prints a read that misses a write.
 
 In a cluster of several datacenters each group needs a quorum of its members in each of them. Stages that change
 nothing for readers and writers have no gate. A gate is data: the rule of the fold, the coordinator and the displays

@@ -1,0 +1,53 @@
+"""What the displays say of an operation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.agents.coordinator_core import Known, propose
+from ringlog.cli.rehearsal import acknowledgements
+from ringlog.cli.views import waits_for
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState
+from ringlog.sim.prefix import prefix_of
+from ringlog.sim.shape import Shape
+from ringlog.wire.records import NodeAck
+
+CLUSTER = "11111111-1111-4111-8111-111111111111"
+
+
+def _joining(stage: str) -> ClusterState:
+    """A state in which a second node's join is in ``stage``."""
+    states = prefix_of(Shape(2, 0, 1, 1, 10_000, old=False)).states
+    return next(state for state in states if [op.stage for op in in_flight(state)] == [stage] and len(state.nodes) == 2)
+
+
+@pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
+def test_nobody_is_waited_for_who_has_acknowledged(stage: str) -> None:
+    state = _joining(stage)
+    (operation,) = in_flight(state)
+    assert waits_for(state, operation, acknowledgements(state, 0)) == "the coordinator"
+    assert propose(Known(state, acknowledgements(state, 0), state.epoch, 0))
+
+
+@pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
+def test_acknowledgements_of_another_cluster_count_for_nobody(stage: str) -> None:
+    state = _joining(stage)
+    (operation,) = in_flight(state)
+    acks = {node: replace(ack, cluster_id=CLUSTER) for node, ack in acknowledgements(state, 0).items()}
+    assert "n2" in waits_for(state, operation, acks)
+    assert not propose(Known(state, acks, state.epoch, 0))
+
+
+def test_a_report_of_a_node_that_gains_nothing_does_not_count() -> None:
+    state = _joining("write_both_read_old")
+    (operation,) = in_flight(state)
+    acks: dict[str, NodeAck] = acknowledgements(state, 0)
+    other = next(node for node in acks if node != operation.node)
+    report = acks[operation.node].reports[0]
+    acks[other] = replace(acks[other], reports=(replace(report, node=other),))
+    acks[operation.node] = replace(acks[operation.node], reports=())
+    assert waits_for(state, operation, acks) == "n2 to stream its rows"
+    assert not propose(Known(state, acks, state.epoch, 0))
