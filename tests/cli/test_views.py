@@ -9,6 +9,7 @@ import pytest
 from ringlog.agents.coordinator_core import Known, propose
 from ringlog.cli.rehearsal import acknowledgements
 from ringlog.cli.views import waits_for
+from ringlog.kernel.commands.model import AdvanceOperation
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.prefix import prefix_of
@@ -24,12 +25,18 @@ def _joining(stage: str) -> ClusterState:
     return next(state for state in states if [op.stage for op in in_flight(state)] == [stage] and len(state.nodes) == 2)
 
 
+def _moves_on(state: ClusterState, acks: dict[str, NodeAck]) -> bool:
+    """True if the coordinator would move the operation on."""
+    proposals = propose(Known(state, acks, state.epoch, 0))
+    return any(isinstance(proposal.command, AdvanceOperation) for proposal in proposals)
+
+
 @pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
 def test_nobody_is_waited_for_who_has_acknowledged(stage: str) -> None:
     state = _joining(stage)
     (operation,) = in_flight(state)
     assert waits_for(state, operation, acknowledgements(state, 0)) == "the coordinator"
-    assert propose(Known(state, acknowledgements(state, 0), state.epoch, 0))
+    assert _moves_on(state, acknowledgements(state, 0))
 
 
 @pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
@@ -38,7 +45,7 @@ def test_acknowledgements_of_another_cluster_count_for_nobody(stage: str) -> Non
     (operation,) = in_flight(state)
     acks = {node: replace(ack, cluster_id=CLUSTER) for node, ack in acknowledgements(state, 0).items()}
     assert "n2" in waits_for(state, operation, acks)
-    assert not propose(Known(state, acks, state.epoch, 0))
+    assert not _moves_on(state, acks)
 
 
 def test_a_report_of_a_node_that_gains_nothing_does_not_count() -> None:
@@ -50,4 +57,4 @@ def test_a_report_of_a_node_that_gains_nothing_does_not_count() -> None:
     acks[other] = replace(acks[other], reports=(replace(report, node=other),))
     acks[operation.node] = replace(acks[operation.node], reports=())
     assert waits_for(state, operation, acks) == "n2 to stream its rows"
-    assert not propose(Known(state, acks, state.epoch, 0))
+    assert not _moves_on(state, acks)
