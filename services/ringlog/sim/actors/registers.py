@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
@@ -53,6 +54,7 @@ class SimRegisters:
         self._life = -1
         self._chance = Chance(sim.world.seed, f"registers/{host.name}")
         self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
+        self._disk: Micros = self._chance.pick([1, 20, 300, 1_500]) * MS
         self._open: dict[int, Message] = {}
         self._waiting: list[Message] = []
 
@@ -63,6 +65,7 @@ class SimRegisters:
         self.value = registers.restarted(self.node, self.host.disk.get(DISK, Durable()))
         self._open.clear()
         self._waiting.clear()
+        replica.followers.append(self._hear)
         self.sim.world.spawn(self.host, f"{self.host.name}.registers", self._follow(replica))
 
     def acknowledgeable(self) -> Epoch:
@@ -74,6 +77,14 @@ class SimRegisters:
         return operation in self.value.received
 
     # ----------------------------------------------------------------------------------------------- epochs
+
+    def _hear(self, _: ClusterState, after: ClusterState, __: Entry | Unreadable, ___: Outcome, ____: int) -> None:
+        """After a restart every state of the log goes by, until the one comes that may be served."""
+        if self._life == self.host.life and not registers.is_ready(self.value):
+            try:
+                self._adopt(after)
+            except PowerCut:
+                self.sim.world.power_cut(self.host)
 
     def _follow(self, replica: SimReplica) -> Step:
         seen: ClusterState | None = None
@@ -121,7 +132,7 @@ class SimRegisters:
         if verdict is None:
             for check in self.sim.on_admitted:
                 check.admitted(self.node, number, self.value.state.epoch, message.cell is not None)
-            delay = self._chance.below(self._chance.pick([1, 20, 300]) * MS)
+            delay = self._chance.below(self._disk)
             self.sim.world.on(self.host, delay, self._carry_out, message)
         else:
             self._reply((verdict,))

@@ -1,0 +1,150 @@
+"""What a replica of registers decides, step by step through a join: when it answers, what it keeps, what it streams."""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands.model import CancelOperation
+from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.state import ClusterState
+from ringlog.node import registers
+from ringlog.node.registers import Behind, Cell, Durable, Key, Registers, Reply
+from tests.kernel.entries import applied
+from tests.kernel.operations.drive import report_of
+from tests.node.world import begin_join, cluster, name_of, step
+
+KEY = Key("shop", 100, "k")
+OLD, JOINER, OTHER = name_of(1), name_of(9), name_of(2)
+
+
+def states() -> dict[str, ClusterState]:
+    """Before a join that takes the key from node 1, and at the stages that matter."""
+    state = cluster((1_000,), (2_000,), factor=1)
+    found = {"before": state}
+    state, operation = begin_join(state, 9, (100,))
+    while state.operations[operation].stage != FINISHED:
+        now = state.operations[operation]
+        state = step(state, operation, (report_of(now),) if now.stage == WRITE_BOTH_READ_OLD else ())
+        found[state.operations[operation].stage] = state
+    return found
+
+
+STATES = states()
+BEFORE, BOTH_OLD = STATES["before"], STATES[WRITE_BOTH_READ_OLD]
+BOTH_NEW, DONE = STATES[WRITE_BOTH_READ_NEW], STATES[FINISHED]
+
+
+def at(node: str, *through: ClusterState, durable: Durable | None = None) -> Registers:
+    replica = registers.restarted(node, durable or Durable())
+    for state in through:
+        replica, _ = registers.adopt(replica, state)
+    return replica
+
+
+def written(replica: Registers, number: int, timestamp: int) -> Registers:
+    """After a write that was planned at the replica's own epoch."""
+    replica, verdict = registers.admit_write(replica, number, KEY, Cell(timestamp, "v"), replica.state.epoch)
+    assert verdict is None
+    replica, replies = registers.apply(replica, number)
+    assert replies == (Reply(number, replica.state.epoch),)
+    return replica
+
+
+def test_the_greater_timestamp_wins_whatever_comes_last() -> None:
+    replica = written(written(at(OLD, BEFORE), 1, 7), 2, 5)
+    assert replica.durable.cells[KEY] == Cell(7, "v")
+    assert registers.newest(Cell(7, "a"), Cell(7, "b")) == Cell(7, "b")
+
+
+def test_a_message_that_is_ahead_waits_and_one_that_is_behind_is_answered_with_the_own_epoch() -> None:
+    replica = at(OLD, BEFORE)
+    assert registers.admit_read(replica, 1, KEY, BOTH_OLD.epoch) == (replica, Behind(BOTH_OLD.epoch))
+    replica = at(OLD, BEFORE, BOTH_OLD)
+    replica, verdict = registers.admit_write(replica, 1, KEY, Cell(1, "v"), BEFORE.epoch)
+    assert verdict is None
+    assert registers.apply(replica, 1)[1] == (Reply(1, BOTH_OLD.epoch),)
+
+
+def test_who_is_no_member_refuses() -> None:
+    for replica in (at(OTHER, BEFORE), at(OLD, BEFORE, DONE), at(JOINER, BEFORE)):
+        _, verdict = registers.admit_write(replica, 1, KEY, Cell(1, "v"), BEFORE.epoch)
+        assert verdict == Reply(1, replica.state.epoch, refused=registers.NOT_MEMBER)
+    _, verdict = registers.admit_read(at(JOINER, BEFORE, BOTH_OLD), 1, KEY, BEFORE.epoch)
+    assert isinstance(verdict, Reply)
+    assert verdict.refused == registers.NOT_MEMBER
+
+
+def test_an_epoch_is_acknowledged_when_older_writes_are_on_disk() -> None:
+    replica, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, Cell(1, "v"), BEFORE.epoch)
+    replica, _ = registers.adopt(replica, BOTH_OLD)
+    assert registers.acknowledgeable(replica) == BEFORE.epoch
+    replica, replies = registers.apply(replica, 1)
+    assert replies == (Reply(1, BEFORE.epoch),)
+    assert registers.acknowledgeable(replica) == BOTH_OLD.epoch
+
+
+def test_a_restart_keeps_what_is_on_disk_and_serves_nothing_older() -> None:
+    replica = written(at(OLD, BEFORE, BOTH_OLD), 1, 3)
+    again = at(OLD, BEFORE, durable=replica.durable)
+    assert not registers.is_ready(again)
+    assert registers.acknowledgeable(again) == 0
+    _, verdict = registers.admit_read(again, 2, KEY, BEFORE.epoch)
+    assert isinstance(verdict, Reply)
+    assert verdict.refused == registers.NOT_READY
+    again, _ = registers.adopt(again, BOTH_OLD)
+    again, verdict = registers.admit_read(again, 2, KEY, BOTH_OLD.epoch)
+    assert verdict is None
+    assert registers.look_up(again, 2)[1] == (Reply(2, BOTH_OLD.epoch, Cell(3, "v")),)
+
+
+def test_a_source_gives_its_cells_when_it_has_drained() -> None:
+    joiner = at(JOINER, BEFORE, BOTH_OLD)
+    (fetch,) = joiner.fetching
+    assert fetch.source == OLD
+    source, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, Cell(1, "v"), BEFORE.epoch)
+    assert registers.snapshot(source, fetch) == Behind(BOTH_OLD.epoch)
+    source, _ = registers.adopt(source, BOTH_OLD)
+    assert registers.snapshot(source, fetch) == Behind(BOTH_OLD.epoch)
+    source, _ = registers.apply(source, 1)
+    cells = registers.snapshot(source, fetch)
+    assert cells == {KEY: Cell(1, "v")}
+    after = registers.receive(written(joiner, 2, 2), fetch, cells)
+    assert after is not None
+    assert after.durable.cells[KEY] == Cell(2, "v")
+    assert after.received == (fetch.operation,)
+    assert registers.receive(after, fetch, cells) is None
+    assert registers.snapshot(at(OTHER, BOTH_OLD), fetch) == registers.BAD_STREAM
+
+
+def test_a_cancel_drops_what_was_streamed_and_refuses_what_comes_late() -> None:
+    joiner = written(at(JOINER, BEFORE, BOTH_OLD), 1, 1)
+    (fetch,) = joiner.fetching
+    joiner, _ = registers.adopt(joiner, applied(BOTH_OLD, CancelOperation(fetch.operation, "not now")))
+    assert not joiner.durable.cells
+    assert registers.receive(joiner, fetch, {KEY: Cell(1, "v")}) is None
+
+
+def test_who_comes_back_begins_empty_even_if_it_never_saw_that_it_had_left() -> None:
+    joiner = written(at(JOINER, BEFORE, BOTH_OLD), 1, 1)
+    (fetch,) = joiner.fetching
+    state, operation = begin_join(applied(BOTH_OLD, CancelOperation(fetch.operation, "not now")), 9, (100,))
+    while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
+        state = step(state, operation)
+    joiner, _ = registers.adopt(joiner, state)
+    assert not joiner.durable.cells
+    assert [fetch.operation for fetch in joiner.fetching] == [operation]
+
+
+def test_who_loses_a_range_answers_its_reads_refuses_its_writes_and_then_forgets() -> None:
+    replica = written(at(OLD, BEFORE, BOTH_OLD), 1, 1)
+    replica, _ = registers.admit_read(replica, 2, KEY, BOTH_OLD.epoch)
+    replica, _ = registers.admit_write(replica, 3, KEY, Cell(2, "v"), BOTH_OLD.epoch)
+    replica, none = registers.adopt(replica, BOTH_NEW)
+    assert none == ()
+    assert registers.acknowledgeable(replica) == BOTH_OLD.epoch
+    replica, replies = registers.adopt(replica, DONE)
+    assert replies == (
+        Reply(2, BOTH_OLD.epoch, Cell(1, "v")),
+        Reply(3, DONE.epoch, refused=registers.NOT_MEMBER),
+    )
+    assert not replica.durable.cells
+    assert registers.acknowledgeable(replica) == DONE.epoch
+    assert registers.apply(replica, 3) == (replica, ())
