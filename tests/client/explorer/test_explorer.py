@@ -9,7 +9,7 @@ from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, W
 from ringlog.kernel.state import ClusterState
 from ringlog.node.registers import Key
 from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.sim.mutants.registers import MUTANTS
+from ringlog.sim.mutants.registers import EXPLORED, MUTANTS
 from tests.client.explorer.model import Explorer
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
@@ -84,7 +84,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_each_rule_that_is_switched_off_has_a_counterexample(rule: str) -> None:
-    mutant: Mutant = next(mutant for mutant in MUTANTS if mutant.name == BROKEN[rule])
+    mutant: Mutant = next(mutant for mutant in (*MUTANTS, *EXPLORED) if mutant.name == BROKEN[rule])
     with planted(mutant):
         explored = explorer(1).explore(STATES_MAX)
     assert explored.story, f"{explored.states} states, {explored.reads} reads"
