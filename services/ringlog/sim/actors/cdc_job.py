@@ -37,6 +37,7 @@ class SimCdcJob:
         self.refused = ""
         self.seconds = 0
         self._drivers = 0
+        self._calm = False
         self._left = 0
         self._die: Callable[[Host], None] = lambda _: None
 
@@ -57,6 +58,7 @@ class SimCdcJob:
         A second one that began while the first was at work does not know all that this one had carried out.
         """
         self.die_after(0, lambda _: None)
+        self._calm = True
         if self.seconds:
             for process in tuple(self.sim.world.host(SECOND_HOST).processes):
                 process.stop()
@@ -113,7 +115,9 @@ class SimCdcJob:
                 # With another driver at work the folder moves on while this one starts: it finds out and stops.
                 if error.code in ("plan_chain_broken", "plan_chain_moved") and not self.seconds:
                     self.sim.broken("cdc_chain", f"{driver.name}: {error}")
-                if error.code in ("checkpoint_lost", "writer_replaced"):
-                    self.refused = error.code if error.code == "checkpoint_lost" else self.refused
+                if error.code == "checkpoint_lost":
+                    self.refused = error.code
+                    return
+                if error.code == "writer_replaced" and not self._calm:
                     return
             yield AGAIN_US
