@@ -9,7 +9,7 @@ from ringlog.kernel.values import Micros
 from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, SECOND, Host, Unanswered
+from ringlog.sim.world import MS, Host, Unanswered
 from ringlog.wire.draw import draw_uuid
 from ringlog.wire.partitions import mutation_partition
 from ringlog.wire.records import Mutation, encode_mutation
