@@ -139,4 +139,4 @@ EXPLORED: tuple[Mutant, ...] = (
         2_000,
     ),
 )
-"""Bugs that take a sequence of events too rare for random runs: found by going through all orders of a small movement."""
+"""Bugs that take events too rare for random runs: found by going through all orders of events of a small movement."""
