@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "yield from self._carry_out(Access.WRITE, key, repair.request.level, best, deadline)",
         "yield from self._carry_out(Access.WRITE, key, Level.ONE, best, deadline)",
         "a repair is done when one replica has it",
-        2_000,
+        100,
     ),
 )
 
