@@ -15,7 +15,7 @@ from ringlog.kernel.commands.model import COMMANDS
 from ringlog.kernel.encoding import digest
 from ringlog.sim.coverage import tables
 from ringlog.sim.families import CHECKS, FAMILIES
-from ringlog.sim.prefix import prefix_of
+from ringlog.sim.prefix import forget_prefixes, prefix_of
 from ringlog.sim.regressions import NoScript, load, save
 from ringlog.sim.run import Report, run_script
 from ringlog.sim.script import FAULTS, PROFILES, Script, draw_script, from_json, to_json
@@ -81,7 +81,7 @@ def test_a_prepared_log_is_a_cluster_at_rest(founded: int) -> None:
     assert sum(node.state == "normal" for node in state.nodes.values()) == founded
     assert "ks.t" in state.tables
     assert all(len(group.read) == min(2, founded) for group in state.placements[f"simple:{min(2, founded)}"].ranges)
-    prefix_of.cache_clear()
+    forget_prefixes()
     assert digest(prefix_of(Shape(founded, 1, 2, 2, 10_000, old=False)).states[-1]) == digest(state)
 
 

@@ -15,12 +15,13 @@ from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, Record, Tail
+from ringlog.sim.memo import cached_result
 from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
 from ringlog.sim.world import SECOND, Host, Signal, Unanswered
 from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
-from ringlog.wire.records import Request, Result, decode_result, encode_request
+from ringlog.wire.records import Request, Result, encode_request
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -135,7 +136,7 @@ class SimClient:
     def _take(self, records: list[Record]) -> None:
         for record in records:
             try:
-                result = decode_result(record.value)
+                result = cached_result(record.value)
             except WireError:
                 continue
             if result.request_id in self._results:

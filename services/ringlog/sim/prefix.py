@@ -6,7 +6,7 @@ once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ringlog.agents.coordinator_core import Known, propose
@@ -43,7 +43,7 @@ OLD_ENTRIES = 90
 
 def cluster_id_of(shape: Shape) -> str:
     """The cluster's id, the same for all runs of a shape."""
-    return draw_uuid(Chance(0, f"cluster/{shape}"))
+    return draw_uuid(Chance(0, f"cluster/{replace(shape, joining=0)}"))
 
 
 def registration(shape: Shape, number: int) -> RegisterNode:
@@ -99,9 +99,13 @@ class Prefix:
     changes: tuple[tuple[str, object], ...]
 
 
-@lru_cache(maxsize=512)
 def prefix_of(shape: Shape) -> Prefix:
-    """The log of a shape before the run."""
+    """The log of a shape before the run; how many nodes join later makes no difference."""
+    return _prefix_of(replace(shape, joining=0))
+
+
+@lru_cache(maxsize=512)
+def _prefix_of(shape: Shape) -> Prefix:
     records = _Prefix(shape).records() if shape.founded else ()
     items = tuple(decode_entry(data) for data in records)
     states = [EMPTY_STATE]
@@ -110,6 +114,11 @@ def prefix_of(shape: Shape) -> Prefix:
         states.append(fold(states[-1], item).state)
         changes += change_values(states[-2], states[-1])
     return Prefix(records, items, tuple(states), tuple(changes))
+
+
+def forget_prefixes() -> None:
+    """Make them anew when they are asked for: the code that makes them has changed."""
+    _prefix_of.cache_clear()
 
 
 def change_values(before: ClusterState, after: ClusterState) -> list[tuple[str, object]]:

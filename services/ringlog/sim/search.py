@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -52,6 +53,12 @@ class Found:
 Chunk = tuple[tuple[int, ...], str, Path | None]
 
 
+def prepare() -> None:
+    """For a process that does nothing but runs: look for garbage cycles less often, which saves a tenth of the time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 def _chunk(work: Chunk) -> list[Report]:
     seeds, profile, histories = work
     return [run_seed(seed, profile, histories=histories) for seed in seeds]
@@ -60,11 +67,12 @@ def _chunk(work: Chunk) -> list[Report]:
 def reports(seeds: Iterable[int], profile: str, jobs: int, histories: Path | None = None) -> Iterator[Report]:
     """The runs of all seeds, in no particular order if there are several jobs. Stopping early is fine."""
     if jobs == 1:
+        prepare()
         for seed in seeds:
             yield run_seed(seed, profile, histories=histories)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs) as pool:
+    with context.Pool(jobs, prepare) as pool:
         for chunk in pool.imap_unordered(_chunk, _chunks(seeds, profile, histories)):
             yield from chunk
 

@@ -8,10 +8,12 @@ from ringlog.kernel.values import Micros
 from ringlog.sim.actors.role import Worker
 from ringlog.sim.broker import ANSWER_US
 from ringlog.sim.replica import Step
-from ringlog.sim.world import SECOND, Unanswered
+from ringlog.sim.world import MS, SECOND, Unanswered
 
 BEAT_US: Micros = 2 * SECOND
 RETRY_US: Micros = SECOND // 2
+WRITE_US: Micros = 20 * MS
+"""What a write takes; epochs that come meanwhile are written together."""
 
 
 class KeeperWorker(Worker):
@@ -25,6 +27,7 @@ class KeeperWorker(Worker):
         while True:
             try:
                 keeper = yield from self._write(keeper)
+                yield WRITE_US
                 yield self.replica.changed, BEAT_US
             except Unanswered:
                 keeper = Keeper()

@@ -17,8 +17,8 @@ from ringlog.sim.world import MS, SECOND, Ended, Host, Process, Unanswered
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
-BEAT_US: Micros = SECOND
-SESSION_US: Micros = 3 * SECOND
+BEAT_US: Micros = 1_500 * MS
+SESSION_US: Micros = 4 * SECOND
 NEWS_US: Micros = 500 * MS
 
 

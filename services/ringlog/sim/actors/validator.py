@@ -24,10 +24,11 @@ from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.model import Noop
 from ringlog.sim.actors.role import NEWS_US, Worker
 from ringlog.sim.broker import REQUESTS, RESULTS, Fenced, Record, Tail
+from ringlog.sim.memo import cached_result
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended, Unanswered
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import REJECTED, Request, Result, decode_request, decode_result, encode_result
+from ringlog.wire.records import REJECTED, Request, Result, decode_request, encode_result
 
 
 class ValidatorWorker(Worker):
@@ -89,7 +90,7 @@ class ValidatorWorker(Worker):
             except Unanswered:
                 self.look()
                 continue
-            found: list[Result] = [decode_result(record.value) for record in records]
+            found: list[Result] = [cached_result(record.value) for record in records]
             return found
 
     def _perform(self, step: Stepped) -> Step:

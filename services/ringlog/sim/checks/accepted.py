@@ -2,8 +2,8 @@
 
 A node judges a record after it has folded everything that the log held when it read the record; another one, or
 itself after a restart, may judge it later. So a record that is acceptable under every state since it could first be
-read *must* be kept by all, one that is acceptable under none *must not*, and in between both are right. One write may be
-in the topic several times: it must be kept if one of its records must, and may be kept if one may.
+read *must* be kept by all, one that is acceptable under none *must not*, and in between both are right. One write may
+be in the topic several times: it must be kept if one of its records must, and may be kept if one may.
 """
 
 from __future__ import annotations

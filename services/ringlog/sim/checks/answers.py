@@ -21,9 +21,10 @@ from ringlog.kernel.outcome import (
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.broker import REQUESTS
 from ringlog.sim.checks.base import Check
+from ringlog.sim.memo import cached_result
 from ringlog.wire.commands import decode_command
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import REJECTED, Request, Result, decode_request, decode_result
+from ringlog.wire.records import REJECTED, Request, Result, decode_request
 
 if TYPE_CHECKING:
     from ringlog.sim.broker import Partition
@@ -81,7 +82,7 @@ class Answers(Check):
     def results(self, partition: Partition) -> None:
         """A published rejection is true of the state that it names, and of nothing that was applied."""
         for record in partition.records[self._read : partition.visible]:
-            result = decode_result(record.value)
+            result = cached_result(record.value)
             if result.outcome != REJECTED:
                 continue
             if self._applied.get(result.request_id, (0, ""))[1] == result.digest:

@@ -56,7 +56,7 @@ class ChangesAreTheDifferences(Check):
         self._epoch = change.epoch
 
 
-COMPARED_EVERY = 4
+COMPARED_EVERY = 16
 """A projection costs as much as the rest of a small run: so often, and at rest, it is compared whole."""
 
 

@@ -8,7 +8,8 @@ from ringlog.kernel.commands.model import TakeOver
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check
-from ringlog.wire.records import REJECTED, Result, decode_result
+from ringlog.sim.memo import cached_result
+from ringlog.wire.records import REJECTED, Result
 
 if TYPE_CHECKING:
     from ringlog.sim.broker import Partition
@@ -45,7 +46,7 @@ class Terms(Check):
     def results(self, partition: Partition) -> None:
         """New results: rejections are written under the fence."""
         for record in partition.records[self._read : partition.visible]:
-            result = decode_result(record.value)
+            result = cached_result(record.value)
             if result.outcome != REJECTED:
                 continue
             if result.term < self._last:

@@ -56,9 +56,9 @@ def planted(mutant: Mutant) -> Iterator[None]:
 
 def _forget() -> None:
     """Nothing that was worked out before may outlive the change of a function."""
-    from ringlog.sim.prefix import prefix_of
+    from ringlog.sim.prefix import forget_prefixes
 
-    prefix_of.cache_clear()
+    forget_prefixes()
 
 
 def _changes(mutant: Mutant, module: ModuleType) -> list[tuple[FunctionType, CodeType]]:
