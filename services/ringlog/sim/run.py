@@ -26,6 +26,7 @@ from ringlog.sim.actors.producer import SimProducer
 from ringlog.sim.actors.publisher import PublisherWorker
 from ringlog.sim.actors.role import Worker, member
 from ringlog.sim.actors.validator import ValidatorWorker
+from ringlog.sim.chance import Chance
 from ringlog.sim.families import CHECKS
 from ringlog.sim.faults import Faults
 from ringlog.sim.prefix import cluster_id_of, prefix_of, registration, schema_commands, settings_of, tokens_of
@@ -113,7 +114,7 @@ class Run:
         if not prefix.records:
             for host in AGENT_HOSTS:
                 self.world.spawn(self.world.host(host), "founder", self._found(self.world.host(host)))
-            self.operator.insist(schema_commands(1, draw_of(self.sim, "schema")))  # type: ignore[arg-type]
+            self.operator.insist(schema_commands(1, Chance(self.world.seed, "schema")))
 
     def _found(self, host: Host) -> Step:
         """One of two founders who race."""

@@ -140,7 +140,7 @@ class Process:
         if self.over:
             return
         try:
-            wait = self.work.send(value)  # type: ignore[arg-type]
+            wait = next(self.work) if value is None else self.work.send(value)
         except StopIteration:
             self._end("")
             return

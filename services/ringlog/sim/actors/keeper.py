@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ringlog.agents.keeper_core import Keeper, learn, next_write
 from ringlog.cache.port import Confirmation, Written
+from ringlog.cache.projection import Delta, Full
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.role import Worker
-from ringlog.sim.broker import ANSWER_US
+from ringlog.sim.broker import ANSWER_US, Answer
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Unanswered
 
@@ -47,12 +48,12 @@ class KeeperWorker(Worker):
                 check.cached(state)
         return learn(state, written)
 
-    def _apply(self, write: object, confirmation: Confirmation) -> Step:
+    def _apply(self, write: Delta | Full, confirmation: Confirmation) -> Step:
         sim = self.sim
 
-        def ask(answer: object) -> None:
+        def ask(answer: Answer) -> None:
             if sim.cache_up:
-                answer(sim.cache.apply(write, confirmation))  # type: ignore[operator, arg-type]
+                answer(sim.cache.apply(write, confirmation))
                 for check in sim.on_stored:
                     check.stored()
 
