@@ -20,6 +20,9 @@ from ringlog.sim.families.family import Family
 from ringlog.sim.world import SECOND
 
 
+FAR = 20 * SECOND
+
+
 def _request(_: ClusterState, chance: Chance) -> RequestCdcGeneration:
     return RequestCdcGeneration(chance.take(16))
 
@@ -73,8 +76,9 @@ def _advance(state: ClusterState, chance: Chance) -> AdvanceCdcWriter | None:
     writer = chance.pick(writers)
     if writer.ended and chance.happens(0.5):
         return AdvanceCdcWriter(writer.name, chance.pick(writer.ended), writer.horizon + 1, writer.low_watermark, ())
-    if chance.happens(0.5):
-        return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon + SECOND, writer.low_watermark, ())
+    if state.prepared is not None and chance.happens(0.5):
+        # So far up that it is no lowering either when it gets there late: nobody may lower for another.
+        return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon + FAR, writer.low_watermark, ())
     low = max(writer.low_watermark - 1 - chance.below(5), 0)
     return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon, low, (Position(0, 0),))
 
