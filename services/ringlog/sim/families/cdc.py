@@ -19,7 +19,6 @@ from ringlog.sim.checks.cdc import Cdc
 from ringlog.sim.families.family import Family
 from ringlog.sim.world import SECOND
 
-
 FAR = 20 * SECOND
 
 
