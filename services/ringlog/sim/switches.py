@@ -35,4 +35,8 @@ def switches(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
         ]
     )
     drawn.append((start + chance.between(0, 3 * SECOND), what, arguments))
+    # While the writer is away the coordinator waits for its horizon; somebody who does not wait asks for the commit.
+    for _ in range(2):
+        at = start + chance.between(300 * MS, 3_500 * MS)
+        drawn.append((at, "command", ("CommitCdcGeneration", chance.pick(["validator", "direct"]))))
     return drawn

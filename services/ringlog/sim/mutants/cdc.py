@@ -16,7 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'np.searchsorted(starts, timestamp, side="right").astype(np.int32)',
         'np.searchsorted(starts, now, side="right").astype(np.int32)',
         "a row's generation is the one that operates when it arrives",
-        400,
+        60,
     ),
     Mutant(
         "commit_below_horizon",
@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if timestamp <= writer.horizon:",
         "if timestamp < writer.low_watermark:",
         "a generation starts below what a writer has promised for",
-        400,
+        200,
     ),
     Mutant(
         "horizon_rises_while_prepared",
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if horizon > writer.horizon and state.prepared is not None:",
         "if horizon > writer.horizon and state.epoch < 0:",
         "a horizon may rise while a generation is prepared",
-        400,
+        2_500,
     ),
     Mutant(
         "floor_ignored",
@@ -40,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "floor=known.horizon,",
         "floor=known.low_watermark,",
         "a new incarnation may lower the horizon below what the old ones have used",
-        4_000,
+        100,
     ),
     Mutant(
         "zombie_promises",
@@ -48,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'if command.incarnation != writer.incarnation:\n        text = f"{command.incarnation} is not the current',
         'if command.incarnation == "":\n        text = f"{command.incarnation} is not the current',
         "an incarnation that has ended still moves the horizon",
-        400,
+        60,
     ),
     Mutant(
         "close_ignores_writers",
@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if writer.low_watermark < following.timestamp]",
         "if writer.low_watermark < 0]",
         "a generation closes before its writers are done with it",
-        400,
+        30,
     ),
     Mutant(
         "close_without_positions",
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "positions = _greatest(positions, writer.positions)",
         "positions = _greatest(positions, ())",
         "the close does not say how far a consumer must read",
-        400,
+        30,
     ),
     Mutant(
         "commit_any_time",
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return folded if lowering is None else min(folded, lowering)",
         "return folded",
         "a lowering that is on its way does not bind its author yet",
-        4_000,
+        2_500,
     ),
     Mutant(
         "lowering_forgets_plans",
@@ -88,15 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "lowest = max(standing.floor, standing.low_watermark, standing.used + 1)",
         "lowest = max(standing.floor, standing.low_watermark)",
         "the horizon sinks below what stored plans have used",
-        400,
-    ),
-    Mutant(
-        "claim_before_durable",
-        PROMISES,
-        "if claimed <= mine.low_watermark or not is_durable:",
-        "if claimed <= mine.low_watermark:",
-        "the low-watermark is claimed while plans before the closing are carried out",
-        4_000,
+        30,
     ),
     Mutant(
         "clock_alone",
@@ -104,7 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if durable.get(partition, 0) < (end if first is None else first) or (first is None and not clock_is_past):",
         "if first is None and not clock_is_past:",
         "a generation is closed when the clock is past it, whatever waits",
-        1_000,
+        500,
     ),
     Mutant(
         "no_margin",
@@ -112,14 +104,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "or (first is None and not clock_is_past):",
         "or (first is None and clock_is_past is None):",
         "a generation is closed as soon as all that is there is durable, before its time is over",
-        400,
+        60,
     ),
     Mutant(
-        "undone_is_durable",
+        "planned_is_durable",
         CHAIN,
-        "            if not self.is_settled(entry):\n                break\n            positions",
-        "            if entry.sequence < 0:\n                break\n            positions",
-        "planned counts as durable",
+        'return entry.kind == "close" or entry.sequence in self._done',
+        "return entry.sequence >= 0",
+        "what is planned counts as durable, for the closing and for the claim",
         4_000,
     ),
     Mutant(
@@ -128,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return max(appended, timestamp) if timestamp <= appended + leeway else appended",
         "return appended",
         "only arrival is held below the horizon, not the write's timestamp",
-        400,
+        30,
     ),
     Mutant(
         "held_goes_along",
@@ -136,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "start, stop = positions[partition], held.get(partition, end)",
         "start, stop = positions[partition], end",
         "a part takes writes along that are held",
-        400,
+        100,
     ),
     Mutant(
         "plans_forgotten",
@@ -144,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'if entry.kind == "route" and entry.batch == batch]',
         'if entry.kind == "route" and entry.batch == batch and entry.sequence in self._done]',
         "a replayed batch is decided anew unless its plans were carried out",
-        2_000,
+        400,
     ),
     Mutant(
         "horizon_not_looked_at_again",
@@ -152,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if draft.ranges and horizon <= draft.used:",
         "if draft.ranges and horizon <= 0:",
         "a part is stored although the horizon sank while its rows were looked at",
-        4_000,
+        1_000,
     ),
     Mutant(
         "slots_sorted",
@@ -160,7 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for described in ranges for stream in described.streams)",
         "for described in ranges for stream in sorted(described.streams))",
         "the slots of a range are sorted, as a set of ids would be",
-        400,
+        20,
     ),
     Mutant(
         "tokens_unsigned",
@@ -168,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._first = np.append(first + np.cumsum(counts) - counts, first)",
         "self._first = np.append(first + np.cumsum(counts) - counts, first + self.total - counts[-1])",
         "tokens above the last end go to the last range, as if the ring did not wrap",
-        400,
+        60,
     ),
     Mutant(
         "rows_in_any_partition",
@@ -176,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "partitions=(crc32_rows(streams.streams) % np.uint32(partitions)).astype(np.int32),",
         "partitions=(crc32_rows(streams.streams[:, :8]) % np.uint32(partitions)).astype(np.int32),",
         "a row's partition is that of its token",
-        400,
+        20,
     ),
     Mutant(
         "future_accepted",
@@ -184,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "codes[timestamp > np.add(now, leeway)]",
         "codes[timestamp > np.add(now, 4 * leeway)]",
         "writes further ahead than the leeway get a row",
-        400,
+        30,
     ),
     Mutant(
         "old_ones_accepted",
@@ -192,6 +184,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "codes[(timestamp <= np.subtract(now, leeway)) & (generation != current)]",
         "codes[(timestamp <= np.subtract(now, 4 * leeway)) & (generation != current)]",
         "old writes of a generation that operates no more get a row",
-        400,
+        100,
     ),
 )
