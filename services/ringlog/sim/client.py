@@ -123,7 +123,8 @@ class SimClient:
         return None
 
     def _tell(self, asked: Asked, answer: Submitted) -> None:
-        self.sim.world.tell(self.name, f"is answered {answer}")
+        if self.sim.world.tracing:
+            self.sim.world.tell(self.name, f"is answered {answer}")
         for check in self.sim.on_answered:
             check.answered(self.name, asked, answer)
 

@@ -1,13 +1,27 @@
-"""Work that many readers of the same bytes share."""
+"""Work that many readers of the same bytes share: decoding is a pure function."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from ringlog.wire.records import Result, decode_result
+from ringlog.wire.records import Mutation, NodeAck, Result, decode_mutation, decode_node_ack, decode_result
+
+KEPT = 4_096
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(KEPT)
 def cached_result(data: bytes) -> Result:
-    """``decode_result``, once for all who read the record. Raises WireError."""
+    """``decode_result``. Raises WireError."""
     return decode_result(data)
+
+
+@lru_cache(KEPT)
+def cached_ack(data: bytes) -> NodeAck:
+    """``decode_node_ack``. Raises WireError."""
+    return decode_node_ack(data)
+
+
+@lru_cache(KEPT)
+def cached_mutation(data: bytes) -> Mutation:
+    """``decode_mutation``. Raises WireError."""
+    return decode_mutation(data)

@@ -17,7 +17,7 @@ from ringlog.kernel.commands.model import Command, Noop, TakeOver
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.commit import RESEND_S
 from ringlog.log.fates import Chain, Fate, all_final, fates, open_entries
@@ -41,8 +41,8 @@ Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, in
 class SimReplica:
     """Folds the metadata log on one host.
 
-    ``alone``: it decodes and folds by itself, from the first record, so that its digest is evidence; the others share
-    the work, and begin where the log of before the run ends. ``changed`` fires after each batch of records.
+    It begins where the log of before the run ends. ``alone``: it decodes and folds by itself, so that its digest is
+    evidence; the others share the work. ``changed`` fires after each batch of records.
     """
 
     __slots__ = ("alone", "busy", "changed", "followers", "free", "host", "name", "position", "sim", "state", "tail")
@@ -52,8 +52,8 @@ class SimReplica:
         self.host = host
         self.name = name
         self.alone = alone
-        self.state = EMPTY_STATE if alone else sim.log.states[sim.preloaded]
-        self.position = 0 if alone else sim.preloaded
+        self.state = sim.log.states[sim.preloaded]
+        self.position = sim.preloaded
         self.changed = Signal()
         self.followers: list[Follower] = []
         self.busy = False

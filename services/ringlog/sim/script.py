@@ -16,7 +16,7 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
 from ringlog.sim.shape import Shape
 from ringlog.sim.switches import switches
-from ringlog.sim.world import SECOND
+from ringlog.sim.world import MS, SECOND
 
 AGENT_HOSTS = ("agents-1", "agents-2")
 OPERATOR, PRODUCER, WRITER, CONSUMER = "operator", "producer", "spark", "consumer"
@@ -47,10 +47,11 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How much happens. ``alone``: share of replicas that fold by themselves."""
+    """How much happens in ``length``; a fault lasts at most ``fault`` milliseconds."""
 
     name: str
     length: Micros
+    fault: int
     commands: tuple[int, int]
     faults: tuple[int, int]
     bursts: tuple[int, int]
@@ -65,9 +66,9 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("small", 6 * SECOND, (3, 7), (1, 5), (1, 2), (2, 5), 2, (0, 3), (0, 2), 2, 6),
-        Profile("medium", 20 * SECOND, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
-        Profile("large", 60 * SECOND, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
+        Profile("small", 3 * SECOND, 1_500, (2, 5), (1, 4), (1, 2), (1, 3), 1, (0, 3), (0, 1), 2, 4),
+        Profile("medium", 20 * SECOND, 4_000, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
+        Profile("large", 60 * SECOND, 4_000, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
     )
 }
 
@@ -80,7 +81,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
     """The script of a seed."""
     chance = Chance(seed, f"script/{profile.name}")
     founded = chance.between(*profile.nodes)
-    joining = max(chance.between(*profile.joining), 1 if founded < 2 else 0)
+    joining = max(chance.between(*profile.joining), 0 if founded else 1)
     shape = Shape(
         founded=founded,
         joining=joining,
@@ -107,7 +108,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
     mix = [kind for kind in FAULTS if chance.happens(0.5)] or ["crash"]
     for _ in range(chance.between(*profile.faults)):
         what = chance.pick(mix)
-        drawn.append((what, _arguments(what, chance, hosts)))
+        drawn.append((what, _arguments(what, chance, hosts, profile.fault)))
     moments = _moments(drawn, chance, profile)
     actions = [
         Action(number, _when(number, moments, chance, profile), what, arguments)
@@ -116,7 +117,8 @@ def draw_script(seed: int, profile: Profile) -> Script:
     switching = switches(Chance(seed, f"switches/{profile.name}"), [at for _, at in sorted(moments.items())], WRITER)
     actions += [Action(FIRST_SWITCH + n, at, what, arguments) for n, (at, what, arguments) in enumerate(switching)]
     actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
-    return Script(seed, profile.name, shape, profile.length + 4 * SECOND, tuple(sorted(actions, key=lambda a: a.at)))
+    calm = profile.length + profile.fault * MS
+    return Script(seed, profile.name, shape, calm, tuple(sorted(actions, key=lambda a: a.at)))
 
 
 def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: Profile) -> list[Action]:
@@ -144,7 +146,7 @@ def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: 
     what = chance.pick(["crash", "crash", "pause", "cut", "slow", "none"])
     hosts = [*APPLICATIONS, *(f"n{number + 1}" for number in range(3))]
     if what != "none":
-        add(_near(moments, chance, profile), what, *_arguments(what, chance, hosts))
+        add(_near(moments, chance, profile), what, *_arguments(what, chance, hosts, profile.fault))
     return actions
 
 
@@ -196,9 +198,9 @@ FAULTS: tuple[str, ...] = (
 )
 
 
-def _arguments(what: str, chance: Chance, hosts: list[str]) -> tuple[Any, ...]:
-    """What an action needs to know; durations in milliseconds, at most four seconds."""
-    host, duration = chance.pick(hosts), chance.between(100, 4_000)
+def _arguments(what: str, chance: Chance, hosts: list[str], longest: int) -> tuple[Any, ...]:
+    """What an action needs to know; durations in milliseconds."""
+    host, duration = chance.pick(hosts), chance.between(100, longest)
     match what:
         case "crash" | "pause":
             return host, duration

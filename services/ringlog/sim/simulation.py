@@ -30,7 +30,7 @@ from ringlog.sim.broker import (
     Record,
 )
 from ringlog.sim.checks.base import Check
-from ringlog.sim.prefix import Prefix
+from ringlog.sim.prefix import Prefix, change_values
 from ringlog.sim.recording import Recording
 from ringlog.sim.replica import SimReplica
 from ringlog.sim.world import Violation, World
@@ -84,6 +84,7 @@ class Simulation:
         self.recording = Recording(world)
         self.preloaded = 0
         self._items: dict[bytes, Entry | Unreadable] = {}
+        self._changes: dict[tuple[int, int], list[tuple[str, object]]] = {}
         self._folds: dict[tuple[int, int], Folded] = {}
         self.checks = [check(self) for check in checks]
         self.on_entry = self._hearing("entry")
@@ -130,6 +131,13 @@ class Simulation:
         if folded is None:
             folded = self._folds[key] = fold(state, item)
         return item, folded
+
+    def changes(self, before: ClusterState, after: ClusterState) -> list[tuple[str, object]]:
+        """``change_values`` of two neighbouring states of the true log, worked out once."""
+        key = (id(before), id(after))
+        if key not in self._changes:
+            self._changes[key] = change_values(before, after)
+        return self._changes[key]
 
     def preload(self, prefix: Prefix) -> None:
         """Begin with a log that was written, folded and published before the run."""

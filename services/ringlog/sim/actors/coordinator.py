@@ -8,14 +8,15 @@ from ringlog.agents.coordinator_core import Known, Proposal, awaits_publication,
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.values import GenerationId, Micros
-from ringlog.sim.actors.role import Worker
+from ringlog.sim.actors.role import NEWS_US, Worker
 from ringlog.sim.broker import ACKS, CHANGES, Record, Tail
 from ringlog.sim.client import SimClient, TimedOut
+from ringlog.sim.memo import cached_ack
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Unanswered
 from ringlog.wire.changes import decode_change
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import NodeAck, decode_node_ack
+from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -71,7 +72,7 @@ class CoordinatorWorker(Worker):
                 yield AFTER_REFUSAL_US
             else:
                 waiting = awaits_publication(self.replica.state)
-                yield self.replica.changed, PUBLICATION_POLL_US if waiting else AFTER_REFUSAL_US
+                yield self.replica.changed, PUBLICATION_POLL_US if waiting else NEWS_US
 
     def _known(self) -> Known:
         state, now = self.replica.state, self.direct.now()
@@ -101,7 +102,7 @@ class CoordinatorWorker(Worker):
     def _take_acks(self, records: list[Record]) -> None:
         for record in records:
             try:
-                ack = decode_node_ack(record.value)
+                ack = cached_ack(record.value)
             except WireError:
                 continue
             known = self._acks.get(ack.node)

@@ -20,17 +20,18 @@ from ringlog.sim.actors.registers import SimRegisters
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
+from ringlog.sim.memo import cached_mutation
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import NodeAck, decode_mutation, encode_node_ack
+from ringlog.wire.records import NodeAck, encode_node_ack
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 RETRY_US: Micros = 300 * MS
 SUBMIT_US: Micros = 6 * SECOND
-LOOK_US: Micros = SECOND
+LOOK_US: Micros = 2 * SECOND
 LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
 JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token", "changes_paused")
 
@@ -138,7 +139,7 @@ class SimNode:
             verdict = NOT_MINE
         else:
             try:
-                mutation = decode_mutation(value)
+                mutation = cached_mutation(value)
             except WireError:
                 return
             verdict = self.holder.admit(mutation, append_time_us(record.time // 1000), value)
@@ -258,6 +259,6 @@ class SimNode:
             self.sim.did["read", type(refused).__name__] += 1
             return
         self.sim.did["read", "answered"] += 1
-        found = frozenset((v.timestamp, decode_mutation(v.value).mutation_id or "") for v in versions)
+        found = frozenset((v.timestamp, cached_mutation(v.value).mutation_id or "") for v in versions)
         for check in self.sim.on_read:
             check.read(self.registration.id, table, key, epoch, found)

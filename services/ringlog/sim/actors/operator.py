@@ -133,7 +133,8 @@ class SimOperator:
         if command is None:
             self.sim.did["command", kind, "nothing to ask"] += 1
             return
-        self.sim.world.tell("operator", f"asks for {command} ({way})"[:300])
+        if self.sim.world.tracing:
+            self.sim.world.tell("operator", f"asks for {command} ({way})"[:300])
         request, since = self._client.new_request_id(), self._client.replica.state.epoch
         patience = chance.pick([PATIENCE_US, PATIENCE_US, HASTE_US])
         try:

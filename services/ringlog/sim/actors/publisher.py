@@ -12,7 +12,6 @@ from ringlog.agents.publisher_core import ahead, starts_from
 from ringlog.kernel.changes import EpochChange
 from ringlog.sim.actors.role import Worker
 from ringlog.sim.broker import CHANGES, METADATA, Fenced, Record, Tail
-from ringlog.sim.prefix import change_values
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended, Signal, Unanswered
 from ringlog.wire.changes import decode_change
@@ -55,7 +54,7 @@ class PublisherWorker(Worker):
                 before, (_, folded) = state, self.sim.folded(state, record)
                 state = folded.state
                 if resumed and state is not before:
-                    yield from self._publish(epoch, change_values(before, state))
+                    yield from self._publish(epoch, self.sim.changes(before, state))
                 elif not resumed:
                     resumed = starts_from(last, state)
 

@@ -17,9 +17,9 @@ from ringlog.sim.world import MS, SECOND, Ended, Host, Process, Unanswered
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
-BEAT_US: Micros = 1_500 * MS
-SESSION_US: Micros = 4 * SECOND
-NEWS_US: Micros = 500 * MS
+BEAT_US: Micros = 2 * SECOND
+SESSION_US: Micros = 4_500 * MS
+NEWS_US: Micros = SECOND
 
 
 class Worker(ABC):

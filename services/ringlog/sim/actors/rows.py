@@ -17,8 +17,9 @@ from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.values import Micros
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
+from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import CdcRow, DeadLetter, Mutation, decode_mutation
+from ringlog.wire.records import CdcRow, DeadLetter, Mutation
 from ringlog_cdc.plan import PlanEntry
 from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, OPERATION_CODES, ROUTED
@@ -38,7 +39,7 @@ class Input:
 def read_input(partition: int, record: Record) -> Input:
     """The record, decoded."""
     try:
-        mutation = decode_mutation(record.value)
+        mutation = cached_mutation(record.value)
     except WireError:
         mutation = None
     timestamp = mutation.timestamp if mutation is not None else 0

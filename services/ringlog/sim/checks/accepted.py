@@ -17,8 +17,9 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.actors.producer import KEYSPACE, TABLE
 from ringlog.sim.broker import MUTATIONS
+from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import Mutation, decode_mutation
+from ringlog.wire.records import Mutation
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -64,7 +65,7 @@ class AcceptedWrites:
             self._read[partition.number] = partition.visible
             for record in partition.records[first : partition.visible]:
                 try:
-                    write = decode_mutation(record.value)
+                    write = cached_mutation(record.value)
                 except WireError:
                     continue
                 if f"{write.keyspace}.{write.table}" != NAME:

@@ -25,8 +25,9 @@ from ringlog.kernel.values import Micros
 from ringlog.sim.broker import CDC, MUTATIONS, Partition, Record
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.judge import judged, stream_for, window_of
+from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import CdcRow, DeadLetter, Mutation, decode_mutation
+from ringlog.wire.records import CdcRow, DeadLetter, Mutation
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -321,7 +322,7 @@ class Cdc(Check):
             partition = self.sim.broker.partition(MUTATIONS, place[0])
             record = partition.records[partition.offsets.index(place[1])]
             try:
-                mutation: Mutation | None = decode_mutation(record.value)
+                mutation: Mutation | None = cached_mutation(record.value)
             except WireError:
                 mutation = None
             known = self._mutations[place] = record, mutation

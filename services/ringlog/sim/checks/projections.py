@@ -9,7 +9,6 @@ from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.broker import CHANGES, Partition
 from ringlog.sim.checks.base import Check
-from ringlog.sim.prefix import change_values
 from ringlog.wire.changes import decode_change
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class ChangesAreTheDifferences(Check):
         states = self.sim.log.states
         if change.epoch >= len(states):
             self.sim.broken("changes", f"epoch {change.epoch} was published before it was in the log")
-        expected = change_values(states[change.epoch - 1], states[change.epoch])
+        expected = self.sim.changes(states[change.epoch - 1], states[change.epoch])
         if expected != found:
             self.sim.broken("changes", f"epoch {change.epoch} was published with other records than its difference")
         self._epoch = change.epoch

@@ -28,15 +28,15 @@ class Replicas(Check):
             self.sim.broken("epochs", f"{replica.name} is at epoch {epoch}, the log is not")
         if after is states[epoch]:
             return
-        if not replica.alone or (epoch > self.sim.preloaded and after != states[epoch]):
+        if not replica.alone or after != states[epoch]:
             self.sim.broken("determinism", f"{replica.name} has another state at epoch {epoch}")
-        if epoch % DIGEST_EVERY == 0 and epoch > self.sim.preloaded:
+        if epoch % DIGEST_EVERY == 0:
             self._compare(replica)
 
     def quiet(self) -> None:
-        """At rest the digests of lone replicas are those of the log."""
+        """At rest the digests of lone replicas are those of the log; in one run of four, as they cost so much."""
         for replica in self.sim.replicas:
-            if replica.alone and replica.lives():
+            if replica.alone and replica.lives() and self.sim.world.seed % 4 == 0:
                 self._compare(replica)
 
     def _compare(self, replica: SimReplica) -> None:

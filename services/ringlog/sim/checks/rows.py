@@ -14,7 +14,8 @@ from ringlog.node.store import Version
 from ringlog.sim.checks.accepted import NAME, AcceptedWrites
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.movements import holds
-from ringlog.wire.records import NodeAck, decode_mutation
+from ringlog.sim.memo import cached_mutation
+from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
     from ringlog.sim.actors.node import SimNode
@@ -124,7 +125,7 @@ class Rows(Check):
             epoch, versions = node.holder.read(NAME, key)
         except (NotReady, NotServed):
             return
-        found = frozenset((v.timestamp, decode_mutation(v.value).mutation_id or "") for v in versions)
+        found = frozenset((v.timestamp, cached_mutation(v.value).mutation_id or "") for v in versions)
         for check in self.sim.on_read:
             check.read(node.registration.id, NAME, key, epoch, found)
 
