@@ -82,13 +82,15 @@ def draw_script(seed: int, profile: Profile) -> Script:
     chance = Chance(seed, f"script/{profile.name}")
     founded = chance.between(*profile.nodes)
     joining = max(chance.between(*profile.joining), 0 if founded else 1)
+    history = chance.pick([10_000, 10_000, 100])
+    # Few shapes for short runs, since each costs as much as a run to prepare.
     shape = Shape(
         founded=founded,
         joining=joining,
         factor=chance.between(1, 3),
-        tokens=chance.between(1, profile.tokens),
-        history=chance.pick([10_000, 10_000, 100]),
-        old=founded > 0 and chance.happens(0.25),
+        tokens=chance.between(1, profile.tokens) if profile.tokens > 2 else 1 + founded % 2,
+        history=history,
+        old=founded > 0 and history == 100 and chance.happens(0.7),
     )
     drawn: list[tuple[str, tuple[Any, ...]]] = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
     drawn += [("burst", (chance.between(*profile.writes),)) for _ in range(chance.between(*profile.bursts))]

@@ -69,7 +69,7 @@ def _collect(events: int) -> None:
 
 
 def prepare() -> None:
-    """For a process that does nothing but runs: look for garbage cycles between runs, not within, which saves a sixth."""
+    """For a process that does nothing but runs: look for garbage cycles between runs only, which saves a sixth."""
     gc.freeze()
     gc.disable()
 

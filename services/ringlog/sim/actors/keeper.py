@@ -29,7 +29,8 @@ class KeeperWorker(Worker):
             try:
                 keeper = yield from self._write(keeper)
                 yield WRITE_US
-                yield self.replica.changed, BEAT_US
+                if keeper.known is self.replica.state:
+                    yield self.replica.changed, BEAT_US
             except Unanswered:
                 keeper = Keeper()
                 yield RETRY_US
