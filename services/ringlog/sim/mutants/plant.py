@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from ringlog.sim import prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +44,28 @@ def planted(mutant: Mutant) -> Iterator[None]:
     """Run the body with the bug. Raises DoesNotApply."""
     module = import_module(mutant.module)
     changes = _changes(mutant, module)
-    before = [(function, function.__code__) for function, _ in changes]
-    _forget()
-    for function, code in changes:
-        function.__code__ = code
+    good = [(function, function.__code__) for function, _ in changes]
+
+    @contextmanager
+    def taken_back() -> Iterator[None]:
+        _put(good)
+        try:
+            yield
+        finally:
+            _put(changes)
+
+    _put(changes)
+    prefix.around = taken_back
     try:
         yield
     finally:
-        for function, code in before:
-            function.__code__ = code
-        _forget()
+        prefix.around = nullcontext
+        _put(good)
 
 
-def _forget() -> None:
-    """Nothing that was worked out before may outlive the change of a function."""
-    from ringlog.sim.prefix import forget_prefixes
-
-    forget_prefixes()
+def _put(codes: list[tuple[FunctionType, CodeType]]) -> None:
+    for function, code in codes:
+        function.__code__ = code
 
 
 def _changes(mutant: Mutant, module: ModuleType) -> list[tuple[FunctionType, CodeType]]:
