@@ -37,7 +37,6 @@ class SimCdcJob:
         self.refused = ""
         self.seconds = 0
         self._drivers = 0
-        self._calm = False
         self._left = 0
         self._die: Callable[[Host], None] = lambda _: None
 
@@ -53,17 +52,16 @@ class SimCdcJob:
             self.start(host)
 
     def calm(self) -> None:
-        """The faults are over: none dies any more, and an operator leaves one driver, on the job's own machine.
+        """The faults are over: none dies any more, and an operator ends two drivers and starts one.
 
-        A second one that began while the first was at work does not know all that this one had carried out.
+        One that began while another was at work does not know all that this one had carried out.
         """
         self.die_after(0, lambda _: None)
-        self._calm = True
         if self.seconds:
-            for process in tuple(self.sim.world.host(SECOND_HOST).processes):
-                process.stop()
-            if not any(process.name == "cdc" for process in self.host.processes):
-                self.start()
+            for host in (self.host, self.sim.world.host(SECOND_HOST)):
+                for process in tuple(host.processes):
+                    process.stop()
+            self.start()
 
     def die_after(self, steps: int, die: Callable[[Host], None]) -> None:
         """The driver that takes the ``steps``-th step from now dies in it; 0: none does."""
@@ -118,6 +116,6 @@ class SimCdcJob:
                 if error.code == "checkpoint_lost":
                     self.refused = error.code
                     return
-                if error.code == "writer_replaced" and not self._calm:
+                if error.code == "writer_replaced":
                     return
             yield AGAIN_US
