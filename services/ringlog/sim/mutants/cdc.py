@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if timestamp <= writer.horizon:",
         "if timestamp < writer.low_watermark:",
         "a generation starts below what a writer has promised for",
-        200,
+        600,
     ),
     Mutant(
         "horizon_rises_while_prepared",
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if horizon > writer.horizon and state.prepared is not None:",
         "if horizon > writer.horizon and state.epoch < 0:",
         "a horizon may rise while a generation is prepared",
-        2_500,
+        800,
     ),
     Mutant(
         "floor_ignored",
@@ -67,20 +67,12 @@ MUTANTS: tuple[Mutant, ...] = (
         30,
     ),
     Mutant(
-        "commit_any_time",
-        RULES,
-        "if last is not None and timestamp <= last.timestamp:",
-        "if last is not None and timestamp <= 0:",
-        "a generation may start before the one that precedes it",
-        400,
-    ),
-    Mutant(
         "lowering_binds_late",
         PROMISES,
         "return folded if lowering is None else min(folded, lowering)",
         "return folded",
         "a lowering that is on its way does not bind its author yet",
-        2_500,
+        4_000,
     ),
     Mutant(
         "lowering_forgets_plans",
@@ -96,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if durable.get(partition, 0) < (end if first is None else first) or (first is None and not clock_is_past):",
         "if first is None and not clock_is_past:",
         "a generation is closed when the clock is past it, whatever waits",
-        500,
+        2_000,
     ),
     Mutant(
         "no_margin",
@@ -128,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "start, stop = positions[partition], held.get(partition, end)",
         "start, stop = positions[partition], end",
         "a part takes writes along that are held",
-        100,
+        800,
     ),
     Mutant(
         "plans_forgotten",
@@ -136,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'if entry.kind == "route" and entry.batch == batch]',
         'if entry.kind == "route" and entry.batch == batch and entry.sequence in self._done]',
         "a replayed batch is decided anew unless its plans were carried out",
-        400,
+        200,
     ),
     Mutant(
         "horizon_not_looked_at_again",
@@ -144,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if draft.ranges and horizon <= draft.used:",
         "if draft.ranges and horizon <= 0:",
         "a part is stored although the horizon sank while its rows were looked at",
-        1_000,
+        400,
     ),
     Mutant(
         "slots_sorted",
@@ -184,6 +176,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "codes[(timestamp <= np.subtract(now, leeway)) & (generation != current)]",
         "codes[(timestamp <= np.subtract(now, 4 * leeway)) & (generation != current)]",
         "old writes of a generation that operates no more get a row",
-        100,
+        200,
     ),
 )
