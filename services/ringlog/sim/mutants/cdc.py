@@ -99,14 +99,6 @@ MUTANTS: tuple[Mutant, ...] = (
         60,
     ),
     Mutant(
-        "planned_is_durable",
-        CHAIN,
-        'return entry.kind == "close" or entry.sequence in self._done',
-        "return entry.sequence >= 0",
-        "what is planned counts as durable, for the closing and for the claim",
-        4_000,
-    ),
-    Mutant(
         "timestamps_not_held",
         PLAN,
         "return max(appended, timestamp) if timestamp <= appended + leeway else appended",
