@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import tempfile
 from collections.abc import Callable
@@ -83,12 +82,9 @@ def node_folder(data: bytes) -> None:
 
 def dump(data: bytes) -> None:
     """A file of ``ringlog log --dump``, folded."""
-    before, errors.file = errors.file, io.StringIO()
-    try:
+    with errors.capture():
         for _ in fold_lines(read_dump(_file("log.dump", data))):
             pass
-    finally:
-        errors.file = before
 
 
 def _dumps() -> tuple[bytes, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from functools import cache, partial
@@ -78,11 +77,8 @@ def _befores(prev: str | None) -> tuple[Any, ...]:
 
 
 def _shown(line: cli_log.Line) -> None:
-    before, out.file = out.file, io.StringIO()
-    try:
+    with out.capture():
         cli_log._print(line)
-    finally:
-        out.file = before
 
 
 def _entries() -> tuple[bytes, ...]:
