@@ -51,7 +51,7 @@ def mutants(
     results = sorted(_measured(chosen, jobs, quiet=as_json), key=lambda result: chosen.index(result.mutant))
     missed = [result for result in results if result.found is None]
     if page is not None:
-        page.write_text(_page(results), encoding="utf-8")
+        page.write_text(_page(results, most), encoding="utf-8")
     if as_json:
         out.print_json(data=[_json(result) for result in results])
     else:
@@ -72,14 +72,15 @@ def _measured(chosen: list[Mutant], jobs: int, quiet: bool) -> Iterator[Measured
             yield result
 
 
-def _page(results: list[Measured]) -> str:
+def _page(results: list[Measured], most: int | None) -> str:
     """The table in Markdown: what was found, and what was not."""
     found = [result for result in results if result.found is not None]
     missed = [result for result in results if result.found is None]
+    cap = "" if most is None else f" --most {most}"
     lines = [
         "# Planted bugs",
         "",
-        "Made by `ringlog sim mutants --page docs/reference/mutants.md`. Each bug is one piece of the source",
+        f"Made by `ringlog sim mutants{cap} --page docs/reference/mutants.md`. Each bug is one piece of the source",
         "replaced by another, planted alone; *found* is the number of seeds, from 1 on, until the simulator broke",
         "off. A few of them are measured again with every change.",
         "",

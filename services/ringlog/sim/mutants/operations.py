@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for holder in in_flight(state):",
         "for holder in ():",
         "operations are admitted on ranges that another one holds",
-        50,
+        400,
     ),
     Mutant(
         "stage_skipped",
@@ -302,7 +302,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if self.positions[p] < offset]",
         "if self.positions[p] < 0]",
         "a source streams before it has the writes that the receiver has passed over",
-        200,
+        800,
     ),
     Mutant(
         "positions_not_asked",
