@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from ringlog.cli.connection import Json, fail, out
+from ringlog.cli.sim_run import needs_streaming
 
 if TYPE_CHECKING:
     from ringlog.sim.mutants.measure import Measured
@@ -37,6 +38,7 @@ def mutants(
     as_json: Json = False,
 ) -> None:
     """Plant each bug, search for it, print the seeds it took; exit 1 if one is not found within its bound."""
+    needs_streaming()
     from ringlog.sim.mutants import MUTANTS
 
     known = {mutant.name: mutant for mutant in MUTANTS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,6 +79,7 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Run a saved script again; exit 1 if a promise is still broken."""
+    needs_streaming()
     from ringlog.sim.regressions import NoScript, load
     from ringlog.sim.run import run_script
 
@@ -104,7 +106,14 @@ def seeds_of(text: str) -> range:
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
+def needs_streaming() -> None:
+    """End the command with a word if what the CDC part of the simulator is made with is not installed."""
+    if find_spec("pyarrow") is None:
+        fail("extra_missing", "the simulator needs the extra: pip install 'ringlog[streaming]'", status=3)
+
+
 def _known(profile: str) -> None:
+    needs_streaming()
     from ringlog.sim.script import PROFILES
 
     if profile not in PROFILES:
