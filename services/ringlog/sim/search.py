@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -74,6 +75,12 @@ def prepare() -> None:
     gc.disable()
 
 
+def prepare_worker() -> None:
+    """``prepare`` for a process of a pool: an interrupt is for its parent, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prepare()
+
+
 def _chunk(work: Chunk) -> list[Report]:
     seeds, profile, histories = work
     return [run_seed(seed, profile, histories=histories) for seed in seeds]
@@ -87,7 +94,7 @@ def reports(seeds: Iterable[int], profile: str, jobs: int, histories: Path | Non
             yield run_seed(seed, profile, histories=histories)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, prepare) as pool:
+    with context.Pool(jobs, prepare_worker) as pool:
         for chunk in pool.imap_unordered(_chunk, _chunks(seeds, profile, histories)):
             yield from chunk
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.sim.search import prepare, run_seed
+from ringlog.sim.search import prepare_worker, run_seed
 
 FIRST_SEED = 1
 
@@ -38,5 +38,5 @@ def measure_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Measured]:
     if jobs == 1:
         yield from map(measure, mutants)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs, prepare, maxtasksperchild=1) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, prepare_worker, maxtasksperchild=1) as pool:
         yield from pool.imap_unordered(measure, mutants)
