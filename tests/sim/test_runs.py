@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -34,6 +35,13 @@ def test_fixed_seeds_break_no_promise_and_exercise_every_fault() -> None:
     assert [(r.seed, r.rule, r.detail) for r in found.failures] == []
     assert {key[1] for key in found.did if key[0] == "action"} >= set(FAULTS)
     assert found.did["entry", "AdvanceOperation", "applied"] > 100
+
+
+def test_a_search_leaves_the_collector_of_its_caller_as_it_was() -> None:
+    searching = reports(range(1, 9), "small", jobs=1)
+    next(searching)
+    searching.close()
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("seed", MEDIUM)

@@ -89,9 +89,16 @@ def _chunk(work: Chunk) -> list[Report]:
 def reports(seeds: Iterable[int], profile: str, jobs: int, histories: Path | None = None) -> Iterator[Report]:
     """The runs of all seeds, in no particular order if there are several jobs. Stopping early is fine."""
     if jobs == 1:
+        collected = gc.isenabled()
         prepare()
-        for seed in seeds:
-            yield run_seed(seed, profile, histories=histories)
+        try:
+            for seed in seeds:
+                yield run_seed(seed, profile, histories=histories)
+        finally:
+            # The process belongs to the caller, who may have more to do than runs.
+            gc.unfreeze()
+            if collected:
+                gc.enable()
         return
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, prepare_worker) as pool:
