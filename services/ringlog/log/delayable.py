@@ -150,6 +150,7 @@ class DelayableLog:
             return
         through: list[bytes] = []
         waiting: list[_OnItsWay] = []
+        setting_out: list[_OnItsWay] = []
         unanswered = False
         for data in records:
             item = decode_entry(data)
@@ -157,13 +158,16 @@ class DelayableLog:
             unanswered = unanswered or dropped is not None
             if dropped is not None and not dropped.answer_only:
                 continue
-            known = self._known(data)
+            known = self._known(data, setting_out)
             if known is not None:
                 waiting.append(known)
             elif waiting or self._held_by(rules, item, self._clock.monotonic()) is not None:
-                waiting.append(self._set_out(data, item, waiting[-1] if waiting else None))
+                after = waiting[-1] if waiting else None
+                setting_out.append(_OnItsWay(data, item, after, self._clock.monotonic(), self._clock.now_us()))
+                waiting.append(setting_out[-1])
             else:
                 through.append(data)
+        self._set_out(setting_out)
         if through or not waiting:
             self._inner.append(through)
         self._await(waiting)
@@ -235,18 +239,19 @@ class DelayableLog:
 
     # ----------------------------------------------------------------------------------------- held commits
 
-    def _known(self, data: bytes) -> _OnItsWay | None:
+    def _known(self, data: bytes, setting_out: Sequence[_OnItsWay]) -> _OnItsWay | None:
         with self._lock:
-            return next((each for each in self._on_their_way if each.data == data), None)
+            return next((each for each in (*self._on_their_way, *setting_out) if each.data == data), None)
 
-    def _set_out(self, data: bytes, item: Entry | Unreadable, after: _OnItsWay | None) -> _OnItsWay:
-        made = _OnItsWay(data, item, after, self._clock.monotonic(), self._clock.now_us())
+    def _set_out(self, records: Sequence[_OnItsWay]) -> None:
+        """All that an append holds back, at once: who asks what is held is told of all of it, or of none."""
+        if not records:
+            return
         with self._lock:
-            self._on_their_way.append(made)
+            self._on_their_way.extend(records)
             if self._carrier is None:
                 self._carrier = threading.Thread(target=self._carry, name=f"held-{self.participant}", daemon=True)
                 self._carrier.start()
-        return made
 
     def _await(self, waiting: Sequence[_OnItsWay]) -> None:
         deadline = time.monotonic() + self._patience_s
