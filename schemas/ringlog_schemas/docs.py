@@ -18,7 +18,8 @@ _INTRODUCTION = """\
 <!-- Made by `python -m ringlog_schemas.docs`; do not edit. -->
 
 Everything that Ringlog writes to Kafka, and what its reference nodes say over gRPC and keep on disk, is one of these
-Avro records. Values travel as **single objects**: the two bytes `C3 01`, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), the plain Avro binary
+Avro records. Values travel as **single objects**: the two bytes
+`C3 01`, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), the plain Avro binary
 body. The one exception is a command inside a log entry or a request: a plain body, its schema named by kind and
 version beside it.
 

@@ -1,7 +1,7 @@
 """Registers and their cells: what the replicas of the reference node keep, and their clients write and read.
 
-A register holds one cell, the last write wins: of two cells the one with the greater timestamp, of equal ones a delete,
-of equal values the greater one. ``newest`` is commutative, associative and idempotent, so cells may arrive in any order,
+A register holds one cell, the last write wins: of two cells the one with the greater timestamp, of equal ones a
+delete, else the greater value. ``newest`` is commutative, associative and idempotent, so cells may arrive in any order,
 any number of times, over any way.
 """
 

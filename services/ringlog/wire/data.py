@@ -190,19 +190,18 @@ def full_name(record: type[Any]) -> str:
 
 
 @cache
-def _mapper(record: type[Any]) -> Mapper[Any]:
-    assert record in RECORDS, record
-    return Mapper(record, layout(full_name(record)))
+def _mappers() -> dict[type[Any], Mapper[Any]]:
+    return {record: Mapper(record, layout(full_name(record))) for record in RECORDS}
 
 
 def pack(value: Any) -> bytes:
     """The bytes of a message; raises WireError if a field does not fit."""
     kind = type(value)
-    return encode(full_name(kind), _mapper(kind).to_record(value), strict=False)
+    return encode(full_name(kind), _mappers()[kind].to_record(value), strict=False)
 
 
 def unpack(record: type[T], data: bytes) -> T:
     """The message of the bytes, which is to be a ``record``; raises WireError."""
     _, fields = decode(data, full_name(record))
-    value: T = _mapper(record).from_record(fields)
+    value: T = _mappers()[record].from_record(fields)
     return value
