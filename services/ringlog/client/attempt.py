@@ -108,6 +108,7 @@ class Attempt:
                 if now >= again:
                     again = now + RESEND_S
                     self._send_all(deadline - now)
+                    continue  # an answer may be there already
                 self.changed.wait(max(min(again, deadline) - now, 0.001))
 
     def wake(self) -> None:
