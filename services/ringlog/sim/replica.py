@@ -64,6 +64,7 @@ class SimReplica:
     def close(self) -> None:
         """Fold no more."""
         self.tail.close()
+        self.followers.clear()
         if self in self.sim.replicas:
             self.sim.replicas.remove(self)
 

@@ -115,6 +115,13 @@ class Simulation:
     def _hearing(self, hook: str) -> list[Check]:
         return [check for check in self.checks if getattr(type(check), hook) is not getattr(Check, hook)]
 
+    def close(self) -> None:
+        """The end: nothing knows anything any more."""
+        for replica in tuple(self.replicas):
+            replica.close()
+        self.broker.close()
+        vars(self).clear()
+
     def broken(self, rule: str, detail: str) -> None:
         """A promise is broken: the run ends here."""
         raise Violation(rule, detail)

@@ -126,6 +126,7 @@ class Process:
     def kill(self) -> None:
         """End where it stands."""
         self.over = True
+        self.ended = None
         self.work.close()
 
     def stop(self) -> None:
@@ -194,6 +195,17 @@ class World:
         self._queue: list[tuple[Micros, int, Host | None, int, Callable[[Any], None], Any]] = []
         self._count = 0
         self._tears = Chance(seed, "tears")
+
+    def close(self) -> None:
+        """The end: all processes end where they stand, and nothing knows anything any more."""
+        for host in self.hosts.values():
+            for process in tuple(host.processes):
+                process.kill()
+        for host in self.hosts.values():
+            host.processes.clear()
+            host.disk.clear()
+        self._queue.clear()
+        vars(self).clear()
 
     # ---------------------------------------------------------------------------------------------- time
 
@@ -339,7 +351,10 @@ class World:
         yield signal, timeout
         if not box:
             raise Unanswered
-        value = box[0]
+        value, box[0] = box[0], None  # an exception must not be found in the frames of its own traceback
         if isinstance(value, Exception):
-            raise value
+            try:
+                raise value
+            finally:
+                del value
         return value
