@@ -28,7 +28,6 @@ from ringlog.sim.broker import (
     RESULTS,
     Broker,
     Partition,
-    Record,
 )
 from ringlog.sim.checks.base import Check
 from ringlog.sim.prefix import Prefix, change_values
