@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from pathlib import Path
 
 import structlog
 
 from ringlog.client.peers import Peers, StatusPages
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch, NodeId, OperationId
+from ringlog.kernel.values import Epoch, OperationId
 from ringlog.log.errors import LogError, WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog.node.data_server import DataServer
 from ringlog.node.errors import NodeFailed
 from ringlog.node.frames import JournalDamaged
+from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
 from ringlog.wire.data import StatusReply
@@ -28,30 +28,30 @@ log = structlog.get_logger("ringlog.node")
 
 CELLS = "cells"
 LOOK_S = 0.5
+RESTORE = "restore the folder, or replace this node by a new one"
 
 
 class DataSide:
-    """The registers of a node in ``folder``, served at ``address``; ``port`` is the one that it got.
+    """The registers of the node of ``folder``. ``port``: where they are served; the last one, if it is free.
 
-    ``acknowledged``: what this node has acknowledged, which the disk must know. Raises NodeFailed.
+    Raises NodeFailed where the disk does not hold what the node has acknowledged.
     """
 
-    def __init__(self, node: NodeId, folder: Path, address: str, port: int, acknowledged: Epoch) -> None:
+    def __init__(self, folder: NodeFolder, options: NodeOptions) -> None:
         self._state = ClusterState()
+        cells = options.folder / CELLS
         try:
-            self._host = RegisterHost(node, folder / CELLS)
+            self._host = RegisterHost(folder.node, cells)
         except (JournalDamaged, OSError) as damaged:
-            raise NodeFailed(
-                f"{folder / CELLS}: {damaged}: restore the folder, or replace this node by a new one"
-            ) from damaged
-        if self._host.value.durable.epoch < acknowledged:
+            raise NodeFailed(f"{cells}: {damaged}: {RESTORE}") from damaged
+        epoch = self._host.value.durable.epoch
+        # A folder without a data port is of a release that had no cells to lose.
+        if folder.data_port and epoch < folder.acknowledged:
             self._host.close()
-            raise NodeFailed(
-                f"this node acknowledged epoch {acknowledged}, and {folder / CELLS} ends at "
-                f"{self._host.value.durable.epoch}: restore the folder, or replace this node by a new one"
-            )
-        self._server = DataServer(self._host, lambda: self._state.cluster_id, address, port)
+            raise NodeFailed(f"this node acknowledged epoch {folder.acknowledged}, {cells} ends at {epoch}: {RESTORE}")
+        self._server = DataServer(self._host, lambda: self._state.cluster_id, options.host, folder.data_port)
         self.port = self._server.port
+        folder.keep_data_port(self.port)
         self._puller = Puller(self._host, Peers(StatusPages(lambda: self._state)))
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
