@@ -1,4 +1,4 @@
-"""``ringlog data``: read and write registers of the reference nodes, at a consistency level; the plan with ``--json``."""
+"""``ringlog data``: registers of the reference nodes, read and written at a level; ``--json`` tells the plan."""
 
 from __future__ import annotations
 
