@@ -11,14 +11,14 @@ from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadabl
 from ringlog.kernel.values import Micros
 from ringlog.sim.broker import METADATA, REQUESTS, RESULTS
 from ringlog.sim.chance import Chance
-from ringlog.sim.memo import cached_result
+from ringlog.sim.memo import cached_request, cached_result
 from ringlog.sim.world import MS, Host
 from ringlog.wire.commands import encode_command
 from ringlog.wire.draw import draw_uuid
 from ringlog.wire.entries import author_entry, decode_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
-from ringlog.wire.records import REJECTED, Request, decode_request, encode_request
+from ringlog.wire.records import REJECTED, Request, encode_request
 
 if TYPE_CHECKING:
     from ringlog.sim.run import Run
@@ -221,7 +221,7 @@ class Faults:
         values: dict[bytes, None] = {}
         for record in requests.records[: requests.visible]:
             with suppress(WireError):
-                if decode_request(record.value).request_id in refused:
+                if cached_request(record.value).request_id in refused:
                     values[record.value] = None
         again = [("", value) for value in values]
         self.world.spawn(host, "asked again", broker.try_append(host, REQUESTS, again))
