@@ -14,10 +14,11 @@ from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
-from ringlog.node.registers import Behind, Cell, Durable, Fetch, Key, Registers, Reply
+from ringlog.node.registers import Behind, Durable, Fetch, Registers, Reply
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, PowerCut, Signal, Unanswered
+from ringlog.wire.cells import Cell, Key
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
