@@ -173,7 +173,8 @@ def _network(source: Source, path: str, value: Any) -> Replication:
             found.append(DatacenterReplication(name, len(racks), racks))
         else:
             found.append(DatacenterReplication(name, number(source, where, item)))
-    return Replication("network", sum(local.factor for local in found), tuple(found))
+    total = number(source, f"{path}.datacenters", sum(local.factor for local in found))
+    return Replication("network", total, tuple(found))
 
 
 def cdc(source: Source, path: str, value: Any) -> CdcOptions:

@@ -85,13 +85,20 @@ def gate(state: ClusterState, operation: Operation) -> Gate:
     must = gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()
     if operation.stage not in GATED_STAGES:
         return Gate(operation.id, operation.stage, operation.stage_epoch, must, ())
-    plan = operation.plan
+    plan, silent = operation.plan, _no_witnesses(state, operation)
     needs = []
     for key, placement in sorted(state.placements.items()):
         for (start, end), change in touched(key, plan.start, plan.middle, plan.finish):
             for group, members in views(group_at(placement, end), change):
-                needs += _needs_of(state.nodes, (key, start, end), group, members, operation.ignored)
+                needs += _needs_of(state.nodes, (key, start, end), group, members, silent)
     return Gate(operation.id, operation.stage, operation.stage_epoch, must, tuple(needs))
+
+
+def _no_witnesses(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
+    """The nodes that the operation goes on without: the ignored ones, and who leaves by it if it died meanwhile."""
+    parting = operation.replaced or (operation.node if operation.gone and not operation.tokens else "")
+    dead = {parting} if parting and state.nodes[parting].down else set()
+    return frozenset(dead.union(operation.ignored))
 
 
 def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, ...]], ...]:
@@ -158,7 +165,7 @@ def _needs_of(
     where: tuple[str, Token, Token],
     group: str,
     members: tuple[NodeId, ...],
-    ignored: tuple[NodeId, ...],
+    ignored: frozenset[NodeId],
 ) -> list[GateNeed]:
     """One need for each datacenter that has members."""
     by_datacenter: dict[str, list[NodeId]] = {}

@@ -32,7 +32,16 @@ from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.stages import resulting_owners
 from ringlog.kernel.ownership.deltas import touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of, replications_in_use
-from ringlog.kernel.ownership.strategies import ENTIRE, ENTIRE_END, Ring, filling, natural, replication_key, ring_of
+from ringlog.kernel.ownership.strategies import (
+    ENTIRE,
+    ENTIRE_END,
+    SIMPLE,
+    Ring,
+    filling,
+    natural,
+    replication_key,
+    ring_of,
+)
 from ringlog.kernel.ring.ranges import Range, index_at
 from ringlog.kernel.state import Change, ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
 from ringlog.kernel.values import NodeId, Token
@@ -40,12 +49,16 @@ from ringlog.kernel.values import NodeId, Token
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """A range whose members change, in the order of the walk."""
+    """A range whose members change, in the order of the walk.
+
+    ``anywhere``: the setting knows no datacenters, so a place may be taken from one to another.
+    """
 
     key: str
     range: Range
     old: tuple[NodeId, ...]
     new: tuple[NodeId, ...]
+    anywhere: bool = False
 
 
 def plan_movement(state: ClusterState, operation: Operation) -> Plan:
@@ -159,7 +172,7 @@ def _shifts(
         start = end if replication.strategy == ENTIRE else cuts[bisect_left(cuts, end) - 1]
         old, new = natural(replication, before, end), natural(replication, after, end)
         if set(old) != set(new):
-            yield _Shift(key, (start, end), old, new)
+            yield _Shift(key, (start, end), old, new, replication.strategy == SIMPLE)
 
 
 def _planned(
@@ -201,6 +214,7 @@ def _sources(
     for node in entering:
         here = nodes[node]
         local = [giver for giver in givers if nodes[giver].datacenter == here.datacenter]
+        local = local or (givers if shift.anywhere else [])
         giver = next((giver for giver in local if nodes[giver].rack == here.rack), local[0] if local else None)
         if giver is not None:
             givers.remove(giver)
