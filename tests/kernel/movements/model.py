@@ -2,8 +2,8 @@
 
 It knows tokens, nodes with datacenter and rack, a setting for each keyspace, and for each operation in flight the token
 map (or the setting) afterwards and its stage. Everything is worked out position by position, by walking the ring, with
-nothing kept from step to step: no ranges, no deltas, no locks. Source: the placement simulator of Cassandra's own tests,
-restated.
+nothing kept from step to step: no ranges, no deltas, no locks. Source: the placement simulator of Cassandra's own
+tests, restated.
 """
 
 from __future__ import annotations

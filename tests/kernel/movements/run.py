@@ -6,6 +6,7 @@ After each step the state is compared with the model, position by position.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -56,22 +57,36 @@ def replication_of(setting: Setting) -> m.Replication:
     return m.Replication("network", sum(one.factor for one in local), tuple(local))
 
 
+def shape(ranges: Iterable[RangeGroup]) -> list[tuple[Any, ...]]:
+    """Ranges without their epochs."""
+    return [(group.start, group.end, nodes_of(group.read), nodes_of(group.write)) for group in ranges]
+
+
+def members(group: RangeGroup) -> tuple[Any, ...]:
+    """All but the order of its members, which another node's move may change."""
+    return group.start, group.end, set(group.read), set(group.write), group.changed
+
+
 class Run:
-    """``counts``: what happened, by name."""
+    """``counts``: what happened, by name. A *wide* run has many nodes in three racks, so that movements meet."""
 
     def __init__(self, seed: int, nodes_max: int = 8) -> None:
         self.draw = random.Random(seed)
         self.counts: dict[str, int] = {}
+        self.model = Model({}, {}, {})
         self.groups_at: dict[str, list[tuple[str, RangeGroup]]] = {}
         self.next_node = 0
-        datacenters = [f"dc{number}" for number in range(self.draw.choice([1, 1, 2, 3]))]
-        self.racks = {name: self.draw.randint(1, 3) for name in datacenters}
-        self.nodes_max = max(nodes_max, 2 * len(datacenters))
+        self.wide = self.draw.random() < 0.3
+        datacenters = [f"dc{number}" for number in range(1 if self.wide else self.draw.choice([1, 1, 2, 3]))]
+        self.racks = {name: 3 if self.wide else self.draw.randint(1, 3) for name in datacenters}
+        self.nodes_max = self.draw.choice([2 * nodes_max, 3 * nodes_max] if self.wide else [nodes_max, 2 * nodes_max])
+        self.tokens_max = 1 if self.wide else self.draw.choice([1, 3])
+        self.factor_max = self.draw.choice([2, 4])
         nodes: dict[str, Node] = {}
         tokens: dict[int, str] = {}
-        for number in range(self.draw.randint(len(datacenters) + 2, self.nodes_max - 1)):
+        for number in range(self.draw.randint(self.nodes_max // 2, self.nodes_max - 1)):
             node = self._new_node(datacenters[number % len(datacenters)])
-            own = self._free(tokens, self.draw.randint(1, 3))
+            own = self._free(tokens, self.draw.randint(1, self.tokens_max))
             nodes[node.id] = replace(node, state="normal", tokens=own)
             tokens |= dict.fromkeys(own, node.id)
         places = {name: (node.datacenter, node.rack) for name, node in nodes.items()}
@@ -90,11 +105,12 @@ class Run:
         return Node(name, name, f"{name}:1", datacenter, rack, 1, 12, "1", (), 1, "none", (), 1)
 
     def _free(self, tokens: dict[int, str], count: int) -> tuple[int, ...]:
-        taken = {
-            *tokens,
-            *(token for moving in getattr(self, "model", Model({}, {}, {})).moving.values() for token in moving.add),
-        }
-        return tuple(sorted(self.draw.sample([t for t in range(-SPAN, SPAN) if t not in taken], count)))
+        """Tokens that nobody has or asked for."""
+        taken = {*tokens, *(token for moving in self.model.moving.values() for token in moving.add)}
+        drawn: set[int] = set()
+        while len(drawn) < count:
+            drawn.update({self.draw.randrange(-SPAN, SPAN)} - taken)
+        return tuple(sorted(drawn))
 
     def _setting(self) -> Setting:
         """A setting that the normal nodes can hold."""
@@ -103,11 +119,13 @@ class Run:
         for node in sorted(members):
             datacenter, rack = self.model.places[node]
             local.setdefault(datacenter, []).append(rack)
+        if self.wide:
+            return ("network", (("dc0", self.draw.randint(1, 3)),))
         kind = self.draw.choice(["simple", "network", "network", "network", "entire"])
         if kind == "entire" and self.draw.random() < 0.7:
             kind = "network"
         if kind == "simple":
-            return ("simple", self.draw.randint(1, min(4, len(members))))
+            return ("simple", self.draw.randint(1, min(self.factor_max, len(members))))
         if kind == "entire":
             return ("entire",)
         wanted: list[tuple[str, Any]] = []
@@ -116,7 +134,7 @@ class Run:
             if self.draw.random() < 0.3:
                 wanted.append((datacenter, tuple(sorted(self.draw.sample(racks, self.draw.randint(1, len(racks)))))))
             else:
-                wanted.append((datacenter, self.draw.randint(1, min(3, len(local[datacenter])))))
+                wanted.append((datacenter, self.draw.randint(1, min(3, self.factor_max, len(local[datacenter])))))
         return ("network", tuple(wanted))
 
     def _clustered(self, nodes: dict[str, Node]) -> ClusterState:
@@ -146,9 +164,9 @@ class Run:
     def step(self) -> None:
         flying = in_flight(self.state)
         dice = self.draw.random()
-        if not flying or dice < 0.35:
+        if not flying or dice < (0.6 if self.wide else 0.35):
             self._request()
-        elif dice < 0.42:
+        elif dice > 0.93:
             self._cancel(self.draw.choice(flying))
         else:
             self._advance(self.draw.choice(flying))
@@ -168,12 +186,12 @@ class Run:
     def _request(self) -> None:
         idle = self._idle()
         kinds = ["join", "leave", "leave", "move", "replace", "replace", "remove", "rebuild", "alter", "assassinate"]
-        kind = self.draw.choice(kinds)
+        kind = self.draw.choice(kinds[:6] if self.wide else kinds)
         if kind == "join" or not idle:
             if len(set(self.model.tokens.values())) >= self.nodes_max:
                 return
             name = self._register(self.draw.choice(sorted(self.racks)))
-            tokens = self._free(self.model.tokens, self.draw.randint(1, 3))
+            tokens = self._free(self.model.tokens, self.draw.randint(1, self.tokens_max))
             self._ask(m.Join(name, tokens, SEED), Moving("join", dict.fromkeys(tokens, name)))
             return
         name = self.draw.choice(idle)
@@ -249,7 +267,8 @@ class Run:
         self._count("cancelled")
         del self.model.moving[operation.id]
         for key, group in self.groups_at[operation.id]:
-            assert group_at(self.state.placements[key], group.end) == group, "a cancel leaves no trace"
+            now = group_at(self.state.placements[key], group.end)
+            assert members(now) == members(group), "a cancel leaves no trace"
         self._up()
 
     def _advance(self, operation: Operation) -> None:
@@ -268,6 +287,7 @@ class Run:
         if stage == "finished":
             self.model.finish(operation.id)
             self._up()
+        self._count(f"{len(in_flight(self.state))} in flight")
         running = [op for op in in_flight(self.state) if op.stage != "requested"]
         assert len(running) <= self.concurrency
 
@@ -296,9 +316,7 @@ class Run:
         assert set(self.state.placements) == {key for key, _ in replications_in_use(self.state)}
         for key, replication in replications_in_use(self.state):
             layout = canonical(replication, self.state.token_owners, self.state.nodes, 0)
-            assert [
-                (g.start, g.end, nodes_of(g.read), nodes_of(g.write)) for g in self.state.placements[key].ranges
-            ] == [(g.start, g.end, nodes_of(g.read), nodes_of(g.write)) for g in layout]
+            assert shape(self.state.placements[key].ranges) == shape(layout)
         for node in self.state.nodes.values():
             owned = tuple(sorted(token for token, owner in self.model.tokens.items() if owner == node.id))
             assert node.tokens == owned

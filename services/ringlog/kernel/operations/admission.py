@@ -83,6 +83,9 @@ def _locked(state: ClusterState, operation: Operation) -> Rejected | None:
     for holder in in_flight(state):
         if ALTER in (holder.kind, operation.kind):
             return Rejected("range_locked", f"operation: {_named(state, holder)} holds all ranges of a keyspace")
+        if both := _nodes_of(holder).intersection(_nodes_of(operation)):
+            name = state.nodes[min(both)].name
+            return Rejected("range_locked", f"operation: {_named(state, holder)} holds {name}")
         by_setting: dict[str, list[Range]] = {}
         for lock in holder.locks:
             by_setting.setdefault(lock.replication, []).append((lock.start, lock.end))
@@ -92,6 +95,11 @@ def _locked(state: ClusterState, operation: Operation) -> Rejected | None:
                     where = f"({start}, {end}] under {lock.replication}"
                     return Rejected("range_locked", f"operation: {_named(state, holder)} holds {where}")
     return None
+
+
+def _nodes_of(operation: Operation) -> set[NodeId]:
+    """The nodes whose own operation it is."""
+    return {operation.node, operation.replaced} - {""}
 
 
 def _named(state: ClusterState, holder: Operation) -> str:

@@ -27,7 +27,7 @@ from ringlog.kernel.operations.stages import (
     WRITE_BOTH_READ_OLD,
     has_reached,
     stand_ins,
-    target_owners,
+    walk_owners,
 )
 from ringlog.kernel.outcome import Context
 from ringlog.kernel.ownership.deltas import apply_deltas, order_of
@@ -55,7 +55,7 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Cont
 
 def _nodes_back(nodes: Map[str, Node], operation: Operation) -> Map[str, Node]:
     """The directory with the nodes of the operation as they were when it was asked for."""
-    if operation.node:
+    if operation.node and operation.kind != REBUILD:
         back = "none" if operation.kind in (JOIN, REPLACE) else "normal"
         nodes = nodes.set(operation.node, replace(nodes[operation.node], state=back))
     if operation.replaced:
@@ -65,8 +65,7 @@ def _nodes_back(nodes: Map[str, Node], operation: Operation) -> Map[str, Node]:
 
 def _undone(state: ClusterState, operation: Operation, context: Context) -> Map[str, Placement]:
     placements = state.placements
-    without = replace(state, operations=state.operations.delete(operation.id))
-    order = order_of(target_owners(without), stand_ins(without))
+    order = order_of(walk_owners(state), stand_ins(state))
     if has_reached(operation, WRITE_BOTH_READ_OLD):
         placements = apply_deltas(placements, operation.plan.start.inverse(), order, context.epoch)
     if operation.kind == REBUILD or not has_reached(operation, PREPARED):

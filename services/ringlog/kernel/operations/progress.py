@@ -30,7 +30,7 @@ from ringlog.kernel.operations.stages import (
     is_ended,
     resulting_owners,
     stand_ins,
-    target_owners,
+    walk_owners,
 )
 from ringlog.kernel.outcome import Context, Rejected
 from ringlog.kernel.ownership.deltas import apply_deltas, order_of, reordered
@@ -149,7 +149,7 @@ def at_once(state: ClusterState, operation: Operation, context: Context) -> Clus
 
 
 def _with(state: ClusterState, deltas: Deltas, context: Context) -> Map[str, Placement]:
-    order = order_of(target_owners(state), stand_ins(state))
+    order = order_of(walk_owners(state), stand_ins(state))
     return apply_deltas(state.placements, deltas, order, context.epoch)
 
 
@@ -163,8 +163,7 @@ def _finished(state: ClusterState, operation: Operation, context: Context) -> di
         placements = placements.set(key, merge(placement, plan.merge_at)) if plan.merge_at else placements
     after = replace(state, token_owners=resulting_owners(state.token_owners, operation))
     if operation.kind == MOVE:
-        without = replace(after, operations=after.operations.delete(operation.id))
-        order = order_of(target_owners(without), stand_ins(without))
+        order = order_of(walk_owners(after), stand_ins(after))
         placements = reordered(placements, operation.node, order)
     return {"placements": placements, "token_owners": after.token_owners, "nodes": _nodes_after(state, operation)}
 

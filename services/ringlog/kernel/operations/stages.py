@@ -118,6 +118,15 @@ def target_owners(state: ClusterState) -> Map[Token, NodeId]:
     return owners
 
 
+def walk_owners(state: ClusterState) -> Map[Token, NodeId]:
+    """The token map that orders groups: every node at its present tokens, one that joins at its coming ones."""
+    owners = state.token_owners
+    for operation in in_flight(state):
+        if operation.kind == JOIN:
+            owners = owners.update(dict.fromkeys(operation.tokens, operation.node))
+    return owners
+
+
 def stand_ins(state: ClusterState) -> Mapping[NodeId, NodeId]:
     """Nodes that are replacing another, each with the one whose tokens it will take over."""
     return {operation.node: operation.replaced for operation in in_flight(state) if operation.replaced}

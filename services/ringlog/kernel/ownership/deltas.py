@@ -47,8 +47,8 @@ def touched(replication: str, *deltas: Deltas) -> list[tuple[Range, Touched]]:
 class Order:
     """The order of the members of a group: as a clockwise walk meets them.
 
-    ``owners``: the token map, tokens that are moving in included. ``beside``: nodes that are to take over another's
-    tokens, each with the node beside which it stands.
+    ``owners``: the token map, with the tokens of nodes that are joining. ``beside``: nodes that are to take over
+    another's tokens, each with the node beside which it stands.
     """
 
     tokens: tuple[Token, ...]

@@ -6,7 +6,7 @@ placement is the canonical one while nothing is in flight; operations lead from 
 splits, deltas and merges. The placement of EntireStrategy is one range, never cut.
 
 Invariants: the reads of a range are part of its writes; members of a group stand in the order in which a clockwise
-walk from the range's end meets them (tokens of nodes that are moving in included); ``ends`` repeats the ends of
+walk from the range's end meets them (nodes that are joining stand at their coming tokens); ``ends`` repeats the ends of
 ``ranges``.
 
 Splitting a range is no change of membership: the parts keep ``since`` of every replica and ``changed`` of the range,
