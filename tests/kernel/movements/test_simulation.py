@@ -22,7 +22,7 @@ def test_random_movements_agree_with_the_model(part: int) -> None:
     for seed in range(FIRST + part, FIRST + RUNS, PARTS):
         run = Run(seed)
         try:
-            run.go(steps=14)
+            run.go(steps=12)
         except AssertionError as broken:
             raise AssertionError(f"seed {seed}: {broken}") from broken
         counts.update(run.counts)
