@@ -18,6 +18,7 @@ from typing import Any
 
 from ringlog.kernel.operations.plan import alteration_ends, alteration_key
 from ringlog.kernel.outcome import Context
+from ringlog.kernel.ownership.deltas import order_of
 from ringlog.kernel.ownership.placements import later_since, merge, split
 from ringlog.kernel.ownership.strategies import ends_of, replication_key
 from ringlog.kernel.state import ClusterState, Operation, Placement
@@ -44,7 +45,7 @@ def altered(state: ClusterState, operation: Operation, context: Context) -> dict
     assert new is not None, "an alteration names the new setting"
     own = state.placements[keyspace.placement]
     surplus = set(own.ends).difference(ends_of(new, tuple(sorted(state.token_owners))))
-    own = replace(merge(own, surplus), key=replication_key(new))
+    own = _in_order(state, replace(merge(own, surplus), key=replication_key(new)))
     there = state.placements.get(own.key)
     placements = state.placements.delete(keyspace.placement)
     placements = placements.set(own.key, own if there is None else _joined(there, own))
@@ -54,6 +55,16 @@ def altered(state: ClusterState, operation: Operation, context: Context) -> dict
     if all(replication_key(other.replication) != replication_key(old) for other in keyspaces.values()):
         placements = placements.delete(replication_key(old))
     return {"placements": placements, "keyspaces": keyspaces, "schema_version": context.state_id}
+
+
+def _in_order(state: ClusterState, own: Placement) -> Placement:
+    """The members of every group as a walk from its range meets them: cutting or merging moved the ends."""
+    order = order_of(state.token_owners)
+    ranges = tuple(
+        replace(group, read=order.sorted(group.end, group.read), write=order.sorted(group.end, group.write))
+        for group in own.ranges
+    )
+    return replace(own, ranges=ranges)
 
 
 def _joined(there: Placement, own: Placement) -> Placement:
