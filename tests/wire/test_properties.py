@@ -8,7 +8,7 @@ from avro.schema import make_avsc_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import COMMANDS
+from ringlog.kernel.commands.model import COMMANDS, VERSIONS
 from ringlog.kernel.outcome import Undecodable
 from ringlog.wire.codec import decode, encode, layout
 from ringlog.wire.commands import decode_command
@@ -121,9 +121,9 @@ def test_random_bytes_are_no_single_object(data):
 @settings(max_examples=30, deadline=None)
 def test_a_payload_is_read_or_undecodable(kind, data):
     payload = layout(f"ringlog.commands.{kind}").encode(data.draw(records(catalog()[f"ringlog.commands.{kind}"])))
-    assert isinstance(decode_command(kind, 1, payload), COMMANDS[kind])
+    assert isinstance(decode_command(kind, VERSIONS[kind], payload), COMMANDS[kind])
     damaged = mangled(data, payload)
-    found = decode_command(kind, 1, damaged)
+    found = decode_command(kind, VERSIONS[kind], damaged)
     if isinstance(found, Undecodable):
         assert found.detail
     else:

@@ -10,16 +10,18 @@ from typing import Any
 
 from ringlog.kernel.commands.model import CdcOptions, Witness
 from ringlog.kernel.operations.gates import explain, gate, missing
+from ringlog.kernel.operations.progress import unreported, waits_behind
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     PUBLISH_CDC_GENERATION,
-    WRITE_BOTH_READ_OLD,
+    REQUESTED,
     in_flight,
     is_ended,
 )
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.settings import SETTINGS, setting
 from ringlog.kernel.state import ClusterState, Operation, Replica, in_order
+from ringlog.wire.author_json import replication_json
 from ringlog.wire.records import NodeAck
 
 Json = dict[str, Any]
@@ -63,6 +65,7 @@ def nodes(state: ClusterState) -> list[Json]:
             "capacity": node.capacity,
             "tokens": list(node.tokens),
         }
+        | ({"down": node.down_reason or True} if node.down else {})
         for node in sorted(state.nodes.values(), key=lambda n: n.name)
     ]
 
@@ -70,8 +73,11 @@ def nodes(state: ClusterState) -> list[Json]:
 def waits_for(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> str:
     """For whom or what an operation in flight waits, given the nodes' last acknowledgements.
 
-    It counts what the coordinator counts: registered nodes of this cluster, and reports of the node that gains.
+    It counts what the coordinator counts: registered nodes of this cluster, and reports of the nodes that gain.
     """
+    if found.stage == REQUESTED:
+        ahead = waits_behind(state, found)
+        return f"its turn: one of {', '.join(other.id for other in ahead)} to end" if ahead else "the coordinator"
     acks = {node: ack for node, ack in acks.items() if node in state.nodes and ack.cluster_id == state.cluster_id}
     witnesses = [Witness(node, ack.applied, ack.drained) for node, ack in sorted(acks.items())]
     here = gate(state, found)
@@ -81,12 +87,11 @@ def waits_for(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
         return "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
     if found.stage == PUBLISH_CDC_GENERATION:
         return f"generation {found.generation} in the change topics"
-    if found.stage == WRITE_BOTH_READ_OLD and not any(
-        (report.operation, report.node, node) == (found.id, found.node, found.node)
-        for node, ack in acks.items()
-        for report in ack.reports
+    if silent := unreported(
+        found, [report for node, ack in acks.items() for report in ack.reports if report.node == node]
     ):
-        return f"{name_of(state, found.node)} to stream its rows"
+        names = ", ".join(name_of(state, node) for node in silent)
+        return f"{names} to stream {'its' if len(silent) == 1 else 'their'} rows"
     return "the coordinator"
 
 
@@ -95,7 +100,7 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
     view: Json = {
         "id": found.id,
         "kind": found.kind,
-        "node": name_of(state, found.node),
+        "node": name_of(state, found.node) or None,
         "tokens": list(found.tokens),
         "stage": found.stage,
         "stage_epoch": found.stage_epoch,
@@ -104,6 +109,17 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
         "stages": [{"stage": mark.stage, "epoch": mark.epoch, "at": mark.at} for mark in found.marks],
         "streamed": [{"node": name_of(state, r.node), "rows": r.rows, "checksum": r.checksum} for r in found.reports],
     }
+    for field, value in (("gone", list(found.gone)), ("keyspace", found.keyspace)):
+        if value:
+            view[field] = value
+    if found.replaced:
+        view["replaced"] = name_of(state, found.replaced)
+    if found.ignored:
+        view["ignored"] = [name_of(state, node) for node in found.ignored]
+    if found.replication is not None:
+        view["replication"] = replication_json(found.replication)
+    if found.failures:
+        view["failures"] = [{"epoch": failure.epoch, "reason": failure.reason} for failure in found.failures]
     if not is_ended(found):
         view["locks"] = [
             {"replication": lock.replication, "start": lock.start, "end": lock.end} for lock in found.locks
@@ -155,7 +171,7 @@ def schema(state: ClusterState) -> Json:
     keyspaces = [
         {
             "name": keyspace.name,
-            "replication": {"strategy": keyspace.replication.strategy, "factor": keyspace.replication.factor},
+            "replication": replication_json(keyspace.replication),
             "version": keyspace.version,
         }
         for _, keyspace in in_order(state.keyspaces)
