@@ -15,7 +15,7 @@ from ringlog.kernel.operations.plan import plan_rebuild
 from ringlog.kernel.state import ClusterState, Plan
 from ringlog.sim.quorums import walk
 from ringlog.sim.quorums.case import Options
-from ringlog.sim.quorums.check import KEPT, STREAMED
+from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
 from ringlog.sim.quorums.description import state_of
 from ringlog.sim.quorums.explore import Explorer, Findings
 from ringlog.sim.quorums.model import Rules
@@ -35,6 +35,7 @@ CLUSTERS = {
     ),
     "rack lists": ("dc1/r1 dc1/r2 dc1/r1 dc1/r2", ({"strategy": "network", "datacenters": {"dc1": ["r1", "r2"]}},)),
     "beside datacenters": ("dc1/r1 dc2/r1 dc1/r1 dc2/r1 dc1/r1", (SIMPLE,)),
+    "several at once": ("dc1/r1 " * 5, (SIMPLE,)),
     "five replicas": ("dc1/r1 " * 6, ({"strategy": "simple", "factor": 5},)),
 }
 
@@ -59,7 +60,7 @@ def kinds(findings: Findings) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("name", [name for name in CLUSTERS if name != "several at once"])
 def test_no_kind_of_operation_has_a_counterexample(name: str, kind: str) -> None:
     findings = explored(name, kind)
     assert (findings.counterexamples, findings.broken) == ({}, [])
@@ -108,6 +109,22 @@ def test_what_changes_no_group_is_done_at_once() -> None:
     )
     steps, fault = drive(World(state), AlterKeyspace("k0", one_each))
     assert (fault, [step.operation for step in steps], list(histories(steps))) == (None, [None, None], [])
+
+
+@pytest.mark.parametrize(
+    ("rules", "kind"),
+    [
+        (Rules(write="majority"), NEIGHBOURS),
+        (Rules(gate="union"), APART),
+        (Rules(stream="off"), KEPT),
+        (Rules(gates_off=("write_both_read_old",)), APART),
+        (Rules(gates_off=("write_both_read_new",)), APART),
+        (Rules(step="off"), NEIGHBOURS),
+    ],
+)
+def test_several_replicas_at_once_need_every_rule(rules: Rules, kind: str) -> None:
+    """Of joins alone, a majority of all writers, or of all nodes at a gate, would be enough."""
+    assert kind in kinds(explored("several at once", "alter", rules))
 
 
 # ------------------------------------------------------------------------------------------- planted defects
