@@ -73,8 +73,12 @@ def quorum(count: int) -> int:
 
 
 def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
-    """The nodes that get rows by an operation in flight, sorted; one that joins, replaces or rebuilds in any case."""
+    """The nodes that get rows by an operation in flight, sorted; one that joins, replaces or rebuilds in any case.
+
+    Some get rows of ranges that they have already: see ``operations.plan``.
+    """
     gaining = {change.node for change in operation.plan.start.write_added}
+    gaining.update(source.target for source in operation.plan.sources if source.source)
     if operation.kind in (JOIN, REPLACE, REBUILD):
         gaining.add(operation.node)
     return tuple(sorted(gaining))

@@ -18,13 +18,19 @@ group knew, member for member. If that one is dead, or nobody leaves, a quorum o
 merged: it meets every quorum that made a write durable. So do survivors fewer than a quorum, as long as those that
 are missing are fewer than a quorum; with fewer, rows may be lost, and the gained range has no source (``unsourced``).
 
+A group that shrinks has smaller quorums, and who leaves it takes away what only it and others that leave know. Where a
+quorum of the smaller group might not know all, so many of its members, those that stay included, merge a quorum of the
+old group that each new quorum has one of them. After every operation, then, a quorum of each group has every write
+that a quorum has ever done: the next operation takes that for granted. Without it ``ringlog sim quorums`` finds reads
+that miss a write: from three replicas to one at once, from five to three also one by one.
+
 Source: CEP-21, and the rules of streaming in ``docs/architecture.md``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringlog.kernel.commands.model import Replication
@@ -45,6 +51,9 @@ from ringlog.kernel.ownership.strategies import (
 from ringlog.kernel.ring.ranges import Range, index_at
 from ringlog.kernel.state import Change, ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
 from ringlog.kernel.values import NodeId, Token
+
+NOBODY: NodeId = ""
+"""The source of rows that no living nodes know for sure: no plan with it is admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +130,14 @@ def plan_rebuild(state: ClusterState, node: NodeId, datacenter: str) -> Plan:
 
 
 def unsourced(plan: Plan) -> tuple[tuple[str, Range], ...]:
-    """The gained ranges, with their setting, that somebody would have to serve without rows from anywhere."""
+    """The ranges, with their setting, that somebody would have to serve without all rows from anywhere."""
     served = {(source.replication, source.end, source.target) for source in plan.sources}
     bare = {
         (change.replication, (change.start, change.end))
         for change in plan.start.write_added
         if (change.replication, change.end, change.node) not in served
     }
+    bare.update((one.replication, (one.start, one.end)) for one in plan.sources if one.source == NOBODY)
     return tuple(sorted(bare))
 
 
@@ -203,24 +213,67 @@ def _planned(
 
 def _sources(
     shift: _Shift,
-    entering: Iterable[NodeId],
-    leaving: Iterable[NodeId],
+    entering: Sequence[NodeId],
+    leaving: Sequence[NodeId],
     nodes: Mapping[NodeId, Node],
     dead: frozenset[NodeId],
 ) -> list[Source]:
-    """Where those who enter get the rows from. Places are taken within a datacenter, if possible within a rack."""
-    givers = list(leaving)
-    sources = []
+    """Where those who enter, and those who must know more in a smaller group, get the rows from.
+
+    Places are taken within a datacenter, if possible within a rack. Who would have to merge while too few replicas are
+    alive gets them from ``NOBODY``.
+    """
+    lost = list(leaving)
+    givers: dict[NodeId, NodeId] = {}
     for node in entering:
         here = nodes[node]
-        local = [giver for giver in givers if nodes[giver].datacenter == here.datacenter]
-        local = local or (givers if shift.anywhere else [])
+        local = [giver for giver in lost if nodes[giver].datacenter == here.datacenter]
+        local = local or (lost if shift.anywhere else [])
         giver = next((giver for giver in local if nodes[giver].rack == here.rack), local[0] if local else None)
         if giver is not None:
-            givers.remove(giver)
-        found = [giver] if giver is not None and giver not in dead else quorum_sources(nodes, shift.old, dead)
+            lost.remove(giver)
+            givers[node] = giver
+    merging = {node for node in entering if givers.get(node) in dead or node not in givers}
+    if lost:
+        merging.update(_surer(shift, lost, [node for node in entering if node not in givers], merging, nodes, dead))
+    sources = []
+    for node in shift.new:
+        found = [givers[node]] if node in givers else []
+        if node in merging:
+            known = quorum_sources(nodes, sorted(shift.old, key=lambda one: one != node), dead)
+            found = [one for one in known if one != node] if node not in dead else []
+            found = found or ([NOBODY] if shift.old else [])
         sources += [Source(shift.key, *shift.range, source, node) for source in found]
     return sources
+
+
+def _surer(
+    shift: _Shift,
+    lost: Sequence[NodeId],
+    fresh: Sequence[NodeId],
+    merging: Collection[NodeId],
+    nodes: Mapping[NodeId, Node],
+    dead: frozenset[NodeId],
+) -> set[NodeId]:
+    """Members of the new group that must merge, too, since ``lost`` leave without a successor.
+
+    Of a quorum of the old group that has a write, at most ``lost`` go; the successor of any other has it then, and
+    so has each of ``fresh``, who merge without a predecessor. Where that is no quorum of the new group for sure, a
+    quorum of it merges. What is true of the whole must be true in each datacenter, if the setting knows datacenters.
+    """
+    everywhere = {nodes[node].datacenter for node in (*shift.old, *shift.new)}
+    scopes = [everywhere] if shift.anywhere else [*({name} for name in sorted(everywhere)), everywhere]
+    more: set[NodeId] = set()
+    for scope in scopes:
+        old, new, gone, come = (
+            [node for node in group if nodes[node].datacenter in scope] for group in (shift.old, shift.new, lost, fresh)
+        )
+        sure = quorum(len(old)) - len(gone) + len(come)
+        if not old or not new or sure >= quorum(len(new)):
+            continue
+        left = sorted((node for node in new if node not in merging and node not in more), key=lambda one: one in dead)
+        more.update(left[: max(0, quorum(len(new)) - (len(new) - len(left)))])
+    return more
 
 
 def quorum_sources(nodes: Mapping[NodeId, Node], group: Sequence[NodeId], dead: Iterable[NodeId]) -> list[NodeId]:
