@@ -25,6 +25,16 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World
         made.close()
 
 
+def _begin(world: World, *names: str) -> None:
+    """These nodes, with rows."""
+    for name in names:
+        world.begin(name)
+    world.await_normal(*names)
+    world.create()
+    world.write(300)
+    world.await_rows()
+
+
 def test_a_day_of_an_operator(world: World) -> None:
     where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
 
@@ -36,14 +46,7 @@ def test_a_day_of_an_operator(world: World) -> None:
         assert ended.exit_code == 0, (words, ended.output)
         return ended.stdout
 
-    names = ("n1", "n2", "n3", "n4")
-    for name in names:
-        world.begin(name)
-    world.await_normal(*names)
-    world.create()
-    world.write(300)
-    world.await_rows()
-
+    _begin(world, "n1", "n2", "n3", "n4")
     altered = json.loads(done("keyspace", "alter", "shop", "--replication", "dc1=3", "--json"))
     assert (altered["outcome"], altered["stage"], altered["ended"]["keyspace"]) == ("applied", "finished", "shop")
     assert "dc1=3" in done("keyspace", "list")
