@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -37,17 +39,22 @@ def run(
     tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = TOKENS,
 ) -> None:
     """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs."""
+    from ringlog.node.patience import connected
     from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
 
     context = resolve(bootstrap, cluster)
     setup_logs()
     folder = (data or default_data_dir() / "nodes") / context.cluster / name
     options = NodeOptions(name, "127.0.0.1", port, datacenter, rack, shards, folder)
-    with connect(context, f"node-{name}") as client:
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stopping.set())
+    client = connected(lambda: connect(context, f"node-{name}"), stopping)
+    if client is None:
+        return
+    with closing(client):
         try:
-            process = NodeProcess(options, client, context.bootstrap, context.cluster, SystemClock())
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda _number, _frame: process.stop())
+            process = NodeProcess(options, client, context.bootstrap, context.cluster, SystemClock(), stopping)
             process.run(__version__, tokens if join else None)
         except NodeFailed as failed:
             fail("node_failed", str(failed))
