@@ -25,8 +25,26 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World
         made.close()
 
 
-def _begin(world: World, *names: str) -> None:
-    """These nodes, with rows."""
+class Typed:
+    """The program, with the cluster already named."""
+
+    def __init__(self, world: World) -> None:
+        self._where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
+
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(app, [*words, *self._where])
+
+    def done(self, *words: str) -> str:
+        """Its output; it ended well."""
+        ended = self.run(*words)
+        assert ended.exit_code == 0, (words, ended.output)
+        return ended.stdout
+
+
+def test_a_day_of_an_operator(world: World) -> None:
+    typed = Typed(world)
+    run, done = typed.run, typed.done
+    names = ("n1", "n2", "n3", "n4")
     for name in names:
         world.begin(name)
     world.await_normal(*names)
@@ -34,19 +52,6 @@ def _begin(world: World, *names: str) -> None:
     world.write(300)
     world.await_rows()
 
-
-def test_a_day_of_an_operator(world: World) -> None:
-    where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
-
-    def run(*words: str, typed: str = "") -> Result:
-        return CliRunner().invoke(app, [*words, *where], input=typed)
-
-    def done(*words: str) -> str:
-        ended = run(*words)
-        assert ended.exit_code == 0, (words, ended.output)
-        return ended.stdout
-
-    _begin(world, "n1", "n2", "n3", "n4")
     altered = json.loads(done("keyspace", "alter", "shop", "--replication", "dc1=3", "--json"))
     assert (altered["outcome"], altered["stage"], altered["ended"]["keyspace"]) == ("applied", "finished", "shop")
     assert "dc1=3" in done("keyspace", "list")
