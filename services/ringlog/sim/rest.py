@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.sim.broker import CHANGES
-from ringlog.wire.changes import decode_change
+from ringlog.sim.memo import cached_change
 
 if TYPE_CHECKING:
     from ringlog.sim.run import Run
@@ -33,7 +33,7 @@ def what_is_not_done(run: Run) -> list[str]:
     if run.producer.unfinished:
         undone.append(f"{run.producer.unfinished} bursts are not written")
     last = next((record for record in reversed(sim.broker.partition(CHANGES).records) if record.key == "epochs"), None)
-    published = last and decode_change(last.value)
+    published = last and cached_change(last.value)
     if not isinstance(published, EpochChange) or published.epoch != state.epoch:
         undone.append(f"{published and published} is published last, the log is at epoch {state.epoch}")
     stamp = sim.cache.stored_stamp()
