@@ -92,7 +92,7 @@ class Cluster(NodesWorld):
 
     def movement(self, load: Load, begin: Callable[[], object], victim: str) -> None:
         """A whole movement, in which ``victim`` is killed at each stage, and comes back when the load went on."""
-        killer = Killer(self, victim, JOIN_STAGES)
+        killer = Killer(self, victim, JOIN_STAGES[:-1])
         begin()
 
         def ended() -> bool:
