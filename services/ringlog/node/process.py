@@ -27,6 +27,7 @@ from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError
 from ringlog.node.acks import Acks
+from ringlog.node.data_side import DataSide
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import NOT_MINE, Fetch, Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
@@ -71,6 +72,7 @@ class NodeProcess:
         self._verdicts: Counter[str] = Counter()
         self._holder = Holder(self._folder.node)
         self._tail = Tail(bootstrap, cluster, options.name)
+        self._data = DataSide(self._folder, options)
         self._acks = Acks(bootstrap, cluster, self._folder, clock)
         self._membership = Membership(client, options, self._folder.node, self._address, self._stopping)
         self._patience = Patience("the metadata log and the mutations topic", self._stopping)
@@ -89,13 +91,14 @@ class NodeProcess:
 
         Raises NodeFailed when the node is refused or loses the log, the topic or its own server.
         """
-        server = HttpServer(make_api(self._holder, self._options.name, self._clock), self._folder.socket)
+        server = HttpServer(make_api(self._holder, self._options.name, self._clock, self._data), self._folder.socket)
         server.start()
         try:
             known = self._barrier()
             if known is not None:
                 self._folder.check(known)
             self._membership.register(release)
+            self._data.start(self._client.replica)
             self._patience.until_answered(self._tail.assign)
             self._holder.positions.update(self._tail.begin)
             if join_tokens is not None:
@@ -104,6 +107,7 @@ class NodeProcess:
                 self._turn()
                 if not server.alive():
                     raise NodeFailed(f"the server on {self._address} ended: {server.failure}")
+                self._data.check()
                 if self._failure is not None:
                     raise self._failure
         finally:
@@ -111,6 +115,7 @@ class NodeProcess:
             for thread in self._threads:
                 thread.join(timeout=5)
             server.stop()
+            self._data.stop()
             self._tail.close()
             self._acks.close()
             self._folder.close()
@@ -143,7 +148,7 @@ class NodeProcess:
         for item in taken:
             self._apply(item)
         if self._holder.caught_up or self._catches_up():
-            self._acks.publish(self._holder)
+            self._acks.publish(self._holder, self._data)
 
     def _barrier(self) -> ClusterState | None:
         """Everything that is in the log, however long the broker takes; None once the node is to stop."""

@@ -14,6 +14,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict
 
+from ringlog.node.data_side import DataSide
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.merge import RowState, merged
 from ringlog.node.transfer import MEDIA_TYPE, pack
@@ -48,8 +49,8 @@ def _sayable(why: Exception) -> str:
     return str(why).encode("utf-8", "backslashreplace").decode()
 
 
-def make_api(holder: Holder, name: str, clock: Clock) -> FastAPI:
-    """The routes of one node. ``clock`` says which cells' time to live is over."""
+def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = None) -> FastAPI:
+    """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers."""
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
 
     @api.exception_handler(RequestValidationError)
@@ -60,8 +61,9 @@ def make_api(holder: Holder, name: str, clock: Clock) -> FastAPI:
 
     @api.get("/v1/status")
     def status() -> dict[str, Any]:
+        about_data = {} if data is None else _about(data)
         with holder.lock:
-            return {
+            return about_data | {
                 "node": holder.node,
                 "name": name,
                 "epoch": holder.state.epoch,
@@ -97,6 +99,11 @@ def _shown(row: RowState) -> dict[str, Any]:
         "inserted": row.inserted,
         "cells": {cell.column: {"value": cell.value.hex(), "timestamp": cell.timestamp} for cell in row.cells},
     }
+
+
+def _about(data: DataSide) -> dict[str, Any]:
+    found = data.status()
+    return {"data_port": data.port, "data_epoch": found.epoch, "cells": found.cells, "start": found.start}
 
 
 class HttpServer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlog.kernel.commands.model import ChangeSettings, InitializeCluster, Noop, RegisterNode, TakeOver
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.answers import Answers
 from ringlog.sim.checks.chain import Chain
@@ -55,7 +55,12 @@ def _register(state: ClusterState, chance: Chance) -> RegisterNode:
 
 
 def _take_over(state: ClusterState, chance: Chance) -> TakeOver | None:
-    """Of a role that nobody else plays, so that agents are not disturbed by operators (no operator does that)."""
+    """Of a role that nobody else plays, so that agents are not disturbed by operators (no operator does that); or one
+    of an agent's, with a term that is not above its own.
+    """
+    if state.terms and chance.happens(0.6):
+        role, held = chance.pick(in_order(state.terms))
+        return TakeOver(role, f"operator-{chance.below(9)}", max(held.term - chance.below(2), 1))
     known = state.terms.get("spare")
     return TakeOver("spare", f"operator-{chance.below(9)}", (known.term if known else 0) + chance.below(3))
 
@@ -70,7 +75,7 @@ FAMILY = Family(
         "InitializeCluster": (1, _initialize),
         "ChangeSettings": (3, _settings),
         "RegisterNode": (2, _register),
-        "TakeOver": (1, _take_over),
+        "TakeOver": (2, _take_over),
         "Noop": (6, _noop),
     },
     checks=(Chain, Replicas, Answers, Defects, Terms, ChangesAreTheDifferences, CacheIsAState),
