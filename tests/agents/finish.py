@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ringlog.agents.coordinator_core import Known, propose
 from ringlog.kernel.commands.model import Command, StreamReport
+from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.wire.records import NodeAck
@@ -15,9 +16,18 @@ NOW = 1_700_000_000_000_000
 
 def acks_of(state: ClusterState) -> dict[str, NodeAck]:
     """Every node has applied everything, and the gaining ones have streamed their rows."""
-    reports = {op.node: (StreamReport(op.node, op.id, 0, "00"),) for op in in_flight(state)}
+    flying = in_flight(state)
     return {
-        node: NodeAck(state.cluster_id, node, "i", state.epoch, state.epoch, reports.get(node, ()), 0, NOW)
+        node: NodeAck(
+            cluster_id=state.cluster_id,
+            node=node,
+            incarnation="i",
+            applied=state.epoch,
+            drained=state.epoch,
+            reports=tuple(StreamReport(node, op.id, 0, "00") for op in flying if node in gaining_nodes(op)),
+            rows=0,
+            at=NOW,
+        )
         for node in state.nodes
     }
 

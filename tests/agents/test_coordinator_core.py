@@ -9,14 +9,18 @@ from ringlog.agents.validator_core import too_far_ahead
 from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     AdvanceOperation,
+    ChangeSettings,
     CloseCdcGeneration,
     Command,
     CommitCdcGeneration,
+    CreateKeyspace,
     Join,
+    Leave,
     PublishCdcGeneration,
     PutCdcGenerationData,
     RegisterCdcWriter,
     RegisterNode,
+    Replication,
     RequestCdcGeneration,
 )
 from ringlog.kernel.state import ClusterState
@@ -229,3 +233,33 @@ def test_nothing_is_proposed_when_all_is_done() -> None:
     finish(world)
     assert propose(known(world.state)) == ()
     assert finish_operations(world.state, lambda state, _: state) == []
+
+
+def test_several_operations_go_on_together_each_with_its_own_reports() -> None:
+    world = World()
+    for number in (1, 2, 3, 4):
+        joining(world, number)
+    assert len(propose(known(world.state))) == 4
+    finish(world)
+    assert {one.state for one in world.state.nodes.values()} == {"normal"}
+    applied(world, CreateKeyspace("ks", Replication("simple", 2)), Leave(node(2)))
+    while next(op for op in world.state.operations.values() if op.kind == "leave").stage != "write_both_read_old":
+        applied(world, propose(known(world.state))[0].command)
+    (proposal,) = [one for one in propose(known(world.state)) if isinstance(one.command, AdvanceOperation)]
+    reports = proposal.command.reports
+    assert len(reports) > 1
+    assert {report.operation for report in reports} == {proposal.command.operation}
+    silent = {
+        name: replace(ack, reports=()) if name == reports[0].node else ack for name, ack in acks_of(world.state).items()
+    }
+    assert propose(known(world.state, acks=silent)) == ()
+
+
+def test_only_as_many_are_moved_on_as_may_run() -> None:
+    world = World()
+    applied(world, ChangeSettings((("operations_concurrent_max", 2),)))
+    for number in (1, 2, 3):
+        joining(world, number)
+    assert len(propose(known(world.state))) == 2
+    finish(world)
+    assert {one.state for one in world.state.nodes.values()} == {"normal"}

@@ -16,7 +16,8 @@ from ringlog.kernel.commands import model as m
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
-from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, next_stage
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
+from ringlog.kernel.operations.stages import in_flight, next_stage
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 
@@ -135,6 +136,12 @@ POOLS: dict[str, list[Any]] = {
 }
 """Field name to values that a sound command might have."""
 
+FOR_GOOD = (m.UnregisterNode, m.Leave, m.Remove, m.Assassinate, m.Replace)
+"""Commands by which nodes go for good: with too many of them a history dies out."""
+
+BEGIN = (m.Join, m.Move, m.Rebuild, m.AlterKeyspace, *FOR_GOOD)
+"""Commands that begin something: with too much in flight a random history gets nothing to its end."""
+
 OUT_OF_RANGE: dict[type, list[Any]] = {
     str: ["", "x" * 5_000, "with space", "\udc80", "a.b", "00000000-0000-0000-0000-000000000000", "☃"],
     int: [-(2**63), 2**63 - 1, -1, 0, 1, 2**31],
@@ -147,7 +154,8 @@ def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02)
     """Any command, often one that leads somewhere; each field is out of range with probability ``wild``."""
     command: Any
     if draw.random() < 0.5:
-        command = _random_record(draw, draw.choice(list(m.COMMANDS.values())), wild)
+        kinds = [kind for kind in m.COMMANDS.values() if kind not in FOR_GOOD or draw.random() < 0.1]
+        command = _random_record(draw, draw.choice(kinds), wild)
     else:
         command = _sound_command(draw, state)
         if draw.random() < 0.15:
@@ -155,6 +163,8 @@ def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02)
             hints = typing.get_type_hints(kind)
             for name in draw.sample(sorted(hints), min(1, len(hints))):
                 command = replace(command, **{name: _random_value(draw, name, hints[name], 0.3)})
+    if isinstance(command, BEGIN) and in_flight(state) and draw.random() < 0.9:
+        command = m.Noop()
     return typing.cast(m.Command, command)
 
 
@@ -168,9 +178,22 @@ def _sound_command(draw: random.Random, state: ClusterState) -> m.Command:
         choices.append(replace(TABLE, keyspace=name, name=draw.choice("tu"), id=uuid(state.epoch, space=4)))
     for operation in in_flight(state):
         witnesses = tuple(m.Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
-        reports = (m.StreamReport(operation.node, operation.id, 5, "ab"),) * (operation.stage == WRITE_BOTH_READ_OLD)
+        gaining = gaining_nodes(operation) if operation.stage in REPORTED_STAGES else ()
+        reports = tuple(m.StreamReport(name, operation.id, 5, "ab") for name in gaining)
         choices += [m.AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports)] * 4
         choices += [m.CancelOperation(operation.id, "why not")] * (draw.random() < 0.2)
+    for _, member in in_order(state.nodes):
+        if member.state == "normal" and draw.random() < 0.1:
+            choices += [
+                m.Leave(member.id),
+                m.Move(member.id, (draw.randrange(5_000), *member.tokens[1:]), SEED),
+                m.Rebuild(member.id),
+                m.DeclareUp(member.id, "") if member.down else m.DeclareDown(member.id, ""),
+                m.Remove(member.id),
+            ]
+    for name in sorted(state.keyspaces):
+        local = m.DatacenterReplication("dc1", draw.choice([1, 2]))
+        choices.append(m.AlterKeyspace(name, m.Replication("network", local.factor, (local,))))
     if (wanted := to_prepare(state)) is not None:
         ranges = generate_for(state, wanted[1])
         choices += parts_of(wanted[0], ranges, 4)

@@ -98,7 +98,8 @@ def assert_invariants(state: ClusterState) -> None:
         assert placement.ends == tuple(group.end for group in placement.ranges) == tuple(sorted(set(placement.ends)))
         for group in placement.ranges:
             assert set(nodes_of(group.read)) <= set(nodes_of(group.write))
-    assert set(state.placements) == {key for key, _ in replications_in_use(state)}
+    own = {keyspace.placement for keyspace in state.keyspaces.values() if keyspace.placement}
+    assert set(state.placements) == own.union(key for key, _ in replications_in_use(state))
     if not in_flight(state):
         for key, replication in replications_in_use(state):
             layout = canonical(replication, state.token_owners, state.nodes, 0)

@@ -10,16 +10,20 @@ from immutables import Map
 
 from ringlog.kernel.commands.model import (
     COMMANDS,
+    AlterKeyspace,
     AlterTable,
     CdcOptions,
     Column,
     CreateKeyspace,
     CreateTable,
+    DatacenterReplication,
     InitializeCluster,
     Join,
     Noop,
     Position,
     RegisterNode,
+    Remove,
+    Replace,
     Replication,
     TakeOver,
     Witness,
@@ -38,6 +42,7 @@ A_ID = "0190a5dc-ac96-774b-bcce-b302099a8057"
 A = Node(A_ID, "A", "A:7000", "dc1", "r1", 1, 12, "0.1.0", (), 1, "none", (), 2)
 STATE = replace(EMPTY_STATE, nodes=Map({A_ID: A}), node_names=Map({"A": A_ID}))
 STREAM = bytes(range(16))
+NETWORK = Replication("network", 5, (DatacenterReplication("dc1", 3), DatacenterReplication("east", 2, ("r1", "r2"))))
 
 
 def read(value, state=STATE, seed=b"seed"):
@@ -68,6 +73,23 @@ def refused(value, state=STATE):
             {"command": "CreateKeyspace", "name": "k", "replication": {"strategy": "simple", "factor": 2}},
             CreateKeyspace("k", Replication("simple", 2)),
         ),
+        (
+            {
+                "command": "AlterKeyspace",
+                "name": "k",
+                "replication": {"strategy": "network", "datacenters": {"east": ["r2", "r1"], "dc1": 3}},
+            },
+            AlterKeyspace("k", NETWORK),
+        ),
+        (
+            {"command": "CreateKeyspace", "name": "k", "replication": {"strategy": "entire"}},
+            CreateKeyspace("k", Replication("entire", 0)),
+        ),
+        (
+            {"command": "Replace", "node": "A", "replaced": A_ID, "ignore_nodes": ["A", "stranger"]},
+            Replace(A_ID, A_ID, (A_ID, "stranger")),
+        ),
+        ({"command": "Remove", "node": "A"}, Remove(A_ID, ())),
         (
             {
                 "command": "AlterTable",
@@ -112,8 +134,8 @@ def test_a_table_has_three_ways_to_say_the_same():
 
 
 def test_another_releases_strategy_is_left_for_the_rule_to_reject():
-    value = {"command": "CreateKeyspace", "name": "k", "replication": {"strategy": "network", "datacenters": {}}}
-    assert read(value) == CreateKeyspace("k", Replication("network", 1))
+    value = {"command": "CreateKeyspace", "name": "k", "replication": {"strategy": "orbital", "stations": {}}}
+    assert read(value) == CreateKeyspace("k", Replication("orbital", 1))
 
 
 def test_defaults_of_a_node():
@@ -242,12 +264,29 @@ def test_what_is_written_is_read_back(kind, data):
     command = mapper(kind).from_record(data.draw(records(catalog()[f"ringlog.commands.{kind}"])))
     if kind in ("InitializeCluster", "ChangeSettings"):
         command = replace(command, settings=tuple(sorted(dict(command.settings).items())))
-    if kind == "CreateKeyspace":
-        command = replace(command, replication=replace(command.replication, strategy="simple"))
+    if kind in ("CreateKeyspace", "AlterKeyspace"):
+        command = replace(command, replication=Replication("simple", command.replication.factor))
     assert read(to_json(EMPTY_STATE, command), EMPTY_STATE) == command
 
 
+@pytest.mark.parametrize("setting", [NETWORK, Replication("entire", 0), Replication("simple", 3)])
+def test_a_replication_is_written_and_read_back(setting):
+    command = AlterKeyspace("k", setting)
+    assert read(to_json(STATE, command)) == command
+
+
+def test_who_moves_may_get_its_own_tokens_again():
+    state = replace(STATE, token_owners=STATE.token_owners.set(5, A_ID))
+    node = replace(state.nodes[A_ID], tokens=(5,), state="normal")
+    found = read({"command": "Move", "node": "A", "num_tokens": 3}, replace(state, nodes=state.nodes.set(A_ID, node)))
+    assert len(found.tokens) == len(set(found.tokens)) == 3
+    assert len(found.seed) == 16
+
+
 def test_nodes_are_written_by_name():
+    replace_a = Replace(A_ID, A_ID, (A_ID, "x"))
+    assert to_json(STATE, replace_a)["ignore_nodes"] == ["A", "x"]
+    assert to_json(STATE, replace_a)["replaced"] == "A"
     assert to_json(STATE, Join(A_ID, (1,), b"\x01")) == {"command": "Join", "node": "A", "tokens": [1], "seed": "01"}
     assert to_json(EMPTY_STATE, Join(A_ID, (), b""))["node"] == A_ID
 

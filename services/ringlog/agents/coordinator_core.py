@@ -29,6 +29,7 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.generations.describe import current, generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight, next_stage
 from ringlog.kernel.outcome import Accepted, Context
 from ringlog.kernel.settings import setting
@@ -111,10 +112,13 @@ def _witnesses(known: Known) -> tuple[Witness, ...]:
 
 
 def _reports(known: Known, operation: Operation) -> tuple[StreamReport, ...]:
-    ack = known.acks.get(operation.node)
-    reports = ack.reports if ack is not None and ack.cluster_id == known.state.cluster_id else ()
-    mine = [report for report in reports if report.operation == operation.id and report.node == operation.node]
-    return tuple(mine[-1:])
+    """The last report of each gaining node on this operation."""
+    last = []
+    for node in gaining_nodes(operation):
+        ack = known.acks.get(node)
+        reports = ack.reports if ack is not None and ack.cluster_id == known.state.cluster_id else ()
+        last += [report for report in reports if report.operation == operation.id and report.node == node][-1:]
+    return tuple(last)
 
 
 def _generation_steps(known: Known) -> Steps:

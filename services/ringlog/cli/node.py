@@ -1,4 +1,4 @@
-"""``ringlog node``: the reference data node, and the directory of nodes."""
+"""``ringlog node``: the reference data node, the directory of nodes, and the movements of nodes (``cli.movements``)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import typer
 from rich.table import Table
 
 from ringlog import __version__
-from ringlog.cli import views
+from ringlog.cli import movements, views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import default_data_dir
 
-app = typer.Typer(help="Reference data nodes.", no_args_is_help=True)
+app = typer.Typer(help="Nodes: run one, list, join, leave, move, replace, remove.", no_args_is_help=True)
 TOKENS = 8
 
 
@@ -72,7 +72,7 @@ def list_nodes(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Js
     for row in found:
         table.add_row(
             row["name"],
-            row["state"],
+            row["state"] + (", down" if row.get("down") else ""),
             str(len(row["tokens"])),
             str(row["shards"]),
             row["address"],
@@ -81,3 +81,6 @@ def list_nodes(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Js
             row["id"],
         )
     out.print(table if found else "no nodes")
+
+
+movements.register(app)

@@ -19,10 +19,11 @@ from typing import Any
 
 from ringlog.agents.coordinator_core import Known, propose
 from ringlog.cli import views
-from ringlog.kernel.commands.model import Command, InitializeCluster, StreamReport
+from ringlog.kernel.commands.model import AdvanceOperation, Command, InitializeCluster, StreamReport
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.lookup import generation_at, stream_of
-from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, is_ended
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
+from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import is_token
@@ -82,7 +83,7 @@ class Rehearsal:
         outcome = self._apply(command)
         if outcome.kind is not OutcomeKind.APPLIED:
             return self._rejected(outcome.code, outcome.detail)
-        begun = [op.id for op in in_flight(self.state) if op.marks[0].epoch == outcome.epoch]
+        begun = [op.id for op in self.state.operations.values() if op.marks[0].epoch == outcome.epoch]
         return {"outcome": "applied", "epoch": outcome.epoch} | ({"operation": begun[0]} if begun else {})
 
     def _rejected(self, code: str, detail: str) -> Json:
@@ -166,8 +167,8 @@ class Rehearsal:
         begun = {name: len(self.state.operations[name].marks) for name in goals}
         until_quiet = to_end and wanted is None
         for _ in range(STEPS_MAX):
-            arrived = all(self._arrived(name, begun[name], to_end) for name in goals)
-            if (arrived and not until_quiet) or not self._coordinate():
+            still = {name for name in goals if not self._arrived(name, begun[name], to_end)}
+            if (not still and not until_quiet) or not self._coordinate(still):
                 break
         stages = [mark.stage for name in goals for mark in self.state.operations[name].marks[begun[name] :]]
         return {"done": value["do"], "epoch": self.state.epoch, "stages": stages}
@@ -176,11 +177,15 @@ class Rehearsal:
         operation = self.state.operations[name]
         return is_ended(operation) or (not to_end and len(operation.marks) > marks)
 
-    def _coordinate(self) -> bool:
-        """One round of the coordinator, all nodes acknowledging; True if anything was applied."""
+    def _coordinate(self, goals: set[str]) -> bool:
+        """One round of the coordinator, all nodes acknowledging, no operation moved on but ``goals``; True if anything
+        was applied.
+        """
         now = self.clock.now_us()
         known = Known(self.state, acknowledgements(self.state, now), self.state.epoch, now)
-        applied = [self._apply(proposal.command).kind is OutcomeKind.APPLIED for proposal in propose(known)]
+        commands = [proposal.command for proposal in propose(known)]
+        wanted = [one for one in commands if not isinstance(one, AdvanceOperation) or one.operation in goals]
+        applied = [self._apply(command).kind is OutcomeKind.APPLIED for command in wanted]
         return any(applied)
 
     @staticmethod
@@ -224,7 +229,7 @@ def _whole(value: Json, name: str) -> int:
 
 def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
     """What the nodes would say if all were well: everything applied, and every gaining node's rows streamed."""
-    gaining = [op for op in in_flight(state) if op.stage == WRITE_BOTH_READ_OLD]
+    streaming = [op for op in in_flight(state) if op.stage in REPORTED_STAGES]
     return {
         node: NodeAck(
             cluster_id=state.cluster_id,
@@ -232,7 +237,7 @@ def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
             incarnation="rehearsal",
             applied=state.epoch,
             drained=state.epoch,
-            reports=tuple(StreamReport(node, op.id, 0, NO_ROWS) for op in gaining if op.node == node),
+            reports=tuple(StreamReport(node, op.id, 0, NO_ROWS) for op in streaming if node in gaining_nodes(op)),
             rows=0,
             at=at,
         )

@@ -8,18 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ringlog.kernel.commands.model import CdcOptions, Witness
-from ringlog.kernel.operations.gates import explain, gate, missing
-from ringlog.kernel.operations.stages import (
-    COMMIT_CDC_GENERATION,
-    PUBLISH_CDC_GENERATION,
-    WRITE_BOTH_READ_OLD,
-    in_flight,
-    is_ended,
-)
+from ringlog.cli.waiting import waiting
+from ringlog.kernel.commands.model import CdcOptions
+from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.settings import SETTINGS, setting
 from ringlog.kernel.state import ClusterState, Operation, Replica, in_order
+from ringlog.wire.author_json import replication_json
 from ringlog.wire.records import NodeAck
 
 Json = dict[str, Any]
@@ -63,31 +58,9 @@ def nodes(state: ClusterState) -> list[Json]:
             "capacity": node.capacity,
             "tokens": list(node.tokens),
         }
+        | ({"down": node.down_reason or True} if node.down else {})
         for node in sorted(state.nodes.values(), key=lambda n: n.name)
     ]
-
-
-def waits_for(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> str:
-    """For whom or what an operation in flight waits, given the nodes' last acknowledgements.
-
-    It counts what the coordinator counts: registered nodes of this cluster, and reports of the node that gains.
-    """
-    acks = {node: ack for node, ack in acks.items() if node in state.nodes and ack.cluster_id == state.cluster_id}
-    witnesses = [Witness(node, ack.applied, ack.drained) for node, ack in sorted(acks.items())]
-    here = gate(state, found)
-    if missing(here, witnesses):
-        return explain(here, witnesses, state.nodes)
-    if found.stage == COMMIT_CDC_GENERATION:
-        return "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
-    if found.stage == PUBLISH_CDC_GENERATION:
-        return f"generation {found.generation} in the change topics"
-    if found.stage == WRITE_BOTH_READ_OLD and not any(
-        (report.operation, report.node, node) == (found.id, found.node, found.node)
-        for node, ack in acks.items()
-        for report in ack.reports
-    ):
-        return f"{name_of(state, found.node)} to stream its rows"
-    return "the coordinator"
 
 
 def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck] | None = None) -> Json:
@@ -95,7 +68,7 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
     view: Json = {
         "id": found.id,
         "kind": found.kind,
-        "node": name_of(state, found.node),
+        "node": name_of(state, found.node) or None,
         "tokens": list(found.tokens),
         "stage": found.stage,
         "stage_epoch": found.stage_epoch,
@@ -104,11 +77,26 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
         "stages": [{"stage": mark.stage, "epoch": mark.epoch, "at": mark.at} for mark in found.marks],
         "streamed": [{"node": name_of(state, r.node), "rows": r.rows, "checksum": r.checksum} for r in found.reports],
     }
+    for field, value in (("gone", list(found.gone)), ("keyspace", found.keyspace)):
+        if value:
+            view[field] = value
+    if found.replaced:
+        view["replaced"] = name_of(state, found.replaced)
+    if found.ignored:
+        view["ignored"] = [name_of(state, node) for node in found.ignored]
+    if found.replication is not None:
+        view["replication"] = replication_json(found.replication)
+    if found.failures:
+        view["failures"] = [{"epoch": failure.epoch, "reason": failure.reason} for failure in found.failures]
     if not is_ended(found):
         view["locks"] = [
             {"replication": lock.replication, "start": lock.start, "end": lock.end} for lock in found.locks
         ]
-        view["waits_for"] = waits_for(state, found, acks or {})
+        waits = waiting(state, found, acks or {})
+        view["waits_for"] = waits.text
+        view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
+        view["down"] = [state.nodes[node].name for node in waits.nodes if state.nodes[node].down]
+        view["ways_out"] = list(waits.ways_out)
     return view
 
 
@@ -155,7 +143,7 @@ def schema(state: ClusterState) -> Json:
     keyspaces = [
         {
             "name": keyspace.name,
-            "replication": {"strategy": keyspace.replication.strategy, "factor": keyspace.replication.factor},
+            "replication": replication_json(keyspace.replication),
             "version": keyspace.version,
         }
         for _, keyspace in in_order(state.keyspaces)

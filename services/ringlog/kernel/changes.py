@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ringlog.kernel.commands.model import CdcOptions, Column, Position
+from ringlog.kernel.commands.model import CdcOptions, Column, DatacenterReplication, Position
 from ringlog.kernel.generations.describe import ranges_digest
-from ringlog.kernel.ownership.placements import replication_key
+from ringlog.kernel.ownership.placements import placement_key
 from ringlog.kernel.state import (
     EMPTY_STATE,
     ClusterState,
@@ -79,6 +79,7 @@ class NodeChange:
     state: str
     tokens: tuple[Token, ...]
     registered: Epoch
+    down: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class KeyspaceChange:
     factor: int
     replication: str
     version: str
+    datacenters: tuple[DatacenterReplication, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,9 @@ class OperationChange:
     stage_epoch: Epoch
     generation: GenerationId | None
     reason: str
+    gone: tuple[Token, ...] = ()
+    replaced: NodeId = ""
+    keyspace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +285,7 @@ def _node(node: Node, epoch: Epoch) -> NodeChange:
         state=node.state,
         tokens=node.tokens,
         registered=node.registered,
+        down=node.down,
     )
 
 
@@ -306,7 +312,13 @@ def _by_end(placement: Placement | None) -> dict[Token, RangeGroup]:
 def _keyspace(keyspace: Keyspace, epoch: Epoch) -> KeyspaceChange:
     replication = keyspace.replication
     return KeyspaceChange(
-        epoch, keyspace.name, replication.strategy, replication.factor, replication_key(replication), keyspace.version
+        epoch=epoch,
+        name=keyspace.name,
+        strategy=replication.strategy,
+        factor=replication.factor,
+        replication=placement_key(keyspace),
+        version=keyspace.version,
+        datacenters=replication.datacenters,
     )
 
 
@@ -337,6 +349,9 @@ def _operation(operation: Operation, epoch: Epoch) -> OperationChange:
         stage_epoch=operation.stage_epoch,
         generation=operation.generation,
         reason=operation.reason,
+        gone=operation.gone,
+        replaced=operation.replaced,
+        keyspace=operation.keyspace,
     )
 
 

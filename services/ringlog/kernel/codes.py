@@ -28,6 +28,7 @@ _CLUSTER: Final = {
 }
 
 _NODES: Final = {
+    "different_rack": "A node is replaced only by one in the same datacenter and rack.",
     "duplicate_address": "Another node that has not left has this address.",
     "duplicate_id": "A node with this id exists or existed; ids are never reused.",
     "duplicate_name": "A node with this name exists or existed; names are never reused.",
@@ -43,8 +44,12 @@ _OPERATIONS: Final = {
     "generation_not_published": "The CDC generation made for the operation is not published.",
     "operations_in_flight": "An operation in flight has a plan that this would break.",
     "past_point_of_no_return": "The operation can only go on: a new owner may already be read.",
+    "plans_conflict": "With another operation in flight, ranges would not end as the strategy lays them out.",
     "range_locked": "A range that would change is locked by another operation.",
+    "too_few_replicas": "Too few replicas of a range are alive to know every row of it.",
+    "too_many_operations": "As many operations are in flight as may be.",
     "unknown_operation": "No such operation is known.",
+    "waits_its_turn": "As many operations run as may at once, or one of a kind that comes first is waiting.",
     "wrong_stage": "The operation is not in the stage that this follows.",
 }
 
@@ -53,7 +58,7 @@ _SCHEMA: Final = {
     "column_exists": "The table has a column of this name already.",
     "keyspace_exists": "A keyspace of this name exists.",
     "keyspace_not_empty": "The keyspace has tables.",
-    "replication_impossible": "There are fewer normal nodes than replicas asked for.",
+    "replication_impossible": "There are not enough normal nodes, or not in the racks, for the replicas asked for.",
     "table_exists": "A table of this name exists.",
     "table_id_reused": "The table id belongs or belonged to a table; ids are never reused.",
     "unknown_keyspace": "No such keyspace.",

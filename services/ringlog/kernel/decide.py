@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ringlog.kernel.commands import cdc, cluster, nodes, operations, schema
+from ringlog.kernel.commands import cdc, cluster, keyspaces, movements, nodes, operations, schema
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState
@@ -20,11 +20,22 @@ RULES: Final[dict[type[m.Command], Callable[[ClusterState, Any, Context], Decisi
     m.TakeOver: cluster.decide_take_over,
     m.Noop: cluster.decide_noop,
     m.RegisterNode: nodes.decide_register_node,
+    m.UnregisterNode: nodes.decide_unregister_node,
+    m.DeclareDown: nodes.decide_declare_down,
+    m.DeclareUp: nodes.decide_declare_up,
     m.Join: operations.decide_join,
+    m.Leave: movements.decide_leave,
+    m.Move: movements.decide_move,
+    m.Replace: movements.decide_replace,
+    m.Remove: movements.decide_remove,
+    m.Assassinate: movements.decide_assassinate,
+    m.Rebuild: movements.decide_rebuild,
     m.AdvanceOperation: operations.decide_advance_operation,
     m.CancelOperation: operations.decide_cancel_operation,
-    m.CreateKeyspace: schema.decide_create_keyspace,
-    m.DropKeyspace: schema.decide_drop_keyspace,
+    m.FailOperation: operations.decide_fail_operation,
+    m.CreateKeyspace: keyspaces.decide_create_keyspace,
+    m.AlterKeyspace: keyspaces.decide_alter_keyspace,
+    m.DropKeyspace: keyspaces.decide_drop_keyspace,
     m.CreateTable: schema.decide_create_table,
     m.AlterTable: schema.decide_alter_table,
     m.DropTable: schema.decide_drop_table,

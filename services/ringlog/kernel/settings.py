@@ -51,6 +51,10 @@ SETTINGS: Final[dict[str, SettingRule]] = {
         "how far ahead of its clock a validator lets a generation start",
     ),
     "history_entries": SettingRule(10_000, 100, 1_000_000, "entries", "applied entries that are remembered"),
+    "operations_admitted_max": SettingRule(
+        8, 1, 10, "operations", "operations in flight, those included that wait for their turn"
+    ),
+    "operations_concurrent_max": SettingRule(4, 1, 10, "operations", "operations in flight that are past requested"),
     "operations_kept_max": SettingRule(100, 1, 10_000, "operations", "ended operations that are remembered"),
     "ranges_max": SettingRule(65_536, 1, 1_048_576, "ranges", "ranges of one placement"),
     "tokens_per_node_max": SettingRule(1_024, 1, 16_384, "tokens", "tokens that one node may own"),
@@ -60,6 +64,7 @@ _NOT_ABOVE: Final = (
     ("cdc_horizon_ahead_max_us", "cdc_timestamp_ahead_max_us"),
     ("cdc_horizon_lead_us", "cdc_horizon_ahead_max_us"),
     ("cdc_generation_lead_us", "cdc_timestamp_ahead_max_us"),
+    ("operations_concurrent_max", "operations_admitted_max"),
     ("tokens_per_node_max", "ranges_max"),
 )
 """Pairs of which the first must not be above the second: else a horizon could keep every generation from starting."""

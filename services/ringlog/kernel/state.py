@@ -40,7 +40,10 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A member of the directory. ``state``: none, joining, normal or left; ids and names are never reused."""
+    """A member of the directory; ids and names are never reused.
+
+    ``state``: none, joining, normal, moving, leaving or left. ``down``: declared so, and why.
+    """
 
     id: NodeId
     name: str
@@ -55,6 +58,8 @@ class Node:
     state: str
     tokens: tuple[Token, ...]
     registered: Epoch
+    down: bool = False
+    down_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +77,16 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """``version``: the state id of the entry that last changed it."""
+    """``version``: the state id of the entry that last changed it.
+
+    ``placement``: the key of its ranges in ``ClusterState.placements`` while its replication changes; empty: that of
+    ``replication``.
+    """
 
     name: str
     replication: Replication
     version: str
+    placement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +173,10 @@ class Deltas:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows of ``(start, end]`` that ``target`` gains come from ``source``, the replica that it replaces (or a reader
-    if none).
+    """Rows of ``(start, end]`` that ``target`` gains come from ``source``: the replica whose place it takes.
+
+    If that one is dead, or there is none, there are several for one range and target: a quorum of the old group, whose
+    rows are merged. A target may have the range already, if its group gets smaller.
     """
 
     replication: str
@@ -179,8 +191,8 @@ class Plan:
     """An operation as data, so that any instance can resume or cancel it.
 
     ``split_at``: tokens at which ranges are split when it is prepared (undone by a cancel). ``start`` is applied on
-    entering ``write_both_read_old``, ``middle`` on ``write_both_read_new``, ``finish`` on ``finished``.
-    ``sources``: what is streamed.
+    entering ``write_both_read_old``, ``middle`` on ``write_both_read_new``, ``finish`` on ``finished``; then ranges
+    are merged at ``merge_at``. ``sources``: what is streamed.
     """
 
     split_at: tuple[Token, ...] = ()
@@ -188,6 +200,7 @@ class Plan:
     middle: Deltas = field(default_factory=Deltas)
     finish: Deltas = field(default_factory=Deltas)
     sources: tuple[Source, ...] = ()
+    merge_at: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +226,21 @@ class StageMark:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A permanent error of an operation, reported with the entry of ``epoch``."""
+
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """A range movement: its plan, stage, locks and history. Ended ones are kept for a while, without plan and locks.
 
-    ``stage``: requested, prepared, commit_cdc_generation, publish_cdc_generation, write_both_read_old,
-    write_both_read_new, finished or cancelled. ``stage_epoch``: the epoch at which the present stage began.
+    ``kind`` and ``stage``: see ``operations.stages``. ``stage_epoch``: the epoch at which the present stage began.
+    ``node``: who joins, moves, leaves or rebuilds (empty: a keyspace changes). ``tokens``: those that are its own
+    afterwards; ``gone``: those that are nobody's. ``replaced``: whose tokens it takes over. ``ignored``: nodes that
+    are no witnesses and no sources. ``keyspace`` and ``replication``: what an alteration changes, and to what.
     ``generation``: the CDC generation made for it, once its data began to arrive.
     """
 
@@ -234,6 +257,13 @@ class Operation:
     marks: tuple[StageMark, ...]
     reports: tuple[StreamReport, ...]
     reason: str
+    gone: tuple[Token, ...] = ()
+    replaced: NodeId = ""
+    ignored: tuple[NodeId, ...] = ()
+    keyspace: str = ""
+    replication: Replication | None = None
+    source_datacenter: str = ""
+    failures: tuple[Failure, ...] = ()
 
 
 # -------------------------------------------------------------------------------------------------------- CDC

@@ -26,7 +26,14 @@ LOOK_S = 1.0
 BARRIER_S = 10.0
 ANSWER_S = 3.0
 """How long to wait for an answer before looking whether the node is to stop; the request stays the same."""
-JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token")
+JOIN_RETRIED = (
+    "range_locked",
+    "token_owned",
+    "duplicate_token",
+    "plans_conflict",
+    "too_many_operations",
+    "operations_in_flight",
+)
 """Rejections of a join that another try, with tokens chosen anew, gets over: another node is moving, or has moved."""
 
 

@@ -76,6 +76,7 @@ class Run:
         self.faults = Faults(self)
         self.sim.moments.happen = self._happen
         self.started: set[str] = set()
+        self.lost: set[str] = set()
         self.nodes: dict[str, SimNode] = {}
         self.by_id: dict[str, SimNode] = {}
         self.sim.shared["nodes"] = self.by_id
@@ -131,6 +132,8 @@ class Run:
 
     def boot(self, host: Host) -> None:
         """Start (again) what belongs on the host."""
+        if host.name in self.lost:
+            return
         self.world.boot(host)
         if host.name in AGENT_HOSTS:
             for make in WORKERS:
@@ -187,6 +190,12 @@ class Run:
                     self.started.add(name)
                     if self.nodes[name].host.up:
                         self.nodes[name].start()
+            case "replace", (name, founder):
+                self.nodes[name].replaces = self.nodes[founder]
+            case "lost", (name,):
+                self.lost.add(name)
+                self.world.crash(self.nodes[name].host, True)
+                self.nodes[name].lose()
             case "burst", (count,):
                 if self.producer.host.up:
                     self.producer.burst(count)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from ringlog import __version__
-from ringlog.kernel.commands.model import COMMANDS, CdcOptions, Command
+from ringlog.kernel.commands.model import COMMANDS, CdcOptions, Command, Replication
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.operations.stages import target_owners
 from ringlog.kernel.state import CdcWriter, ClusterState
@@ -49,7 +49,7 @@ def from_json(state: ClusterState, value: Any, draw: Draw) -> Command | InvalidC
     try:
         kind, given = _kind_of(value)
         source = Source(state, draw, given)
-        if kind == "Join":
+        if kind in ("Join", "Move"):
             given = {**given, "tokens": _tokens(source)}
             given.pop("num_tokens", None)
         elif kind in ("CreateTable", "AlterTable"):
@@ -97,7 +97,10 @@ def _values(source: Source, known: Mapping[str, _Field], given: Mapping[str, Any
 
 
 def _tokens(source: Source) -> Any:
-    """The tokens of a Join: as given, or as many as asked for."""
+    """The tokens of a Join or a Move: as given, or as many as asked for.
+
+    Who moves is asked to move anywhere: its present tokens count as nobody's, and may be drawn again.
+    """
     if "tokens" in source.given:
         if "num_tokens" in source.given:
             raise InvalidJsonError("bad_field", "num_tokens: either tokens or their number")
@@ -105,7 +108,11 @@ def _tokens(source: Source) -> Any:
     count = read.number(source, "num_tokens", source.given.get("num_tokens", NUM_TOKENS))
     if not 1 <= count <= NUM_TOKENS_MAX:
         raise InvalidJsonError("bad_field", f"num_tokens: must be between 1 and {NUM_TOKENS_MAX}")
-    return choose_tokens(target_owners(source.state), count, source.draw)
+    owners = target_owners(source.state)
+    moving = source.state.nodes.get(read.node(source, "node", source.given.get("node", "")))
+    for token in moving.tokens if moving is not None else ():
+        owners = owners.delete(token)
+    return choose_tokens(owners, count, source.draw)
 
 
 def _without_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -163,6 +170,7 @@ def _digest(source: Source) -> str:
 
 
 _TEXT, _NUMBER, _NODE = _Field(read.text), _Field(read.number), _Field(read.node)
+_NODES = _Field(read.list_of(read.node), _always(()))
 
 _FIELDS: Mapping[str, Mapping[str, _Field]] = {
     "InitializeCluster": {"name": _TEXT, "settings": _Field(read.settings, _always(()))},
@@ -179,9 +187,18 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "features": _Field(read.list_of(read.text), _always(())),
         "capacity": _Field(read.number, _always(1)),
     },
+    "UnregisterNode": {"node": _NODE},
+    "DeclareDown": {"node": _NODE, "reason": _Field(read.text, _always(""))},
+    "DeclareUp": {"node": _NODE, "reason": _Field(read.text, _always(""))},
     "TakeOver": {"role": _TEXT, "instance": _Field(read.text, _uuid), "term": _Field(read.number, _next_term)},
     "Noop": {},
     "Join": {"node": _NODE, "tokens": _Field(read.list_of(read.number)), "seed": _Field(read.hex_bytes, _seed)},
+    "Leave": {"node": _NODE},
+    "Move": {"node": _NODE, "tokens": _Field(read.list_of(read.number)), "seed": _Field(read.hex_bytes, _seed)},
+    "Replace": {"node": _NODE, "replaced": _NODE, "ignore_nodes": _NODES},
+    "Remove": {"node": _NODE, "ignore_nodes": _NODES},
+    "Assassinate": {"node": _NODE},
+    "Rebuild": {"node": _NODE, "source_datacenter": _Field(read.text, _always(""))},
     "AdvanceOperation": {
         "operation": _TEXT,
         "to": _TEXT,
@@ -189,7 +206,9 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "reports": _Field(read.list_of(read.report), _always(())),
     },
     "CancelOperation": {"operation": _TEXT, "reason": _Field(read.text, _always(""))},
+    "FailOperation": {"operation": _TEXT, "reason": _Field(read.text, _always(""))},
     "CreateKeyspace": {"name": _TEXT, "replication": _Field(read.replication)},
+    "AlterKeyspace": {"name": _TEXT, "replication": _Field(read.replication)},
     "DropKeyspace": {"name": _TEXT},
     "CreateTable": {
         "keyspace": _TEXT,
@@ -243,13 +262,33 @@ def _object(state: ClusterState, value: Any) -> dict[str, Any]:
             continue
         if field.name == "settings":
             out[field.name] = dict(item)
-        elif field.name == "node" and item in state.nodes:
-            out[field.name] = state.nodes[item].name
+        elif field.name in ("node", "replaced"):
+            out[field.name] = _name(state, item)
+        elif field.name == "ignore_nodes":
+            out[field.name] = [_name(state, node) for node in item]
+        elif isinstance(item, Replication):
+            out[field.name] = replication_json(item)
         elif field.name == "preimage":
             out[field.name] = {"false": False, "true": True}.get(item, item)
         else:
             out[field.name] = _plain(state, item)
     return out
+
+
+def _name(state: ClusterState, node: str) -> str:
+    return state.nodes[node].name if node in state.nodes else node
+
+
+def replication_json(value: Replication) -> dict[str, Any]:
+    """A replication setting as operators type it."""
+    match value.strategy:
+        case "network":
+            local = {one.datacenter: list(one.racks) or one.factor for one in value.datacenters}
+            return {"strategy": value.strategy, "datacenters": local}
+        case "entire":
+            return {"strategy": value.strategy}
+        case _:
+            return {"strategy": value.strategy, "factor": value.factor}
 
 
 def _plain(state: ClusterState, value: Any) -> Any:

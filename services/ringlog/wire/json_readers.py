@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from ringlog.kernel.commands.model import (
     CdcOptions,
     Column,
+    DatacenterReplication,
     GenerationRange,
     Position,
     Replication,
@@ -144,11 +145,36 @@ def columns(source: Source, path: str, value: Any) -> tuple[Column, ...]:
 
 
 def replication(source: Source, path: str, value: Any) -> Replication:
-    """``{"strategy": "simple", "factor": n}``. Fields of strategies that are not known are passed over."""
-    if isinstance(value, Mapping) and value.get("strategy", "simple") != "simple":
+    """``{"strategy": "simple", "factor": n}``, ``{"strategy": "network", "datacenters": {dc: factor or [racks]}}`` or
+    ``{"strategy": "entire"}``. Fields of strategies that are not known are passed over.
+    """
+    strategy = value.get("strategy", "simple") if isinstance(value, Mapping) else "simple"
+    if strategy == "network":
+        return _network(source, path, value)
+    if strategy == "entire":
+        check_fields(path, value, ("strategy",), ())
+        return Replication("entire", 0)
+    if strategy != "simple":
         # Another release's strategy: what counts is that the command's own rule rejects the strategy by its name.
         return Replication(text(source, f"{path}.strategy", value["strategy"]), 1)
     return Replication(*_record(strategy=text, factor=number)(source, path, value))
+
+
+def _network(source: Source, path: str, value: Any) -> Replication:
+    """Datacenters by ascending name, the racks of each likewise."""
+    given = check_fields(path, value, ("strategy", "datacenters"), ("datacenters",))["datacenters"]
+    if not isinstance(given, Mapping):
+        bad(f"{path}.datacenters", "must be an object of datacenters and factors or lists of racks")
+    found = []
+    for name, item in sorted(given.items()):
+        where = f"{path}.datacenters.{text(source, path, name)}"
+        if isinstance(item, list | tuple):
+            racks = tuple(sorted(list_of(text)(source, where, item)))
+            found.append(DatacenterReplication(name, len(racks), racks))
+        else:
+            found.append(DatacenterReplication(name, number(source, where, item)))
+    total = number(source, f"{path}.datacenters", sum(local.factor for local in found))
+    return Replication("network", total, tuple(found))
 
 
 def cdc(source: Source, path: str, value: Any) -> CdcOptions:

@@ -64,7 +64,8 @@ def test_keyspaces_under_one_setting_share_a_placement_and_the_last_takes_it_alo
         (m.CreateKeyspace("x.y", SIMPLE_1), "bad_field"),
         (m.CreateKeyspace("x", m.Replication("simple", 0)), "bad_field"),
         (m.CreateKeyspace("x", m.Replication("simple", 65)), "bad_field"),
-        (m.CreateKeyspace("x", m.Replication("network", 1)), "unknown_strategy"),
+        (m.CreateKeyspace("x", m.Replication("network", 1)), "bad_field"),
+        (m.CreateKeyspace("x", m.Replication("everywhere", 1)), "unknown_strategy"),
         (m.CreateKeyspace("x", m.Replication("simple", 4)), "replication_impossible"),
         (m.DropKeyspace("x"), "unknown_keyspace"),
         (m.DropKeyspace(""), "bad_field"),
@@ -74,10 +75,10 @@ def test_keyspace_refused(command: m.Command, code: str) -> None:
     assert refusal(ready(), command) == code
 
 
-def test_only_normal_nodes_can_hold_replicas() -> None:
+def test_only_nodes_with_tokens_can_hold_replicas() -> None:
     state = with_normal_nodes(founded(), 2)
-    other = replace(state.nodes[NODES[1]], state="joining")
-    state = replace(state, nodes=state.nodes.set(other.id, other))
+    other = replace(state.nodes[NODES[1]], state="joining", tokens=())
+    state = replace(state, nodes=state.nodes.set(other.id, other), token_owners=state.token_owners.delete(2_000))
     assert refusal(state, m.CreateKeyspace("ks", SIMPLE_2)) == "replication_impossible"
 
 

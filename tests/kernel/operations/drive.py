@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from ringlog.kernel.commands.model import (
     AdvanceOperation,
-    CancelOperation,
     Command,
     GenerationRange,
     Join,
     StreamReport,
     Witness,
 )
-from ringlog.kernel.commands.operations import decide_advance_operation, decide_cancel_operation, decide_join
-from ringlog.kernel.operations.stages import JOIN_STAGES, next_stage
+from ringlog.kernel.decide import RULES
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
+from ringlog.kernel.operations.stages import STAGES_OF, next_stage, target_owners
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState, Generation, Operation
 
@@ -25,14 +25,7 @@ SEED = bytes(range(16))
 def decided(state: ClusterState, command: Command) -> Decision:
     """The decision on the next entry."""
     context = Context(state.epoch + 1, f"s{state.epoch + 1}", 1_000 * (state.epoch + 1))
-    match command:
-        case Join():
-            return decide_join(state, command, context)
-        case AdvanceOperation():
-            return decide_advance_operation(state, command, context)
-        case CancelOperation():
-            return decide_cancel_operation(state, command, context)
-    raise NotImplementedError(command)
+    return RULES[type(command)](state, command, context)
 
 
 def applied(state: ClusterState, command: Command) -> ClusterState:
@@ -55,6 +48,12 @@ def joining(state: ClusterState, node: str, tokens: Iterable[int]) -> tuple[Clus
     return after, f"join-{after.epoch}"
 
 
+def begun(state: ClusterState, command: Command) -> tuple[ClusterState, str]:
+    """The state after an admitted request, and the operation's id."""
+    after = applied(state, command)
+    return after, next(found.id for found in after.operations.values() if found.marks[0].epoch == after.epoch)
+
+
 def everyone(state: ClusterState) -> tuple[Witness, ...]:
     """All nodes have acknowledged all there is."""
     return tuple(Witness(node, state.epoch, state.epoch) for node in sorted(state.nodes))
@@ -67,7 +66,7 @@ def report_of(operation: Operation) -> StreamReport:
 
 def with_generation(state: ClusterState, operation: Operation, status: str = "published") -> ClusterState:
     """The state as if a generation made for the operation had been committed, and published if ``status`` says so."""
-    ends = sorted({*state.token_owners, *operation.tokens})
+    ends = sorted(target_owners(state))
     ranges = tuple(GenerationRange(end, 12, (b"\0" * 16,)) for end in ends)
     published = state.epoch if status == "published" else None
     generation = Generation(f"g-{operation.id}", 1, ranges, status, state.epoch, published, None, ())
@@ -84,7 +83,8 @@ def advance_of(state: ClusterState, operation: str) -> AdvanceOperation:
     found = state.operations[operation]
     to = next_stage(found)
     assert to is not None
-    reports = (report_of(found),) if found.stage == "write_both_read_old" else ()
+    gaining = gaining_nodes(found) if found.stage in REPORTED_STAGES else ()
+    reports = tuple(StreamReport(node, found.id, 17, "00ff") for node in gaining)
     return AdvanceOperation(operation, to, everyone(state), reports)
 
 
@@ -106,7 +106,8 @@ def driven(state: ClusterState, operation: str, stage: str) -> ClusterState:
 def at_every_stage(state: ClusterState, operation: str) -> dict[str, ClusterState]:
     """Stage to the state in which the operation has just entered it, from the present one to the end."""
     seen = {state.operations[operation].stage: state}
-    for stage in JOIN_STAGES[JOIN_STAGES.index(state.operations[operation].stage) + 1 :]:
+    stages = STAGES_OF[state.operations[operation].kind]
+    for stage in stages[stages.index(state.operations[operation].stage) + 1 :]:
         state = stepped(state, operation)
         seen[stage] = state
     return seen

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from immutables import Map
 
-from ringlog.kernel.ownership.deltas import apply_deltas
+from ringlog.kernel.ownership.deltas import apply_deltas, order_of
 from ringlog.kernel.ownership.placements import group_at, split
 from ringlog.kernel.state import Change, ClusterState, Deltas, Placement, Replica
 from tests.kernel.ownership.rings import a_cluster, shown
 
 STATE = a_cluster({"A": [100], "B": [200], "C": [300]})
-OWNERS = STATE.token_owners.set(150, "X")
+ORDER = order_of(STATE.token_owners.set(150, "X"))
 GAIN = Deltas(write_added=(Change("simple:2", 100, 150, "X"),))
 SWAP = Deltas(
     read_added=(Change("simple:2", 100, 150, "X"),),
@@ -24,7 +24,7 @@ def _split(state: ClusterState = STATE) -> Map[str, Placement]:
 
 
 def test_members_keep_their_since_and_new_ones_get_the_epoch() -> None:
-    after = apply_deltas(apply_deltas(_split(), GAIN, OWNERS, 20), SWAP, OWNERS, 30)["simple:2"]
+    after = apply_deltas(apply_deltas(_split(), GAIN, ORDER, 20), SWAP, ORDER, 30)["simple:2"]
     group = group_at(after, 150)
     assert group.write == (Replica("X", 20), Replica("B", 5), Replica("C", 5))
     assert group.read == (Replica("X", 30), Replica("B", 5))
@@ -33,21 +33,21 @@ def test_members_keep_their_since_and_new_ones_get_the_epoch() -> None:
 
 
 def test_leaving_and_coming_back_starts_anew() -> None:
-    there = apply_deltas(_split(), GAIN, OWNERS, 20)
-    back = apply_deltas(apply_deltas(there, GAIN.inverse(), OWNERS, 21), GAIN, OWNERS, 22)
+    there = apply_deltas(_split(), GAIN, ORDER, 20)
+    back = apply_deltas(apply_deltas(there, GAIN.inverse(), ORDER, 21), GAIN, ORDER, 22)
     assert group_at(back["simple:2"], 150).write[0] == Replica("X", 22)
 
 
 def test_inverse_restores_the_groups() -> None:
     start = _split()
-    restored = apply_deltas(apply_deltas(start, GAIN, OWNERS, 20), GAIN.inverse(), OWNERS, 21)
+    restored = apply_deltas(apply_deltas(start, GAIN, ORDER, 20), GAIN.inverse(), ORDER, 21)
     for group in ("read", "write"):
         assert shown(restored["simple:2"], group) == shown(start["simple:2"], group)
 
 
 def test_untouched_ranges_stay_the_same_objects() -> None:
     start = _split()
-    after = apply_deltas(start, GAIN, OWNERS, 20)
+    after = apply_deltas(start, GAIN, ORDER, 20)
     kept = [before is now for before, now in zip(start["simple:2"].ranges, after["simple:2"].ranges, strict=True)]
     assert kept == [True, False, True, True]
 
@@ -55,7 +55,7 @@ def test_untouched_ranges_stay_the_same_objects() -> None:
 def test_changes_of_a_setting_that_is_gone_are_left_out() -> None:
     start = _split()
     other = Deltas(write_added=(Change("simple:9", 100, 150, "X"),))
-    assert apply_deltas(start, other, OWNERS, 20) is start
+    assert apply_deltas(start, other, ORDER, 20) is start
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_changes_of_a_setting_that_is_gone_are_left_out() -> None:
 )
 def test_a_wrong_delta_is_a_defect(change: Deltas, why: str) -> None:
     with pytest.raises(AssertionError, match=why):
-        apply_deltas(_split(), change, OWNERS, 20)
+        apply_deltas(_split(), change, ORDER, 20)

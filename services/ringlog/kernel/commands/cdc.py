@@ -45,6 +45,7 @@ from ringlog.kernel.operations.stages import (
     PUBLISH_CDC_GENERATION,
     has_reached,
     in_flight,
+    makes_generation,
     target_owners,
 )
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
@@ -172,7 +173,8 @@ def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGenerati
     operations = state.operations
     for operation in in_flight(state):
         # Its range ends are those of every operation in flight, so it serves all that have no generation of their own.
-        if operation.generation is None and not has_reached(operation, PUBLISH_CDC_GENERATION):
+        waits = makes_generation(operation) and not has_reached(operation, PUBLISH_CDC_GENERATION)
+        if operation.generation is None and waits:
             operations = operations.set(operation.id, replace(operation, generation=prepared.id))
     return Accepted(
         advance(

@@ -47,6 +47,29 @@ class RegisterNode:
 
 
 @dataclass(frozen=True, slots=True)
+class UnregisterNode:
+    """A node that owns nothing and wants nothing is gone for good; its id and name stay taken."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareDown:
+    """An operator or an external system says that a node does not run: the only liveness that the log knows."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareUp:
+    """A node that was declared down runs again."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TakeOver:
     """``instance`` becomes the one that acts in ``role``; refused unless ``term`` is above the role's last."""
 
@@ -73,6 +96,59 @@ class Join:
     node: str
     tokens: tuple[int, ...]
     seed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A normal node gives its tokens up and leaves for good."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A normal node exchanges its tokens for ``tokens``, all that it owns then. ``seed`` as in Join."""
+
+    node: str
+    tokens: tuple[int, ...]
+    seed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """A registered node takes over the tokens of ``replaced``, which leaves for good.
+
+    ``ignore_nodes``: nodes declared down that are neither waited for nor read from.
+    """
+
+    node: str
+    replaced: str
+    ignore_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A node that was declared down leaves for good, driven by the others. ``ignore_nodes`` as in Replace."""
+
+    node: str
+    ignore_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assassinate:
+    """Last resort: a node that was declared down leaves at once, nothing is streamed, rows may be lost."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """A normal node streams all its ranges anew, from ``source_datacenter`` (empty: from wherever there are
+    replicas).
+    """
+
+    node: str
+    source_datacenter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +188,42 @@ class CancelOperation:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class FailOperation:
+    """A node reports an error of an operation that no retry can mend.
+
+    Rolled back before ``write_both_read_new``; later it is only recorded, and the operation goes on.
+    """
+
+    operation: str
+    reason: str
+
+
 # ----------------------------------------------------------------------------------------------------- schema
 
 
 @dataclass(frozen=True, slots=True)
+class DatacenterReplication:
+    """Replicas of each range in one datacenter: ``factor`` of them, or one in each of ``racks`` (factor = their
+    number).
+    """
+
+    datacenter: str
+    factor: int
+    racks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Replication:
-    """How a keyspace is replicated. This release knows ``simple`` with a ``factor``."""
+    """How a keyspace is replicated.
+
+    ``simple`` has a ``factor``; ``network`` has ``datacenters`` by ascending name, and ``factor`` is the sum of
+    theirs; ``entire`` (every node has everything) has factor 0.
+    """
 
     strategy: str
     factor: int
+    datacenters: tuple[DatacenterReplication, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +251,14 @@ class CdcOptions:
 @dataclass(frozen=True, slots=True)
 class CreateKeyspace:
     """A new keyspace; its replication must be possible on the nodes that are normal now."""
+
+    name: str
+    replication: Replication
+
+
+@dataclass(frozen=True, slots=True)
+class AlterKeyspace:
+    """Another replication for a keyspace; an operation, unless no range changes hands."""
 
     name: str
     replication: Replication
@@ -288,12 +399,23 @@ Command = (
     InitializeCluster
     | ChangeSettings
     | RegisterNode
+    | UnregisterNode
+    | DeclareDown
+    | DeclareUp
     | TakeOver
     | Noop
     | Join
+    | Leave
+    | Move
+    | Replace
+    | Remove
+    | Assassinate
+    | Rebuild
     | AdvanceOperation
     | CancelOperation
+    | FailOperation
     | CreateKeyspace
+    | AlterKeyspace
     | DropKeyspace
     | CreateTable
     | AlterTable
@@ -313,12 +435,23 @@ COMMANDS: dict[str, type[Command]] = {
         InitializeCluster,
         ChangeSettings,
         RegisterNode,
+        UnregisterNode,
+        DeclareDown,
+        DeclareUp,
         TakeOver,
         Noop,
         Join,
+        Leave,
+        Move,
+        Replace,
+        Remove,
+        Assassinate,
+        Rebuild,
         AdvanceOperation,
         CancelOperation,
+        FailOperation,
         CreateKeyspace,
+        AlterKeyspace,
         DropKeyspace,
         CreateTable,
         AlterTable,
@@ -334,5 +467,5 @@ COMMANDS: dict[str, type[Command]] = {
 }
 """Kind (the wire name) to class."""
 
-VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | {"CloseCdcGeneration": 2}
+VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | {"CreateKeyspace": 2, "CloseCdcGeneration": 2}
 """Kind to the version that this release writes; a released (kind, version) is frozen."""

@@ -1,11 +1,18 @@
-"""Rules of the directory: a node makes itself known before it may ask for anything."""
+"""Rules of the directory: a node makes itself known before it may ask for anything; some are declared down; some go.
+
+The log has no failure detector. A node is down when an operator or an external system says so, and up again when they
+say that; nothing is ever cancelled or removed because of it. It only permits what is meant for dead nodes: Remove,
+Assassinate, ``ignore_nodes``, and a replacement under the same address.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from ringlog.kernel.commands.model import RegisterNode
+from ringlog.kernel.commands.model import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
 from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, broken_field
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState, Node, advance, in_order
 from ringlog.kernel.values import is_name, is_uuid
@@ -14,6 +21,7 @@ SHARDS_MAX = 4_096
 IGNORE_MSB_MAX = 63
 FEATURES_MAX = 256
 CAPACITY_MAX = 2**62
+REASON_LENGTH_MAX = 500
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9_.-]{0,252}):([0-9]{1,5})")
 
@@ -25,7 +33,10 @@ def is_address(text: str) -> bool:
 
 
 def decide_register_node(state: ClusterState, command: RegisterNode, context: Context) -> Decision:
-    """A new node in state ``none``. Names and ids stay taken for ever, an address while its node has not left."""
+    """A new node in state ``none``. Names and ids stay taken for ever.
+
+    An address is taken while its node has not left; of one that was declared down it may be used by its replacement.
+    """
     features = command.features
     broken = broken_field(
         (is_name(command.name), "name", NAME_RULE),
@@ -48,7 +59,7 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
     if command.name in state.node_names:
         return Rejected("duplicate_name", f"name: {command.name} is taken")
     for _, other in in_order(state.nodes):
-        if other.address == command.address and other.state != "left":
+        if other.address == command.address and other.state != "left" and not other.down:
             return Rejected("duplicate_address", f"address: {command.address} is that of node {other.name}")
     node = Node(
         id=command.id,
@@ -67,3 +78,45 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
     )
     nodes = state.nodes.set(node.id, node)
     return Accepted(advance(state, context.epoch, nodes=nodes, node_names=state.node_names.set(node.name, node.id)))
+
+
+def decide_unregister_node(state: ClusterState, command: UnregisterNode, context: Context) -> Decision:
+    """A node that owns nothing and asks for nothing has left."""
+    node = state.nodes.get(command.node)
+    if node is None:
+        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    if node.state != "none":
+        return Rejected("wrong_node_state", f"node: {node.name} is {node.state}, only a node in state none can go so")
+    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, replace(node, state="left"))))
+
+
+def decide_declare_down(state: ClusterState, command: DeclareDown, context: Context) -> Decision:
+    """From now on the node counts as dead where it was asked to be ignored, removed or replaced."""
+    return _declared(state, command.node, command.reason, context, down=True)
+
+
+def decide_declare_up(state: ClusterState, command: DeclareUp, context: Context) -> Decision:
+    """The node runs again; refused while an operation goes on without it, or another has its address."""
+    node = state.nodes.get(command.node)
+    if node is not None:
+        for operation in in_flight(state):
+            if node.id in operation.ignored:
+                return Rejected("operations_in_flight", f"node: {operation.id} goes on without {node.name}")
+        for _, other in in_order(state.nodes):
+            if other.address == node.address and other.id != node.id and other.state != "left":
+                return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}")
+    return _declared(state, command.node, command.reason, context, down=False)
+
+
+def _declared(state: ClusterState, name: str, reason: str, context: Context, *, down: bool) -> Decision:
+    if len(reason) > REASON_LENGTH_MAX:
+        return Rejected("bad_field", f"reason: at most {REASON_LENGTH_MAX} characters, not {len(reason)}")
+    node = state.nodes.get(name)
+    if node is None:
+        return Rejected("unknown_node", f"node: {name} is not registered")
+    if node.state == "left":
+        return Rejected("wrong_node_state", f"node: {node.name} has left")
+    if node.down == down:
+        return Rejected("wrong_node_state", f"node: {node.name} is declared {'down' if down else 'up'} already")
+    declared = replace(node, down=down, down_reason=reason if down else "")
+    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, declared)))

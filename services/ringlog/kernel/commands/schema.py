@@ -1,12 +1,8 @@
-"""Rules of the schema: keyspaces and tables.
+"""Rules of the schema: tables.
 
 Versions come from inside the entry (its state id), never from hashing the schema: the schema version is that of the
 last schema command, a table's that of the last one that touched it. Table ids are remembered for ever, also those of
 dropped tables.
-
-A keyspace under a replication setting that is in use shares its placement. A new setting brings a placement of its
-own, which a plan in flight would not know; dropping the last user of a setting removes a placement that a plan in
-flight may hold. Both wait until nothing is in flight.
 """
 
 from __future__ import annotations
@@ -15,72 +11,18 @@ from ringlog.kernel.commands.model import (
     AlterTable,
     CdcOptions,
     Column,
-    CreateKeyspace,
     CreateTable,
-    DropKeyspace,
     DropTable,
 )
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
-from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
-from ringlog.kernel.ownership.placements import new_placement, replication_key
 from ringlog.kernel.schema.types import TYPES
-from ringlog.kernel.state import ClusterState, Keyspace, Table, advance, in_order
+from ringlog.kernel.state import ClusterState, Table, advance
 from ringlog.kernel.values import is_identifier, is_uuid
 
-FACTOR_MAX = 64
 COLUMNS_MAX = 1_000
 KEY_COLUMNS_MAX = 100
 TTL_MAX_S = 2**31 - 1
-
-
-def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: Context) -> Decision:
-    """A new keyspace; the first one of a replication setting brings its placement."""
-    replication = command.replication
-    broken = broken_field(
-        (is_identifier(command.name), "name", IDENTIFIER_RULE),
-        (1 <= replication.factor <= FACTOR_MAX, "replication.factor", f"must be between 1 and {FACTOR_MAX}"),
-    )
-    if broken is not None:
-        return broken
-    if replication.strategy != "simple":
-        return Rejected("unknown_strategy", f"replication.strategy: {replication.strategy!r} is not known; simple is")
-    if command.name in state.keyspaces:
-        return Rejected("keyspace_exists", f"name: the keyspace {command.name} exists")
-    normal = sum(node.state == "normal" for _, node in in_order(state.nodes))
-    if replication.factor > normal:
-        detail = f"replication.factor: {replication.factor} replicas need as many normal nodes, there are {normal}"
-        return Rejected("replication_impossible", detail)
-    key = replication_key(replication)
-    placements = state.placements
-    if key not in placements:
-        if flying := _flying(state):
-            return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
-        placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
-    keyspace = Keyspace(command.name, replication, context.state_id)
-    keyspaces = state.keyspaces.set(keyspace.name, keyspace)
-    return _accept(state, context, keyspaces=keyspaces, placements=placements)
-
-
-def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Context) -> Decision:
-    """Only an empty keyspace; the last one of a replication setting takes the placement with it."""
-    if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
-        return broken
-    keyspace = state.keyspaces.get(command.name)
-    if keyspace is None:
-        return Rejected("unknown_keyspace", f"name: there is no keyspace {command.name}")
-    if tables := [name for name, table in in_order(state.tables) if table.keyspace == command.name]:
-        return Rejected(
-            "keyspace_not_empty", f"name: {command.name} has {len(tables)} tables, the first is {tables[0]}"
-        )
-    keyspaces = state.keyspaces.delete(command.name)
-    placements = state.placements
-    key = replication_key(keyspace.replication)
-    if all(replication_key(other.replication) != key for _, other in in_order(keyspaces)):
-        if flying := _flying(state):
-            return Rejected("operations_in_flight", f"name: the last keyspace under {key} while in flight: {flying}")
-        placements = placements.delete(key)
-    return _accept(state, context, keyspaces=keyspaces, placements=placements)
 
 
 def decide_create_table(state: ClusterState, command: CreateTable, context: Context) -> Decision:
@@ -154,11 +96,6 @@ def decide_drop_table(state: ClusterState, command: DropTable, context: Context)
 
 def _accept(state: ClusterState, context: Context, **parts: object) -> Accepted:
     return Accepted(advance(state, context.epoch, schema_version=context.state_id, **parts))
-
-
-def _flying(state: ClusterState) -> str:
-    """The ids of the operations that have not ended, in words; empty if there are none."""
-    return ", ".join(operation.id for operation in in_flight(state))
 
 
 def _find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:

@@ -3,7 +3,8 @@
 Steps are undone in reverse order: the inverse of the start delta, then the splits. Every range that the operation had
 locked is then the range it was, with the same members since the same epochs; ``changed`` is put back from the lock.
 That is safe: requests planned meanwhile wrote to the old group and to more, and the gaining node, once it comes back,
-is a member since a later epoch, so nothing that it answered before is counted again.
+is a member since a later epoch, so nothing that it answered before is counted again. Other operations changed other
+ranges meanwhile; those stay as they are.
 
 The generation begun for it is dropped unless it is committed (a finer generation is still correct), or unless it
 serves another operation. From ``write_both_read_new`` on there is no way back: the new owner may have been read.
@@ -12,16 +13,27 @@ serves another operation. From ``write_both_read_new`` on there is no way back: 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from immutables import Map
 
 from ringlog.kernel.operations.progress import moved, record
-from ringlog.kernel.operations.stages import CANCELLED, PREPARED, WRITE_BOTH_READ_OLD, has_reached, target_owners
+from ringlog.kernel.operations.stages import (
+    CANCELLED,
+    JOIN,
+    PREPARED,
+    REBUILD,
+    REPLACE,
+    WRITE_BOTH_READ_OLD,
+    has_reached,
+    stand_ins,
+    walk_owners,
+)
 from ringlog.kernel.outcome import Context
-from ringlog.kernel.ownership.deltas import apply_deltas
+from ringlog.kernel.ownership.deltas import apply_deltas, order_of
 from ringlog.kernel.ownership.placements import merge
 from ringlog.kernel.ring.ranges import index_at
-from ringlog.kernel.state import ClusterState, LockedRange, Operation, Placement, advance
+from ringlog.kernel.state import ClusterState, LockedRange, Node, Operation, Placement, advance
 
 
 def cancel(state: ClusterState, operation: Operation, reason: str, context: Context) -> ClusterState:
@@ -30,23 +42,33 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Cont
     if prepared is not None and prepared.operation == operation.id:
         prepared = None
         generation = None
-    node = replace(state.nodes[operation.node], state="none")
     ended = replace(moved(operation, CANCELLED, context), reason=reason, generation=generation)
-    return advance(
-        state,
-        context.epoch,
-        placements=_undone(state, operation, context),
-        nodes=state.nodes.set(node.id, node),
-        operations=record(state, ended),
-        prepared=prepared,
-    )
+    parts: dict[str, Any] = {"keyspaces": state.keyspaces, "nodes": _nodes_back(state.nodes, operation)}
+    if operation.keyspace:
+        keyspace = state.keyspaces[operation.keyspace]
+        parts["placements"] = state.placements.delete(keyspace.placement) if keyspace.placement else state.placements
+        parts["keyspaces"] = state.keyspaces.set(keyspace.name, replace(keyspace, placement=""))
+    else:
+        parts["placements"] = _undone(state, operation, context)
+    return advance(state, context.epoch, operations=record(state, ended), prepared=prepared, **parts)
+
+
+def _nodes_back(nodes: Map[str, Node], operation: Operation) -> Map[str, Node]:
+    """The directory with the nodes of the operation as they were when it was asked for."""
+    if operation.node and operation.kind != REBUILD:
+        back = "none" if operation.kind in (JOIN, REPLACE) else "normal"
+        nodes = nodes.set(operation.node, replace(nodes[operation.node], state=back))
+    if operation.replaced:
+        nodes = nodes.set(operation.replaced, replace(nodes[operation.replaced], state="normal"))
+    return nodes
 
 
 def _undone(state: ClusterState, operation: Operation, context: Context) -> Map[str, Placement]:
     placements = state.placements
+    order = order_of(walk_owners(state), stand_ins(state))
     if has_reached(operation, WRITE_BOTH_READ_OLD):
-        placements = apply_deltas(placements, operation.plan.start.inverse(), target_owners(state), context.epoch)
-    if not has_reached(operation, PREPARED):
+        placements = apply_deltas(placements, operation.plan.start.inverse(), order, context.epoch)
+    if operation.kind == REBUILD or not has_reached(operation, PREPARED):
         return placements
     for key, placement in sorted(placements.items()):
         locks = tuple(lock for lock in operation.locks if lock.replication == key)

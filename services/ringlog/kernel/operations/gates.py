@@ -6,9 +6,11 @@ stage began: the read group and the write group, as they were before the operati
 majority of their union is not enough where two replicas of a range change at once, or in several datacenters: the
 command ``ringlog sim quorums --nodes 5 --datacenters 2 --factor 4 --rule R5=union`` prints a read that misses a write.
 
-In a cluster of several datacenters each group needs a quorum of its members in each of them. Stages that change
-nothing for readers and writers have no gate. A gate is data: the rule of the fold, the coordinator and the displays
-read the same needs.
+In a cluster of several datacenters each group needs a quorum of its members in each of them. Nodes that the operation
+removes, replaces or ignores because they are dead are no witnesses: the need is the quorum of the full group, or all
+that are left if they are fewer. That a node is declared down changes no need: if it acknowledges, it knows. Stages that
+change nothing for readers and writers have no gate. A gate is data: the rule of the fold, the coordinator and the
+displays read the same needs.
 """
 
 from __future__ import annotations
@@ -17,15 +19,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ringlog.kernel.commands.model import Witness
-from ringlog.kernel.operations.stages import PREPARED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.operations.stages import (
+    JOIN,
+    PREPARED,
+    REBUILD,
+    REPLACE,
+    STREAMING,
+    WRITE_BOTH_READ_NEW,
+    WRITE_BOTH_READ_OLD,
+)
 from ringlog.kernel.ownership.deltas import Touched, touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.state import ClusterState, Node, Operation, RangeGroup
 from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
 
 GATED_STAGES = (PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
-GAINING_MUST_STAGES = (PREPARED, WRITE_BOTH_READ_OLD)
+GAINING_MUST_STAGES = (PREPARED, STREAMING, WRITE_BOTH_READ_OLD)
 """Stages that every gaining node must have acknowledged itself, for it is about to take writes or to be read."""
+
+REPORTED_STAGES = (STREAMING, WRITE_BOTH_READ_OLD)
+"""Stages that end when every gaining node has reported that it has all rows."""
 
 _NEEDS_TOLD_MAX = 4
 
@@ -59,18 +72,37 @@ def quorum(count: int) -> int:
     return count // 2 + 1
 
 
+def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
+    """The nodes that get rows by an operation in flight, sorted; one that joins, replaces or rebuilds in any case.
+
+    Some get rows of ranges that they have already: see ``operations.plan``.
+    """
+    gaining = {change.node for change in operation.plan.start.write_added}
+    gaining.update(source.target for source in operation.plan.sources if source.source)
+    if operation.kind in (JOIN, REPLACE, REBUILD):
+        gaining.add(operation.node)
+    return tuple(sorted(gaining))
+
+
 def gate(state: ClusterState, operation: Operation) -> Gate:
     """The gate of the stage in which ``operation`` is now; without needs where the stage has none."""
+    must = gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()
     if operation.stage not in GATED_STAGES:
-        return Gate(operation.id, operation.stage, operation.stage_epoch, (), ())
-    plan = operation.plan
-    must = (operation.node,) if operation.stage in GAINING_MUST_STAGES else ()
+        return Gate(operation.id, operation.stage, operation.stage_epoch, must, ())
+    plan, silent = operation.plan, _no_witnesses(state, operation)
     needs = []
     for key, placement in sorted(state.placements.items()):
         for (start, end), change in touched(key, plan.start, plan.middle, plan.finish):
             for group, members in views(group_at(placement, end), change):
-                needs += _needs_of(state.nodes, (key, start, end), group, members)
+                needs += _needs_of(state.nodes, (key, start, end), group, members, silent)
     return Gate(operation.id, operation.stage, operation.stage_epoch, must, tuple(needs))
+
+
+def _no_witnesses(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
+    """The nodes that the operation goes on without: the ignored ones, and who leaves by it if it died meanwhile."""
+    parting = operation.replaced or (operation.node if operation.gone and not operation.tokens else "")
+    dead = {parting} if parting and state.nodes[parting].down else set()
+    return frozenset(dead.union(operation.ignored))
 
 
 def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, ...]], ...]:
@@ -133,13 +165,18 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
 
 
 def _needs_of(
-    nodes: Mapping[NodeId, Node], where: tuple[str, Token, Token], group: str, members: tuple[NodeId, ...]
+    nodes: Mapping[NodeId, Node],
+    where: tuple[str, Token, Token],
+    group: str,
+    members: tuple[NodeId, ...],
+    ignored: frozenset[NodeId],
 ) -> list[GateNeed]:
     """One need for each datacenter that has members."""
     by_datacenter: dict[str, list[NodeId]] = {}
     for node in members:
         by_datacenter.setdefault(nodes[node].datacenter, []).append(node)
-    return [
-        GateNeed(*where, group, datacenter, tuple(local), quorum(len(local)))
-        for datacenter, local in sorted(by_datacenter.items())
-    ]
+    needs = []
+    for datacenter, local in sorted(by_datacenter.items()):
+        left = tuple(node for node in local if node not in ignored)
+        needs.append(GateNeed(*where, group, datacenter, left, min(quorum(len(local)), len(left))))
+    return needs

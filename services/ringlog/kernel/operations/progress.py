@@ -13,22 +13,31 @@ from typing import Any
 from immutables import Map
 
 from ringlog.kernel.commands.model import StreamReport, Witness
-from ringlog.kernel.operations.gates import explain, gate, missing
+from ringlog.kernel.operations.alteration import altered, prepared_alteration
+from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, missing
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     FINISHED,
+    MOVE,
     PREPARED,
+    PRIORITY,
     PUBLISH_CDC_GENERATION,
+    REBUILD,
+    REQUESTED,
     WRITE_BOTH_READ_NEW,
     WRITE_BOTH_READ_OLD,
+    in_flight,
     is_ended,
-    target_owners,
+    resulting_owners,
+    stand_ins,
+    walk_owners,
 )
 from ringlog.kernel.outcome import Context, Rejected
-from ringlog.kernel.ownership.deltas import apply_deltas
-from ringlog.kernel.ownership.placements import split
+from ringlog.kernel.ownership.deltas import apply_deltas, order_of, reordered
+from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Generation, Operation, Plan, StageMark, advance
+from ringlog.kernel.state import ClusterState, Deltas, Generation, Node, Operation, Placement, Plan, StageMark, advance
+from ringlog.kernel.values import NodeId
 
 # ------------------------------------------------------------------------------------------------- leaving
 
@@ -37,6 +46,8 @@ def may_leave(
     state: ClusterState, operation: Operation, witnesses: Sequence[Witness], reports: Sequence[StreamReport]
 ) -> Rejected | None:
     """Why the operation must stay in its stage, None if it may go on."""
+    if operation.stage == REQUESTED:
+        return _not_its_turn(state, operation)
     if operation.stage == COMMIT_CDC_GENERATION:
         return _not_committed(state, operation)
     if operation.stage == PUBLISH_CDC_GENERATION:
@@ -44,10 +55,44 @@ def may_leave(
     needs = gate(state, operation)
     if missing(needs, witnesses):
         return Rejected("gate_not_met", explain(needs, witnesses, state.nodes))
-    if operation.stage == WRITE_BOTH_READ_OLD and operation.node not in {report.node for report in reports}:
-        name = state.nodes[operation.node].name
-        return Rejected("gate_not_met", f"reports: {name} has not reported that it streamed all rows of {operation.id}")
+    if silent := unreported(operation, reports):
+        names = ", ".join(state.nodes[node].name for node in silent)
+        have = "has" if len(silent) == 1 else "have each"
+        not_all = f"{have} not reported that it streamed all rows of {operation.id}"
+        return Rejected("gate_not_met", f"reports: {names} {not_all}")
     return None
+
+
+def unreported(operation: Operation, reports: Sequence[StreamReport]) -> tuple[NodeId, ...]:
+    """The gaining nodes whose report the present stage still lacks."""
+    if operation.stage not in REPORTED_STAGES:
+        return ()
+    told = {report.node for report in reports if report.operation == operation.id}
+    return tuple(node for node in gaining_nodes(operation) if node not in told)
+
+
+def waits_behind(state: ClusterState, operation: Operation) -> tuple[Operation, ...]:
+    """The operations because of which a requested one must wait for its turn; empty if it may go on.
+
+    Turns are taken by the priority of the kinds, then in the order of admission.
+    """
+    flying = in_flight(state)
+    running = tuple(other for other in flying if other.stage != REQUESTED)
+    free = setting(state, "operations_concurrent_max") - len(running)
+    if free <= 0:
+        return running
+    waiting = sorted((other for other in flying if other.stage == REQUESTED), key=lambda o: PRIORITY.index(o.kind))
+    before = tuple(other.id for other in waiting).index(operation.id)
+    return () if before < free else (*running, *waiting[:before])
+
+
+def _not_its_turn(state: ClusterState, operation: Operation) -> Rejected | None:
+    ahead = waits_behind(state, operation)
+    if not ahead:
+        return None
+    names = ", ".join(f"{other.id} ({other.stage})" for other in ahead)
+    most = setting(state, "operations_concurrent_max")
+    return Rejected("waits_its_turn", f"operation: {operation.id} waits for one of {names}: at most {most} at once")
 
 
 def _generation_of(state: ClusterState, operation: Operation) -> Generation | None:
@@ -78,21 +123,59 @@ def _not_published(state: ClusterState, operation: Operation) -> Rejected | None
 
 
 def enter(state: ClusterState, operation: Operation, stage: str, context: Context) -> ClusterState:
-    """The state after ``operation`` entered ``stage``: placements, directory and token map with it."""
-    plan, epoch = operation.plan, context.epoch
+    """The state after ``operation`` entered ``stage``: placements, directory, token map and schema with it."""
     parts: dict[str, Any] = {}
     if stage == PREPARED:
-        parts["placements"] = _split_all(state, plan)
+        if operation.keyspace:
+            parts = prepared_alteration(state, operation)
+        else:
+            parts["placements"] = _split_all(state, operation.plan)
     elif stage == WRITE_BOTH_READ_OLD:
-        parts["placements"] = apply_deltas(state.placements, plan.start, target_owners(state), epoch)
+        parts["placements"] = _with(state, operation.plan.start, context)
     elif stage == WRITE_BOTH_READ_NEW:
-        parts["placements"] = apply_deltas(state.placements, plan.middle, target_owners(state), epoch)
-    elif stage == FINISHED:
-        parts["placements"] = apply_deltas(state.placements, plan.finish, target_owners(state), epoch)
-        parts["token_owners"] = state.token_owners.update(dict.fromkeys(operation.tokens, operation.node))
-        joined = replace(state.nodes[operation.node], state="normal", tokens=operation.tokens)
-        parts["nodes"] = state.nodes.set(joined.id, joined)
-    return advance(state, epoch, operations=record(state, moved(operation, stage, context)), **parts)
+        parts["placements"] = _with(state, operation.plan.middle, context)
+    elif stage == FINISHED and operation.kind != REBUILD:
+        parts = _finished(state, operation, context)
+    return advance(state, context.epoch, operations=record(state, moved(operation, stage, context)), **parts)
+
+
+def at_once(state: ClusterState, operation: Operation, context: Context) -> ClusterState:
+    """The state after all steps of ``operation`` (not recorded yet) in one entry: nobody is asked, nothing streamed."""
+    for deltas in (operation.plan.start, operation.plan.middle):
+        state = replace(state, placements=_with(state, deltas, context))
+    ended = replace(operation, plan=Plan(), locks=())
+    parts = _finished(state, operation, context)
+    return advance(state, context.epoch, operations=record(state, ended), **parts)
+
+
+def _with(state: ClusterState, deltas: Deltas, context: Context) -> Map[str, Placement]:
+    order = order_of(walk_owners(state), stand_ins(state))
+    return apply_deltas(state.placements, deltas, order, context.epoch)
+
+
+def _finished(state: ClusterState, operation: Operation, context: Context) -> dict[str, Any]:
+    """The parts of the state that change when the new layout is all there is."""
+    plan = operation.plan
+    placements = _with(state, plan.finish, context)
+    if operation.keyspace:
+        return altered(replace(state, placements=placements), operation, context)
+    for key, placement in sorted(placements.items()):
+        placements = placements.set(key, merge(placement, plan.merge_at)) if plan.merge_at else placements
+    after = replace(state, token_owners=resulting_owners(state.token_owners, operation))
+    if operation.kind == MOVE:
+        order = order_of(walk_owners(after), stand_ins(after))
+        placements = reordered(placements, operation.node, order)
+    return {"placements": placements, "token_owners": after.token_owners, "nodes": _nodes_after(state, operation)}
+
+
+def _nodes_after(state: ClusterState, operation: Operation) -> Map[str, Node]:
+    """The directory: who has its tokens now is normal, who has none any more has left."""
+    has_left = not operation.tokens
+    node = replace(state.nodes[operation.node], state="left" if has_left else "normal", tokens=operation.tokens)
+    nodes = state.nodes.set(node.id, node)
+    if operation.replaced:
+        nodes = nodes.set(operation.replaced, replace(nodes[operation.replaced], state="left", tokens=()))
+    return nodes
 
 
 def moved(operation: Operation, stage: str, context: Context) -> Operation:
@@ -114,6 +197,6 @@ def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:
 
 def _split_all(state: ClusterState, plan: Plan) -> Map[str, Any]:
     placements = state.placements
-    for key, placement in sorted(placements.items()):
+    for key, placement in sorted(placements.items()) if plan.split_at else ():
         placements = placements.set(key, split(placement, plan.split_at))
     return placements

@@ -9,12 +9,12 @@ same objects.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from ringlog.kernel.ring.ranges import Range
+from ringlog.kernel.ring.ranges import Range, index_at
 from ringlog.kernel.state import Deltas, Placement, RangeGroup, Replica
 from ringlog.kernel.values import Epoch, NodeId, Token
 
@@ -43,24 +43,70 @@ def touched(replication: str, *deltas: Deltas) -> list[tuple[Range, Touched]]:
     return sorted(gathered.items(), key=lambda item: item[0][1])
 
 
-def apply_deltas(
-    placements: Map[str, Placement], deltas: Deltas, owners: Mapping[Token, NodeId], epoch: Epoch
-) -> Map[str, Placement]:
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of the members of a group: as a clockwise walk meets them.
+
+    ``owners``: the token map, with the tokens of nodes that are joining. ``beside``: nodes that are to take over
+    another's tokens, each with the node beside which it stands.
+    """
+
+    tokens: tuple[Token, ...]
+    owners: Mapping[Token, NodeId]
+    beside: Mapping[NodeId, NodeId]
+
+    def sorted(self, end: Token, group: tuple[Replica, ...]) -> tuple[Replica, ...]:
+        """The group of the range that ends at ``end``, in order."""
+        if len(group) < 2:
+            return group
+        wanted = {self.beside.get(replica.node, replica.node) for replica in group}
+        places: dict[NodeId, int] = {}
+        first = index_at(self.tokens, end)
+        for step in range(len(self.tokens)):
+            owner = self.owners[self.tokens[(first + step) % len(self.tokens)]]
+            if owner in wanted and owner not in places:
+                places[owner] = step
+                if len(places) == len(wanted):
+                    break
+        assert len(places) == len(wanted), "every replica owns a token, or is to take over one"
+
+        def place(replica: Replica) -> tuple[int, bool]:
+            return places[self.beside.get(replica.node, replica.node)], replica.node in self.beside
+
+        return tuple(sorted(group, key=place))
+
+
+def order_of(owners: Mapping[Token, NodeId], beside: Mapping[NodeId, NodeId] | None = None) -> Order:
+    """The order that a token map gives."""
+    return Order(tuple(sorted(owners)), owners, beside or {})
+
+
+def apply_deltas(placements: Map[str, Placement], deltas: Deltas, order: Order, epoch: Epoch) -> Map[str, Placement]:
     """The placements after ``deltas``, changed ranges stamped with ``epoch``.
 
-    Changes of a setting that no keyspace uses any more are left out. ``owners`` gives the owner of every range end,
-    tokens that are moving in included: it orders the groups.
+    Changes of a setting that no keyspace uses any more are left out.
     """
     for key, placement in sorted(placements.items()):
         changes = touched(key, deltas)
         if changes:
-            placements = placements.set(key, _apply(placement, changes, owners, epoch))
+            placements = placements.set(key, _apply(placement, changes, order, epoch))
     return placements
 
 
-def _apply(
-    placement: Placement, changes: list[tuple[Range, Touched]], owners: Mapping[Token, NodeId], epoch: Epoch
-) -> Placement:
+def reordered(placements: Map[str, Placement], node: NodeId, order: Order) -> Map[str, Placement]:
+    """The placements, groups of ``node`` in the given order; no membership changes. For a node that moved."""
+    for key, placement in sorted(placements.items()):
+        ranges = tuple(
+            replace(group, read=order.sorted(group.end, group.read), write=order.sorted(group.end, group.write))
+            if any(replica.node == node for replica in group.write)
+            else group
+            for group in placement.ranges
+        )
+        placements = placements.set(key, replace(placement, ranges=ranges))
+    return placements
+
+
+def _apply(placement: Placement, changes: list[tuple[Range, Touched]], order: Order, epoch: Epoch) -> Placement:
     ranges = list(placement.ranges)
     for (start, end), change in changes:
         index = bisect_left(placement.ends, end)
@@ -70,8 +116,7 @@ def _apply(
         read = _changed(group.read, change.read_added, change.read_removed, epoch)
         write = _changed(group.write, change.write_added, change.write_removed, epoch)
         assert {replica.node for replica in read} <= {replica.node for replica in write}, "readers are writers"
-        place = _places(placement.ends, index, owners, {replica.node for replica in write})
-        ranges[index] = RangeGroup(start, end, _ordered(read, place), _ordered(write, place), epoch)
+        ranges[index] = RangeGroup(start, end, order.sorted(end, read), order.sorted(end, write), epoch)
     return Placement(placement.key, tuple(ranges), placement.ends)
 
 
@@ -81,23 +126,3 @@ def _changed(group: tuple[Replica, ...], added: set[NodeId], removed: set[NodeId
     assert removed <= members, "only members leave a group"
     kept = tuple(replica for replica in group if replica.node not in removed)
     return kept + tuple(Replica(node, epoch) for node in sorted(added))
-
-
-def _places(
-    ends: tuple[Token, ...], index: int, owners: Mapping[Token, NodeId], wanted: Iterable[NodeId]
-) -> dict[NodeId, int]:
-    """How many steps a clockwise walk from the range at ``index`` takes to meet each wanted node."""
-    missing, places = set(wanted), {}
-    for step in range(len(ends)):
-        if not missing:
-            break
-        owner = owners[ends[(index + step) % len(ends)]]
-        if owner in missing:
-            missing.remove(owner)
-            places[owner] = step
-    assert not missing, "every replica owns a token"
-    return places
-
-
-def _ordered(group: tuple[Replica, ...], places: Mapping[NodeId, int]) -> tuple[Replica, ...]:
-    return tuple(sorted(group, key=lambda replica: places[replica.node]))

@@ -1,63 +1,36 @@
 """Placements: for every replication setting in use, who reads and who writes each range.
 
-The **canonical** layout of a setting is a pure function of the token map. For SimpleStrategy: the tokens of the
-normal nodes cut the ring into ranges ``(previous, token]``; a range belongs to the owner of its end and, clockwise
-from there, to the next distinct nodes until the factor is reached (to fewer where there are fewer nodes). The
-**live** placement is the canonical one while nothing is in flight; operations lead from one canonical layout to the
-next by splits and deltas.
+The **canonical** layout of a setting is a pure function of token map and directory (``ownership.strategies``): the
+tokens cut the ring into ranges ``(previous, token]``, each with the replicas that the strategy names. The **live**
+placement is the canonical one while nothing is in flight; operations lead from one canonical layout to the next by
+splits, deltas and merges. The placement of EntireStrategy is one range, never cut.
 
 Invariants: the reads of a range are part of its writes; members of a group stand in the order in which a clockwise
-walk from the range's end meets them (tokens of nodes that are moving in included); ``ends`` repeats the ends of
+walk from the range's end meets them (nodes that are joining stand at their coming tokens); ``ends`` repeats the ends of
 ``ranges``.
 
-Splitting or merging ranges is no change of membership: the parts keep ``since`` of every replica and ``changed`` of
-the range, for nobody who planned a request on the whole range is wrong about a part of it. Only deltas stamp epochs.
+Splitting a range is no change of membership: the parts keep ``since`` of every replica and ``changed`` of the range,
+for nobody who planned a request on the whole range is wrong about a part of it. Of two ranges that merge, every
+replica keeps the later ``since``: for a part of the merged range it has not been a member for longer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from ringlog.kernel.commands.model import Replication
+from ringlog.kernel.ownership.strategies import ENTIRE, ends_of, natural, ring_of
+from ringlog.kernel.ownership.strategies import replication_key as replication_key
 from ringlog.kernel.ring.ranges import Range, index_at, ranges_between
-from ringlog.kernel.state import ClusterState, Node, Placement, RangeGroup, Replica
+from ringlog.kernel.state import ClusterState, Keyspace, Node, Placement, RangeGroup, Replica
 from ringlog.kernel.values import Epoch, NodeId, Token
 
-STRATEGIES = ("simple",)
 
-
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """All tokens in ascending order, their owners and the directory: what a layout is computed from."""
-
-    tokens: tuple[Token, ...]
-    owners: Mapping[Token, NodeId]
-    nodes: Mapping[NodeId, Node]
-
-    def walk(self, end: Token) -> Iterator[NodeId]:
-        """The distinct owners met clockwise from the first token at or after ``end``."""
-        if not self.tokens:
-            return
-        first = index_at(self.tokens, end)
-        seen: set[NodeId] = set()
-        for step in range(len(self.tokens)):
-            owner = self.owners[self.tokens[(first + step) % len(self.tokens)]]
-            if owner not in seen:
-                seen.add(owner)
-                yield owner
-
-
-def ring_of(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node]) -> Ring:
-    """The ring of a token map; ``nodes`` holds every owner."""
-    assert all(owner in nodes for owner in owners.values()), "only registered nodes own tokens"
-    return Ring(tuple(sorted(owners)), owners, nodes)
-
-
-def replication_key(replication: Replication) -> str:
-    """The key of a setting in ``ClusterState.placements``: keyspaces with equal settings share one placement."""
-    return f"{replication.strategy}:{replication.factor}"
+def placement_key(keyspace: Keyspace) -> str:
+    """The key of a keyspace's ranges in ``ClusterState.placements``, also while its replication changes."""
+    return keyspace.placement or replication_key(keyspace.replication)
 
 
 def replications_in_use(state: ClusterState) -> tuple[tuple[str, Replication], ...]:
@@ -69,24 +42,13 @@ def replications_in_use(state: ClusterState) -> tuple[tuple[str, Replication], .
 # -------------------------------------------------------------------------------------------- canonical layout
 
 
-def natural(replication: Replication, ring: Ring, end: Token) -> tuple[NodeId, ...]:
-    """The replicas of the range that ends at ``end``, owner first."""
-    assert replication.strategy in STRATEGIES, replication.strategy
-    replicas: list[NodeId] = []
-    for node in ring.walk(end):
-        replicas.append(node)
-        if len(replicas) == replication.factor:
-            break
-    return tuple(replicas)
-
-
 def canonical(
     replication: Replication, owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], epoch: Epoch
 ) -> tuple[RangeGroup, ...]:
     """The canonical layout of a token map, every replica a member since ``epoch``; empty for an empty map."""
     ring = ring_of(owners, nodes)
     groups = []
-    for start, end in ranges_between(ring.tokens):
+    for start, end in ranges_between(ends_of(replication, ring.tokens)):
         replicas = tuple(Replica(node, epoch) for node in natural(replication, ring, end))
         groups.append(RangeGroup(start, end, replicas, replicas, epoch))
     return tuple(groups)
@@ -106,7 +68,7 @@ def new_placement(
 def placement_of_keyspace(state: ClusterState, keyspace: str) -> Placement | None:
     """The live placement of a keyspace, or None if there is no such keyspace."""
     found = state.keyspaces.get(keyspace)
-    return None if found is None else state.placements.get(replication_key(found.replication))
+    return None if found is None else state.placements.get(placement_key(found))
 
 
 def group_at(placement: Placement, token: Token) -> RangeGroup:
@@ -137,6 +99,8 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
 
     A placement without ranges (an empty token map) gets ranges that nobody serves yet.
     """
+    if placement.key == ENTIRE:
+        return placement
     ranges, ends = list(placement.ranges), list(placement.ends)
     for token in sorted(set(tokens).difference(ends)):
         if not ends:
@@ -153,10 +117,12 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
 
 
 def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
-    """The placement without the range ends at ``tokens``: each such range joins the next one, its equal.
+    """The placement without the range ends at ``tokens``: each such range joins the next one, of the same members.
 
-    The inverse of ``split``: it may remove the last range only when nobody serves it.
+    It may remove the last range only when nobody serves it.
     """
+    if placement.key == ENTIRE:
+        return placement
     ranges, ends = list(placement.ranges), list(placement.ends)
     for token in sorted(set(tokens).intersection(ends)):
         gone = index_at(ends, token)
@@ -165,8 +131,17 @@ def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
             assert not group.write, "a served range has no neighbour to merge with"
         else:
             other = ranges[follower]
-            assert (group.read, group.write) == (other.read, other.write), "only equal neighbours merge"
+            read, write = later_since(other.read, group.read), later_since(other.write, group.write)
             changed = max(group.changed, other.changed)
-            ranges[follower] = replace(other, start=group.start, changed=changed)
+            ranges[follower] = RangeGroup(group.start, other.end, read, write, changed)
         del ranges[gone], ends[gone]
     return Placement(placement.key, tuple(ranges), tuple(ends))
+
+
+def later_since(group: tuple[Replica, ...], other: tuple[Replica, ...]) -> tuple[Replica, ...]:
+    """``group``, each member since the later of its two epochs; ``other`` has the same members."""
+    if group == other:
+        return group
+    since = {replica.node: replica.since for replica in other}
+    assert {replica.node for replica in group} == since.keys(), "only equal neighbours merge"
+    return tuple(Replica(replica.node, max(replica.since, since[replica.node])) for replica in group)

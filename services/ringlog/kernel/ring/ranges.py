@@ -32,3 +32,8 @@ def index_at(ends: Sequence[Token], token: Token) -> int:
 def ranges_between(ends: Sequence[Token]) -> tuple[Range, ...]:
     """The ranges into which ascending distinct ``ends`` cut the ring, in that order; the first one wraps."""
     return tuple((ends[index - 1], end) for index, end in enumerate(ends))
+
+
+def overlap(one: Range, other: Range) -> bool:
+    """True if a token lies in both: then the end of one of them does."""
+    return in_range(one[1], *other) or in_range(other[1], *one)

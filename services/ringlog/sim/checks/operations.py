@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import combinations
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, CommitCdcGeneration, PublishCdcGeneration
+from ringlog.kernel.commands.model import (
+    AdvanceOperation,
+    CancelOperation,
+    CommitCdcGeneration,
+    FailOperation,
+    PublishCdcGeneration,
+)
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState, Operation, Plan
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.movements import ORDER, READS_AT, Move, holds, movements
+from ringlog.sim.checks.layout import holds
+from ringlog.sim.checks.movements import ORDER, READS_AT, Move, movements
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -83,8 +92,10 @@ class Stages(Check):
             if op.id in self._ids:
                 self._broken(after, f"the id {op.id} is used again")
             self._ids.add(op.id)
-            self._sources(after, op, move)
-            self._locked(after, op, move)
+            if op.stage not in ENDED:
+                move.streaming = frozenset(source.target for source in op.plan.sources)
+                self._sources(after, op, move)
+                self._locked(after, op, move)
             return True
         if (old.id, old.kind, old.node, old.tokens, old.seed) != (op.id, op.kind, op.node, op.tokens, op.seed):
             self._broken(after, f"{op.id} has become another operation")
@@ -100,9 +111,9 @@ class Stages(Check):
         if old.stage in ENDED:
             self._broken(after, f"{op.id} was {old.stage} and is in {op.stage}")
         if op.stage == "cancelled":
-            if not isinstance(command, CancelOperation) or command.operation != op.id:
+            if not isinstance(command, (CancelOperation, FailOperation)) or command.operation != op.id:
                 self._broken(after, f"{item.kind} cancelled {op.id}")
-            if order.index(old.stage) >= order.index(READS_AT):
+            if READS_AT in order and order.index(old.stage) >= order.index(READS_AT):
                 self._broken(after, f"{op.id} was cancelled in {old.stage}, when its new owner may have been read")
         else:
             if not isinstance(command, AdvanceOperation) or command.operation != op.id:
@@ -124,20 +135,43 @@ class Stages(Check):
         if locks != tuple(sorted(move.locked)):
             self.sim.broken("locks", f"epoch {after.epoch}: {op.id} locks {locks}, it changes {move.locked}")
         for other in movements(self.sim).flying.values():
-            if other is not move and _overlap(other, move):
+            if other is not move and _meet(other, move):
                 self.sim.broken("locks", f"epoch {after.epoch}: {op.id} was admitted on ranges that {other.id} holds")
 
     def _sources(self, after: ClusterState, op: Operation, move: Move) -> None:
-        """Rows of a gained range come from the replica whose place is taken; if none is, from one of the old group."""
-        given = {(s.replication, s.start, s.end, s.target): s.source for s in op.plan.sources}
-        for change in move.exchanges:
-            leaving = [node for node in change.old if node not in change.new]
-            for target in [node for node in change.new if node not in change.old]:
-                source = given.pop((change.key, change.start, change.end, target), None)
-                if source not in (leaving or change.old or (None,)):
-                    self._broken(after, f"{op.id} streams {change} from {source}")
+        """Whatever a quorum knew before, every quorum knows afterwards: by who stays, and by what is streamed."""
+        given: dict[tuple[str, int, int], dict[str, set[str]]] = {}
+        for s in op.plan.sources:
+            given.setdefault((s.replication, s.start, s.end), {}).setdefault(s.target, set()).add(s.source)
+        dead = {*movements(self.sim).down, *move.ignored}
+        for key, start, end, old, new in self._served(move):
+            sources = given.pop((key, start, end), {})
+            where = f"{op.id} streams {key} ({start}, {end}] {old} to {new} from {sources}"
+            if any(giver in dead or giver not in old for givers in sources.values() for giver in givers):
+                self._broken(after, f"{where}: of a node that cannot give them")
+            if not set(sources) <= set(new) or any(node not in sources for node in new if old and node not in old):
+                self._broken(after, f"{where}: not to those who need them")
+            places = movements(self.sim).places
+            scopes = [{places[node][0]} for node in (*old, *new)] if not key.startswith("simple") else []
+            for scope in ({place for place, _ in places.values()}, *scopes):
+                before = [node for node in old if places[node][0] in scope]
+                then = [node for node in new if places[node][0] in scope]
+                if before and then and not _kept(before, then, sources):
+                    self._broken(after, f"{where}: a quorum in {sorted(scope)} may miss a write")
         if given:
             self._broken(after, f"{op.id} streams ranges that it does not change: {given}")
+
+    def _served(self, move: Move) -> Iterator[tuple[str, int, int, tuple[str, ...], tuple[str, ...]]]:
+        """(key, start, end, who has the rows, who is to have them) of each range in which rows are streamed."""
+        for change in move.exchanges:
+            yield change.key, change.start, change.end, change.old, change.new
+        if move.kind == "rebuild":
+            for key, start, end, _ in move.locked:
+                old = tuple(movements(self.sim).layouts[key][end].read)
+                places = movements(self.sim).places
+                if move.datacenter:
+                    old = tuple(node for node in old if places[node][0] == move.datacenter and node != move.node)
+                yield key, start, end, old, (move.node,)
 
     def _forgotten(self, before: ClusterState, after: ClusterState) -> None:
         """Only ended operations are forgotten, oldest first."""
@@ -150,9 +184,21 @@ class Stages(Check):
                 self._broken(after, f"{op.id} is forgotten before older ones")
 
 
-def _overlap(one: Move, other: Move) -> bool:
-    """True if they lock a range in common; without ranges (an empty ring) any two do."""
-    if not one.locked or not other.locked:
+def _kept(old: list[str], new: list[str], sources: dict[str, set[str]]) -> bool:
+    """True if each majority of ``new`` has somebody who knows what any majority of ``old`` knows.
+
+    That is who is of that majority itself, or who streams from one of it.
+    """
+    for knowing in combinations(old, len(old) // 2 + 1):
+        ignorant = [node for node in new if node not in knowing and not sources.get(node, set()).intersection(knowing)]
+        if len(ignorant) > len(new) // 2:
+            return False
+    return True
+
+
+def _meet(one: Move, other: Move) -> bool:
+    """True if both change a keyspace's replication, are about one node, or lock a range in common."""
+    if "alter" in (one.kind, other.kind) or {one.node, one.replaced} & {other.node, other.replaced} - {""}:
         return True
     return any(
         key == its_key and (holds(start, end, its_end) or holds(its_start, its_end, end))

@@ -9,7 +9,8 @@ GATES, PROGRESS, COMMANDS = (
     "ringlog.kernel.operations.progress",
     "ringlog.kernel.commands.operations",
 )
-CANCEL, JOIN = "ringlog.kernel.operations.cancel", "ringlog.kernel.operations.join"
+CANCEL, ADMISSION = "ringlog.kernel.operations.cancel", "ringlog.kernel.operations.admission"
+PLAN, STRATEGIES = "ringlog.kernel.operations.plan", "ringlog.kernel.ownership.strategies"
 PLACEMENTS, DELTAS = "ringlog.kernel.ownership.placements", "ringlog.kernel.ownership.deltas"
 HOLDER, NODE = "ringlog.node.holder", "ringlog.sim.actors.node"
 
@@ -73,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "gaining_node_not_asked",
         GATES,
-        "must = (operation.node,) if operation.stage in GAINING_MUST_STAGES else ()",
+        "must = gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()",
         "must = ()",
         "the node that is about to be written to need not know",
         60,
@@ -81,8 +82,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "report_not_needed",
         PROGRESS,
-        "if operation.stage == WRITE_BOTH_READ_OLD and operation.node not in",
-        "if operation.stage == FINISHED and operation.node not in",
+        "if operation.stage not in REPORTED_STAGES:",
+        "if operation.stage in REPORTED_STAGES:",
         "reads go to the new owner before it has its rows",
         20,
     ),
@@ -97,18 +98,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "reads_from_new_too_early",
         PROGRESS,
-        'parts["placements"] = apply_deltas(state.placements, plan.start, target_owners(state), epoch)',
-        'parts["placements"] = apply_deltas(apply_deltas(state.placements, plan.start, target_owners(state), epoch), '
-        "plan.middle, target_owners(state), epoch)",
+        'parts["placements"] = _with(state, operation.plan.start, context)',
+        "state = replace(state, placements=_with(state, operation.plan.start, context))\n"
+        '        parts["placements"] = _with(state, operation.plan.middle, context)',
         "the new owner is read as soon as it is written",
         10,
     ),
     Mutant(
         "tokens_owned_too_early",
         PROGRESS,
-        'if stage == PREPARED:\n        parts["placements"]',
-        'if stage == PREPARED:\n        parts["token_owners"] = state.token_owners.update('
-        'dict.fromkeys(operation.tokens, operation.node))\n        parts["placements"]',
+        "if stage == PREPARED:\n",
+        'if stage == PREPARED:\n        parts["token_owners"] = resulting_owners(state.token_owners, operation)\n',
         "the token map shows a joining node's tokens while it may still be cancelled",
         10,
     ),
@@ -155,24 +155,24 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "cancelled_node_stays_joining",
         CANCEL,
-        'node = replace(state.nodes[operation.node], state="none")',
-        "node = state.nodes[operation.node]",
+        'back = "none" if operation.kind in (JOIN, REPLACE) else "normal"',
+        "back = nodes[operation.node].state",
         "a node can never join again",
         150,
     ),
     Mutant(
         "locks_not_taken",
-        COMMANDS,
-        "locks=locks_of(state, plan),",
-        "locks=(),",
+        ADMISSION,
+        "locks=operation.locks or locks_of(state, plan)",
+        "locks=()",
         "an operation holds no range",
         10,
     ),
     Mutant(
         "several_on_the_same_ranges",
-        COMMANDS,
-        "for holder in in_flight(state):",
-        "for holder in ():",
+        ADMISSION,
+        "for holder in in_flight(state):\n        if ALTER",
+        "for holder in ():\n        if ALTER",
         "operations are admitted on ranges that another one holds",
         400,
     ),
@@ -185,11 +185,11 @@ MUTANTS: tuple[Mutant, ...] = (
         1_500,
     ),
     Mutant(
-        "walk_counts_tokens",
-        PLACEMENTS,
-        "if owner not in seen:",
-        "if owner not in seen or len(seen) > 1:",
-        "a node is met twice on the walk",
+        "racks_repeat",
+        STRATEGIES,
+        "self._repeats = max(0, local.factor - len(racks))",
+        "self._repeats = local.factor",
+        "a group has several members in one rack while others have none",
         50,
     ),
     Mutant(
@@ -219,26 +219,34 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "groups_not_in_walk_order",
         DELTAS,
-        "return tuple(sorted(group, key=lambda replica: places[replica.node]))",
+        "return tuple(sorted(group, key=place))",
         "return group",
         "the order of a group is not that of the ring",
         50,
     ),
     Mutant(
         "too_few_ranges_gained",
-        JOIN,
-        "if len(others) >= replication.factor:",
-        "if len(others) >= max(replication.factor - 1, 1):",
+        PLAN,
+        "for step in range(len(cuts)):",
+        "for step in range(min(1, len(cuts))):",
         "ranges that a joining node should replicate are left out of its plan",
         50,
     ),
     Mutant(
         "streams_from_any_replica",
-        JOIN,
-        "for giver in (leaving or old)[:1]",
-        "for giver in old[:1]",
+        PLAN,
+        "found = [givers[node]] if node in givers else []",
+        "found = list(shift.old[:1]) if node in givers else []",
         "rows come from another replica than the one whose place is taken",
         30,
+    ),
+    Mutant(
+        "too_few_sources",
+        PLAN,
+        "chosen += alive[: quorum(len(local))]",
+        "chosen += alive[:1]",
+        "where no living replica gives its place, one is asked for the rows instead of a quorum",
+        500,
     ),
     Mutant(
         "coordinator_vouches",

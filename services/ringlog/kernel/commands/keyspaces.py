@@ -1,0 +1,166 @@
+"""Rules of keyspaces and their replication.
+
+A keyspace under a replication setting that is in use shares its placement. A new setting brings a placement of its
+own, which a plan in flight would not know; dropping the last user of a setting removes a placement that a plan in
+flight may hold. Both wait until nothing is in flight.
+
+An alteration that moves no data is done at once; one that does is an operation, alone in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from immutables import Map
+
+from ringlog.kernel.commands.model import AlterKeyspace, CreateKeyspace, DropKeyspace, Replication
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field
+from ringlog.kernel.operations.admission import admit, requested
+from ringlog.kernel.operations.alteration import altered, prepared_alteration
+from ringlog.kernel.operations.plan import alteration_key, plan_alteration
+from ringlog.kernel.operations.stages import ALTER, in_flight
+from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.ownership.placements import new_placement
+from ringlog.kernel.ownership.strategies import NETWORK, SIMPLE, STRATEGIES, census_of, impossible, replication_key
+from ringlog.kernel.state import ClusterState, Keyspace, LockedRange, Placement, Plan, advance, in_order
+from ringlog.kernel.values import is_identifier, is_name
+
+FACTOR_MAX = 64
+DATACENTERS_MAX = 64
+
+
+def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: Context) -> Decision:
+    """A new keyspace; the first one of a replication setting brings its placement."""
+    replication = command.replication
+    if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
+        return broken
+    if (refused := _bad_replication(replication)) is not None:
+        return refused
+    if command.name in state.keyspaces:
+        return Rejected("keyspace_exists", f"name: the keyspace {command.name} exists")
+    if (refused := _impossible(state, replication)) is not None:
+        return refused
+    key = replication_key(replication)
+    placements = state.placements
+    if key not in placements:
+        if flying := _flying(state):
+            return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
+        placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
+    keyspace = Keyspace(command.name, replication, context.state_id)
+    return _accept(state, context, state.keyspaces.set(keyspace.name, keyspace), placements)
+
+
+def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: Context) -> Decision:
+    """Another replication: at once if every range keeps its members, else by an operation."""
+    if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
+        return broken
+    replication = command.replication
+    if (refused := _bad_replication(replication)) is not None:
+        return refused
+    keyspace = state.keyspaces.get(command.name)
+    if keyspace is None:
+        return Rejected("unknown_keyspace", f"name: there is no keyspace {command.name}")
+    old, new = replication_key(keyspace.replication), replication_key(replication)
+    if old == new:
+        return Rejected("bad_field", f"replication: {command.name} has {new} already")
+    if (refused := _impossible(state, replication)) is not None:
+        return refused
+    if flying := _flying(state):
+        return Rejected("operations_in_flight", f"replication: {new} is a new setting while in flight: {flying}")
+    key = alteration_key(keyspace.replication, replication)
+    plan = plan_alteration(state, key, keyspace.replication, replication)
+    operation = replace(requested(ALTER, "", context), keyspace=keyspace.name, replication=replication)
+    if plan == Plan():
+        alone = replace(state, **prepared_alteration(state, operation))
+        return Accepted(advance(state, context.epoch, **altered(alone, operation, context)))
+    locks = tuple(LockedRange(old, group.start, group.end, group.changed) for group in state.placements[old].ranges)
+    return admit(state, replace(operation, locks=locks), plan, state.nodes, context)
+
+
+def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Context) -> Decision:
+    """Only an empty keyspace; the last one of a replication setting takes the placement with it."""
+    if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
+        return broken
+    keyspace = state.keyspaces.get(command.name)
+    if keyspace is None:
+        return Rejected("unknown_keyspace", f"name: there is no keyspace {command.name}")
+    if tables := [name for name, table in in_order(state.tables) if table.keyspace == command.name]:
+        return Rejected(
+            "keyspace_not_empty", f"name: {command.name} has {len(tables)} tables, the first is {tables[0]}"
+        )
+    for operation in in_flight(state):
+        if operation.keyspace == command.name:
+            return Rejected("operations_in_flight", f"name: {operation.id} changes its replication")
+    keyspaces = state.keyspaces.delete(command.name)
+    placements = state.placements
+    key = replication_key(keyspace.replication)
+    if all(replication_key(other.replication) != key for _, other in in_order(keyspaces)):
+        if flying := _flying(state):
+            return Rejected("operations_in_flight", f"name: the last keyspace under {key} while in flight: {flying}")
+        placements = placements.delete(key)
+    return _accept(state, context, keyspaces, placements)
+
+
+def _accept(
+    state: ClusterState, context: Context, keyspaces: Map[str, Keyspace], placements: Map[str, Placement]
+) -> Accepted:
+    version = context.state_id
+    return Accepted(advance(state, context.epoch, schema_version=version, keyspaces=keyspaces, placements=placements))
+
+
+def _flying(state: ClusterState) -> str:
+    """The ids of the operations that have not ended, in words; empty if there are none."""
+    return ", ".join(operation.id for operation in in_flight(state))
+
+
+# ----------------------------------------------------------------------------------------------------- replication
+
+
+def _bad_replication(replication: Replication) -> Rejected | None:
+    """The rules of the setting itself."""
+    if replication.strategy not in STRATEGIES:
+        known = ", ".join(STRATEGIES)
+        detail = f"replication.strategy: {replication.strategy!r} is not known; known are {known}"
+        return Rejected("unknown_strategy", detail)
+    if replication.strategy == NETWORK:
+        return _bad_datacenters(replication)
+    least, most = (1, FACTOR_MAX) if replication.strategy == SIMPLE else (0, 0)
+    return broken_field(
+        (least <= replication.factor <= most, "replication.factor", f"must be between {least} and {most}"),
+        (replication.datacenters == (), "replication.datacenters", "are for the strategy network"),
+    )
+
+
+def _bad_datacenters(replication: Replication) -> Rejected | None:
+    found = replication.datacenters
+    names = [local.datacenter for local in found]
+    total = sum(local.factor for local in found)
+    broken = broken_field(
+        (1 <= len(found) <= DATACENTERS_MAX, "replication.datacenters", f"must be 1 to {DATACENTERS_MAX}"),
+        (all(low < high for low, high in pairwise(names)), "replication.datacenters", "must ascend, each named once"),
+        (all(is_name(name) for name in names), "replication.datacenters", f"each {NAME_RULE}"),
+        (replication.factor == total, "replication.factor", f"must be the sum of the datacenters' factors, {total}"),
+    )
+    if broken is not None:
+        return broken
+    for local in found:
+        racks, where = local.racks, f"replication.datacenters.{local.datacenter}"
+        broken = broken_field(
+            (1 <= local.factor <= FACTOR_MAX, where, f"must be between 1 and {FACTOR_MAX}"),
+            (not racks or len(racks) == local.factor, where, "must have one replica in each rack of its list"),
+            (all(low < high for low, high in pairwise(racks)), where, "racks must ascend, each named once"),
+            (all(is_name(rack) for rack in racks), where, f"each rack {NAME_RULE}"),
+        )
+        if broken is not None:
+            return broken
+    return None
+
+
+def _impossible(state: ClusterState, replication: Replication) -> Rejected | None:
+    """Why the nodes that own tokens cannot hold the replicas."""
+    why = impossible(replication, census_of(set(state.token_owners.values()), state.nodes))
+    if not why:
+        return None
+    field = "replication.datacenters" if replication.strategy == NETWORK else "replication.factor"
+    return Rejected("replication_impossible", f"{field}: {why}")

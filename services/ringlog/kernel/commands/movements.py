@@ -1,0 +1,200 @@
+"""Asking for a range movement other than a join: leave, move, replace, remove, assassinate, rebuild.
+
+Each rule checks what is particular to its kind, makes the plan and leaves the rest to ``operations.admission``.
+
+- **Leave** and **Remove**: the nodes that stay must be able to hold every keyspace's replication. Remove is for a node
+  that was declared down: the others drive it.
+- **Move**: all tokens that the node owns afterwards; it may keep some.
+- **Replace**: the new node takes over all tokens of another, in the same datacenter and rack, so that each range has
+  one member exchanged and no rack is missed. A replaced node that is alive gives its rows itself.
+- **Assassinate**: one entry. Others own the ranges at once, without the rows; what may be lost is told.
+- **Rebuild**: the node streams what it owns anew; no group changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from immutables import Map
+
+from ringlog.kernel.commands.model import Assassinate, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
+from ringlog.kernel.operations.admission import admit, refusal, requested
+from ringlog.kernel.operations.gates import gaining_nodes
+from ringlog.kernel.operations.plan import locks_of, plan_movement, plan_rebuild, unsourced
+from ringlog.kernel.operations.progress import at_once
+from ringlog.kernel.operations.stages import (
+    ASSASSINATE,
+    FINISHED,
+    LEAVE,
+    MOVE,
+    REBUILD,
+    REMOVE,
+    REPLACE,
+)
+from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.ownership.placements import read_ranges_of
+from ringlog.kernel.state import ClusterState, Node, Plan, StageMark
+from ringlog.kernel.values import NodeId
+
+LEAVING, JOINING, MOVING = "leaving", "joining", "moving"
+
+
+def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decision:
+    """The node is ``leaving``; its tokens are nobody's when it has left."""
+    node = _normal(state, command.node, "node")
+    if isinstance(node, Rejected):
+        return node
+    operation = replace(requested(LEAVE, node.id, context), gone=node.tokens)
+    nodes = _in_state(state.nodes, node, LEAVING)
+    return admit(state, operation, plan_movement(state, operation), nodes, context)
+
+
+def decide_move(state: ClusterState, command: Move, context: Context) -> Decision:
+    """The node is ``moving``; it has other tokens when it is done."""
+    refused = bad_tokens(state, command.tokens, command.seed)
+    if refused is not None:
+        return refused
+    node = _normal(state, command.node, "node")
+    if isinstance(node, Rejected):
+        return node
+    tokens = tuple(sorted(command.tokens))
+    if tokens == node.tokens:
+        return Rejected("bad_field", f"tokens: {node.name} owns just these")
+    refused = unavailable_tokens(state, [token for token in tokens if token not in node.tokens])
+    if refused is not None:
+        return refused
+    gone = tuple(token for token in node.tokens if token not in tokens)
+    operation = replace(requested(MOVE, node.id, context, command.seed), tokens=tokens, gone=gone)
+    nodes = _in_state(state.nodes, node, MOVING)
+    return admit(state, operation, plan_movement(state, operation), nodes, context)
+
+
+def decide_replace(state: ClusterState, command: Replace, context: Context) -> Decision:
+    """The new node is ``joining``, the old one ``leaving``."""
+    node = state.nodes.get(command.node)
+    if node is None:
+        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    if node.state != "none":
+        return Rejected("wrong_node_state", f"node: {node.name} is {node.state}, only a node in state none can replace")
+    old = _normal(state, command.replaced, "replaced")
+    if isinstance(old, Rejected):
+        return old
+    if (node.datacenter, node.rack) != (old.datacenter, old.rack):
+        there = f"{old.name} is in {old.datacenter}/{old.rack}, {node.name} in {node.datacenter}/{node.rack}"
+        return Rejected("different_rack", f"replaced: {there}")
+    ignored = _ignored(state, command.ignore_nodes, (node.id, old.id))
+    if isinstance(ignored, Rejected):
+        return ignored
+    ignored = tuple(sorted({*ignored, old.id})) if old.down else ignored
+    operation = replace(requested(REPLACE, node.id, context), tokens=old.tokens, replaced=old.id, ignored=ignored)
+    nodes = _in_state(_in_state(state.nodes, node, JOINING), old, LEAVING)
+    return admit(state, operation, plan_movement(state, operation), nodes, context)
+
+
+def decide_remove(state: ClusterState, command: Remove, context: Context) -> Decision:
+    """The node that was declared down is ``leaving``."""
+    node = _down(state, command.node)
+    if isinstance(node, Rejected):
+        return node
+    ignored = _ignored(state, command.ignore_nodes, (node.id,))
+    if isinstance(ignored, Rejected):
+        return ignored
+    ignored = tuple(sorted({*ignored, node.id}))
+    operation = replace(requested(REMOVE, node.id, context), gone=node.tokens, ignored=ignored)
+    plan = plan_movement(state, operation)
+    dead = sorted(set(gaining_nodes(replace(operation, plan=plan))).intersection(ignored))
+    if dead:
+        return Rejected("bad_field", f"ignore_nodes: {state.nodes[dead[0]].name} would get rows that {node.name} has")
+    return admit(state, operation, plan, _in_state(state.nodes, node, LEAVING), context)
+
+
+def decide_assassinate(state: ClusterState, command: Assassinate, context: Context) -> Decision:
+    """The node has left with this entry; the operation is recorded as finished and says what may be lost."""
+    node = _down(state, command.node)
+    if isinstance(node, Rejected):
+        return node
+    if len(set(state.token_owners.values())) == 1 and state.placements:
+        return Rejected("replication_impossible", f"node: {node.name} is the last one that owns tokens")
+    operation = replace(requested(ASSASSINATE, node.id, context), gone=node.tokens, ignored=(node.id,))
+    plan = plan_movement(state, operation)
+    operation = replace(operation, plan=plan, locks=locks_of(state, plan))
+    refused = refusal(state, operation)
+    if refused is not None:
+        return refused
+    operation = replace(
+        operation,
+        stage=FINISHED,
+        marks=(StageMark(FINISHED, context.epoch, context.time),),
+        reason=_may_be_lost(plan),
+    )
+    return Accepted(at_once(state, operation, context))
+
+
+def _may_be_lost(plan: Plan) -> str:
+    """What an assassination loses, in words."""
+    bare = {(change.replication, change.end) for change in plan.start.write_added}
+    bare.update((source.replication, source.end) for source in plan.sources)
+    told = f"{len(bare)} ranges have replicas without all rows: rebuild or repair"
+    lossy = unsourced(plan)
+    if not lossy:
+        return f"{told}; enough old replicas of every range are left"
+    key, (start, end) = lossy[0]
+    return f"{told}; rows of {len(lossy)} ranges may be lost, the first is ({start}, {end}] under {key}"
+
+
+def decide_rebuild(state: ClusterState, command: Rebuild, context: Context) -> Decision:
+    """The node keeps its state and its ranges."""
+    node = _normal(state, command.node, "node")
+    if isinstance(node, Rejected):
+        return node
+    wanted = command.source_datacenter
+    if wanted and all(other.datacenter != wanted for other in state.nodes.values()):
+        return Rejected("bad_field", f"source_datacenter: no node is in {wanted}")
+    operation = replace(requested(REBUILD, node.id, context), source_datacenter=wanted)
+    plan = plan_rebuild(state, node.id, wanted)
+    for key, placement in sorted(state.placements.items()):
+        served = {source.end for source in plan.sources if source.replication == key}
+        for start, end in read_ranges_of(placement, node.id):
+            if end not in served:
+                where = f"({start}, {end}] under {key}"
+                return Rejected("too_few_replicas", f"node: too few other replicas of {where} are alive")
+    return admit(state, operation, plan, state.nodes, context)
+
+
+# ----------------------------------------------------------------------------------------------------------- nodes
+
+
+def _normal(state: ClusterState, name: NodeId, field: str) -> Node | Rejected:
+    node = state.nodes.get(name)
+    if node is None:
+        return Rejected("unknown_node", f"{field}: {name} is not registered")
+    if node.state != "normal":
+        return Rejected("wrong_node_state", f"{field}: {node.name} is {node.state}, it must be normal")
+    return node
+
+
+def _down(state: ClusterState, name: NodeId) -> Node | Rejected:
+    node = _normal(state, name, "node")
+    if isinstance(node, Node) and not node.down:
+        return Rejected("wrong_node_state", f"node: {node.name} was not declared down")
+    return node
+
+
+def _ignored(
+    state: ClusterState, names: tuple[NodeId, ...], not_these: tuple[NodeId, ...]
+) -> tuple[NodeId, ...] | Rejected:
+    """The nodes to ignore, sorted: registered, declared down, not those that the operation is about."""
+    for name in names:
+        node = state.nodes.get(name)
+        if node is None:
+            return Rejected("unknown_node", f"ignore_nodes: {name} is not registered")
+        if not node.down:
+            return Rejected("wrong_node_state", f"ignore_nodes: {node.name} was not declared down")
+        if name in not_these:
+            return Rejected("bad_field", f"ignore_nodes: {node.name} is what the operation is about")
+    return tuple(sorted(set(names)))
+
+
+def _in_state(nodes: Map[str, Node], node: Node, name: str) -> Map[str, Node]:
+    return nodes.set(node.id, replace(node, state=name))

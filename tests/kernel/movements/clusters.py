@@ -1,0 +1,55 @@
+"""Small quiet clusters with places and settings of one's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from immutables import Map
+
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.ownership.placements import new_placement
+from ringlog.kernel.ownership.strategies import replication_key
+from ringlog.kernel.state import ClusterState, Keyspace, Node
+
+EPOCH = 10
+
+
+def network(**datacenters: int | tuple[str, ...]) -> m.Replication:
+    """NetworkTopologyStrategy: a factor or a list of racks for each datacenter."""
+    local = tuple(
+        m.DatacenterReplication(name, wanted if isinstance(wanted, int) else len(wanted), ())
+        if isinstance(wanted, int)
+        else m.DatacenterReplication(name, len(wanted), wanted)
+        for name, wanted in sorted(datacenters.items())
+    )
+    return m.Replication("network", sum(one.factor for one in local), local)
+
+
+ENTIRE = m.Replication("entire", 0)
+
+
+def simple(factor: int) -> m.Replication:
+    """SimpleStrategy."""
+    return m.Replication("simple", factor)
+
+
+def placed(
+    nodes: Mapping[str, tuple[str, Iterable[int]]], *settings: m.Replication, down: Iterable[str] = ()
+) -> ClusterState:
+    """A cluster at epoch 10: node to ("datacenter/rack", tokens), a keyspace ``ks0``, ``ks1``, … for each setting."""
+    directory = {}
+    for name, (place, given) in nodes.items():
+        datacenter, rack = place.split("/")
+        tokens = tuple(sorted(given))
+        state = "normal" if tokens else "none"
+        address = f"{name}.test:7000"
+        directory[name] = Node(name, name, address, datacenter, rack, 2, 12, "1", (), 1, state, tokens, 1, name in down)
+    owners = Map({token: name for name, node in directory.items() for token in node.tokens})
+    return ClusterState(
+        cluster_id="c",
+        epoch=EPOCH,
+        nodes=Map(directory),
+        token_owners=owners,
+        keyspaces=Map({f"ks{number}": Keyspace(f"ks{number}", one, "v") for number, one in enumerate(settings)}),
+        placements=Map({replication_key(one): new_placement(one, owners, directory, 5) for one in settings}),
+    )

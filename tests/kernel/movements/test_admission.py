@@ -1,0 +1,227 @@
+"""What is refused, by which rule, naming whom: locks, composition, possible replication, the dead, turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from immutables import Map
+
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.operations import admission
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.ownership.placements import canonical, nodes_of, replications_in_use
+from ringlog.kernel.state import ClusterState
+from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
+from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven, refused, stepped
+
+EIGHT = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 9)}
+IDLE = {"x": ("dc1/r1", ()), "y": ("dc1/r1", ()), "other": ("dc1/r2", ())}
+QUIET = placed({**EIGHT, **IDLE}, simple(2))
+
+CONFLICT = {
+    "n0": ("dc1/r1", [40]),
+    "n1": ("dc1/r0", [200]),
+    "n2": ("dc1/r1", [310]),
+    "n3": ("dc1/r0", [590]),
+    "n4": ("dc1/r0", [950]),
+    "n5": ("dc1/r0", [100]),
+}
+"""Two movements that lock no common range, and still do not compose."""
+
+
+def canonical_everywhere(state: ClusterState) -> bool:
+    """True if the live layout is the canonical one."""
+    return all(
+        [(g.start, g.end, nodes_of(g.write)) for g in state.placements[key].ranges]
+        == [(g.start, g.end, nodes_of(g.write)) for g in canonical(setting, state.token_owners, state.nodes, 0)]
+        for key, setting in replications_in_use(state)
+    )
+
+
+def finished(state: ClusterState, operations: Iterable[str]) -> ClusterState:
+    for operation in operations:
+        state = driven(state, operation, "finished")
+    return state
+
+
+def test_disjoint_ranges_move_at_once() -> None:
+    state, first = begun(QUIET, m.Join("x", (150,), SEED))
+    state, second = begun(state, m.Leave("n6"))
+    assert [operation.id for operation in in_flight(state)] == [first, second]
+    while flying := in_flight(state):
+        for operation in flying:
+            state = stepped(state, operation.id)
+    assert canonical_everywhere(state)
+
+
+def test_an_overlap_is_refused_and_names_the_holder() -> None:
+    state, first = begun(QUIET, m.Leave("n6"))
+    rejection = refused(state, m.Leave("n7"))
+    assert rejection.code == "range_locked"
+    assert first in rejection.detail
+    assert "n6" in rejection.detail
+
+
+def test_a_node_has_one_operation_at_a_time() -> None:
+    state, first = begun(placed({**EIGHT, **IDLE}), m.Rebuild("n1"))
+    assert first in refused(state, m.Leave("n1")).detail
+
+
+def test_plans_that_lock_nothing_in_common_may_still_not_compose(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, first = begun(placed(CONFLICT, network(dc1=3)), m.Move("n0", (180,), SEED))
+    second = m.Move("n2", (820,), SEED)
+    rejection = refused(state, second)
+    assert rejection.code == "plans_conflict"
+    assert first in rejection.detail
+    monkeypatch.setattr(admission, "refused_composition", lambda *_: None)
+    both, other = begun(state, second)
+    assert not canonical_everywhere(finished(both, [first, other]))
+    monkeypatch.undo()
+    later, other = begun(finished(state, [first]), second)
+    assert canonical_everywhere(finished(later, [other]))
+
+
+def test_two_that_may_each_leave_may_not_both() -> None:
+    """No range of theirs overlaps, for each datacenter has its own; yet of three nodes only one may go."""
+    nodes = {f"n{number}": ("dc1/r1", [100 * number]) for number in (1, 2, 3)}
+    state, first = begun(placed(nodes, simple(2)), m.Leave("n1"))
+    rejection = refused(state, m.Leave("n2"))
+    assert rejection.code in ("range_locked", "replication_impossible")
+    assert first in rejection.detail
+
+
+def test_what_could_be_without_an_operation_in_flight_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A join that may still be cancelled makes no room for a leave."""
+    nodes = {"n1": ("dc1/r1", [100]), "n2": ("dc1/r1", [500]), "x": ("dc1/r1", ())}
+    state, _ = begun(placed(nodes, simple(2)), m.Join("x", (300,), SEED))
+    monkeypatch.setattr(admission, "_locked", lambda *_: None)
+    assert refused(state, m.Leave("n1")).code == "replication_impossible"
+
+
+@pytest.mark.parametrize(
+    ("setting", "node"),
+    [(simple(8), "n1"), (network(dc1=8), "n2"), (network(dc1=("r1", "r9")), "rare"), (ENTIRE, "")],
+)
+def test_the_replication_stays_possible(setting: m.Replication, node: str) -> None:
+    nodes = {**EIGHT, "rare": ("dc1/r9", [50])} if node == "rare" else dict(EIGHT)
+    state = placed(nodes, setting)
+    if node:
+        rejection = refused(state, m.Leave(node))
+        assert rejection.code == "replication_impossible"
+    else:
+        for name in list(nodes)[:-1]:
+            state, operation = begun(state, m.Leave(name))
+            state = driven(state, operation, "finished")
+        assert refused(state, m.Leave("n8")).code == "replication_impossible"
+
+
+def test_more_than_may_run_wait_in_the_order_of_their_priority() -> None:
+    state = placed({**EIGHT, **IDLE})
+    state = applied(state, m.ChangeSettings((("operations_concurrent_max", 1), ("operations_admitted_max", 3))))
+    state, leave = begun(state, m.Leave("n6"))
+    state, join = begun(state, m.Join("x", (150,), SEED))
+    rejection = refused(state, m.AdvanceOperation(leave, "prepared"))
+    assert rejection.code == "waits_its_turn"
+    assert join in rejection.detail
+    state = stepped(state, join)
+    assert refused(state, m.AdvanceOperation(leave, "prepared")).code == "waits_its_turn"
+    state, third = begun(state, m.Leave("n3"))
+    assert refused(state, m.Leave("n1")).code == "too_many_operations"
+    state = driven(driven(state, join, "finished"), leave, "finished")
+    assert canonical_everywhere(driven(state, third, "finished"))
+
+
+# ----------------------------------------------------------------------------------------------------------- nodes
+
+
+def test_replacements_stay_in_the_rack() -> None:
+    assert refused(QUIET, m.Replace("other", "n1")).code == "different_rack"
+    assert refused(QUIET, m.Replace("n2", "n1")).code == "wrong_node_state"
+    assert refused(QUIET, m.Replace("x", "y")).code == "wrong_node_state"
+
+
+def test_the_same_address_may_be_used_by_a_replacement() -> None:
+    again = m.RegisterNode(
+        "new", "00000000-0000-4000-8000-00000000000f", "n1.test:7000", "dc1", "r1", 2, 12, "1", (), 1
+    )
+    assert refused(QUIET, again).code == "duplicate_address"
+    down = applied(QUIET, m.DeclareDown("n1", "disk"))
+    state = applied(down, again)
+    assert refused(state, m.Join(again.id, (150,), SEED)).code == "duplicate_address"
+    assert refused(state, m.DeclareUp("n1", "")).code == "duplicate_address"
+    state, operation = begun(state, m.Replace(again.id, "n1"))
+    state = driven(state, operation, "finished")
+    assert (state.nodes["n1"].state, state.nodes[again.id].tokens) == ("left", (100,))
+    assert canonical_everywhere(state)
+
+
+def test_only_the_dead_are_removed_or_ignored() -> None:
+    assert refused(QUIET, m.Remove("n1")).code == "wrong_node_state"
+    assert refused(QUIET, m.Assassinate("n1")).code == "wrong_node_state"
+    down = applied(QUIET, m.DeclareDown("n1", "disk"))
+    assert refused(down, m.DeclareDown("n1", "again")).code == "wrong_node_state"
+    assert refused(down, m.Remove("n1", ("n2",))).code == "wrong_node_state"
+    assert refused(down, m.Remove("n1", ("n1",))).code == "bad_field"
+    gaining = applied(down, m.DeclareDown("n3", "disk"))
+    assert refused(gaining, m.Remove("n1", ("n3",))).code == "bad_field"
+    state, operation = begun(down, m.Remove("n1"))
+    assert refused(state, m.DeclareUp("n1", "")).code == "operations_in_flight"
+    state = driven(state, operation, "finished")
+    assert refused(state, m.DeclareUp("n1", "")).code == "wrong_node_state"
+
+
+def test_with_too_few_survivors_only_an_assassination_is_left() -> None:
+    state = applied(placed(EIGHT, simple(1)), m.DeclareDown("n4", "disk"))
+    assert refused(state, m.Remove("n4")).code == "too_few_replicas"
+    after = applied(state, m.Assassinate("n4"))
+    record = after.operations[f"assassinate-{after.epoch}"]
+    assert record.stage == "finished"
+    assert "may be lost" in record.reason
+    assert "(300, 400]" in record.reason
+    assert after.nodes["n4"].state == "left"
+    assert canonical_everywhere(after)
+
+
+def test_rebuild_streams_and_changes_no_group() -> None:
+    nodes = {
+        f"{dc}{number}": (f"{dc}/r{number}", [100 * number + len(dc)]) for dc in ("a", "bb") for number in (1, 2, 3)
+    }
+    state = placed(nodes, network(a=3, bb=3))
+    begin, operation = begun(state, m.Rebuild("a1", "bb"))
+    assert {source.source for source in begin.operations[operation].plan.sources} <= {"bb1", "bb2", "bb3"}
+    assert {source.target for source in begin.operations[operation].plan.sources} == {"a1"}
+    for at in at_every_stage(begin, operation).values():
+        assert at.placements == state.placements
+        assert at.nodes["a1"].state == "normal"
+    assert refused(state, m.Rebuild("a1", "nowhere")).code == "bad_field"
+    alone = placed({"n": ("a/r", [1])}, simple(1))
+    assert refused(alone, m.Rebuild("n")).code == "too_few_replicas"
+    back = applied(driven(begin, operation, "streaming"), m.CancelOperation(operation, ""))
+    assert back.nodes["a1"].state == "normal"
+
+
+def test_a_node_without_tokens_goes_and_its_name_stays_taken() -> None:
+    state = applied(QUIET, m.UnregisterNode("x"))
+    assert state.nodes["x"].state == "left"
+    assert refused(state, m.UnregisterNode("x")).code == "wrong_node_state"
+    assert refused(state, m.Join("x", (150,), SEED)).code == "wrong_node_state"
+    assert refused(state, m.UnregisterNode("n1")).code == "wrong_node_state"
+
+
+def test_a_failure_rolls_back_or_is_recorded() -> None:
+    state, operation = begun(QUIET, m.Leave("n6"))
+    early = applied(driven(state, operation, "write_both_read_old"), m.FailOperation(operation, "no room"))
+    assert early.operations[operation].stage == "cancelled"
+    assert early.operations[operation].failures[-1].reason == "no room"
+    assert early.placements == QUIET.placements
+    late = applied(driven(state, operation, "write_both_read_new"), m.FailOperation(operation, "no room"))
+    assert late.operations[operation].stage == "write_both_read_new"
+    assert [failure.epoch for failure in late.operations[operation].failures] == [late.epoch]
+    assert canonical_everywhere(driven(late, operation, "finished"))
+
+
+def test_settings_of_turns_fit_together() -> None:
+    state = placed(EIGHT)
+    state = ClusterState(epoch=1, settings=Map(state.settings))
+    assert refused(state, m.ChangeSettings((("operations_concurrent_max", 9),))).code == "bad_setting"

@@ -1,0 +1,81 @@
+"""Strategies against the naive model; keys, what is possible, racks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.ownership.strategies import census_of, impossible, natural, replication_key, ring_of
+from tests.kernel.movements import model
+from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
+from tests.kernel.movements.run import replication_of
+
+SETTINGS: list[model.Setting] = [
+    ("simple", 2),
+    ("entire",),
+    ("network", (("d0", 3),)),
+    ("network", (("d0", 2), ("d1", 2))),
+    ("network", (("d0", ("r0", "r2")), ("d1", 1))),
+]
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> dict[str, tuple[str, list[int]]]:
+    """Up to 9 nodes in two datacenters and three racks, with up to three tokens each."""
+    count = draw(st.integers(1, 9))
+    tokens = draw(st.lists(st.integers(-40, 40), min_size=3 * count, max_size=3 * count, unique=True))
+    return {
+        f"n{number}": (
+            f"d{draw(st.integers(0, 1))}/r{draw(st.integers(0, 2))}",
+            tokens[3 * number : 3 * number + draw(st.integers(1, 3))],
+        )
+        for number in range(count)
+    }
+
+
+@settings(deadline=None, max_examples=60)
+@given(rings(), st.sampled_from(SETTINGS))
+def test_the_replicas_are_those_of_the_model(nodes: dict[str, Any], setting: model.Setting) -> None:
+    state = placed(nodes)
+    ring = ring_of(state.token_owners, state.nodes)
+    places = {name: (node.datacenter, node.rack) for name, node in state.nodes.items()}
+    for position in range(-42, 43):
+        found = natural(replication_of(setting), ring, position)
+        assert len(found) == len(set(found))
+        assert set(found) == model.natural(places, dict(state.token_owners.items()), setting, position)
+        walk = model.walk(dict(state.token_owners.items()), position)
+        assert list(found) == sorted(found, key=walk.index)
+
+
+def test_racks_come_before_repeats() -> None:
+    nodes = {"a": ("d/r1", [1]), "b": ("d/r1", [2]), "c": ("d/r2", [3]), "e": ("d/r2", [4]), "f": ("d/r3", [5])}
+    state = placed(nodes)
+    ring = ring_of(state.token_owners, state.nodes)
+    assert natural(network(d=3), ring, 1) == ("a", "c", "f")
+    assert natural(network(d=2), ring, 1) == ("a", "c")
+    assert natural(network(d=4), ring, 1) == ("a", "b", "c", "f")
+    assert natural(network(d=("r2", "r3")), ring, 1) == ("c", "f")
+    assert natural(network(elsewhere=1), ring, 1) == ()
+
+
+def test_keys_tell_settings_apart() -> None:
+    keys = [simple(2), network(a=2), network(a=("r1", "r2")), network(a=2, b=1), ENTIRE]
+    assert [replication_key(one) for one in keys] == [
+        "simple:2",
+        "network:a=2",
+        "network:a=r1+r2",
+        "network:a=2,b=1",
+        "entire",
+    ]
+
+
+def test_what_is_possible() -> None:
+    state = placed({"a": ("d/r1", [1]), "b": ("d/r2", [2])})
+    census = census_of(["a", "b"], state.nodes)
+    for good in (simple(2), network(d=2), network(d=("r1", "r2")), ENTIRE):
+        assert impossible(good, census) == ""
+    for bad in (simple(3), network(d=3), network(d=("r1", "r3")), network(d=1, e=1)):
+        assert impossible(bad, census)
+    assert impossible(ENTIRE, {})
