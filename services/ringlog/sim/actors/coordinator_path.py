@@ -133,9 +133,6 @@ class SimApplication:
             if isinstance(outcome, Replan):
                 self.sim.did["application", "plans again"] += 1
                 kept = [pair for pair in attempt.answers if pair[0] in outcome.kept]
-            if isinstance(made, Failed):
-                # Only another epoch can make a plan of it.
-                yield self._replica.changed, max(1, deadline - self.sim.world.now)
             yield BACKOFF_US + self._chance.below(BACKOFF_US)
         raise GaveUp
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.values import Micros
 from ringlog.sim.broker import NotOwner
-from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
 from ringlog.sim.world import MS, SECOND, Ended, Host, Process, Unanswered
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 BEAT_US: Micros = 2 * SECOND
 SESSION_US: Micros = 4_500 * MS
 NEWS_US: Micros = SECOND
-START_US: Micros = 400 * MS
 
 
 class Worker(ABC):
@@ -90,17 +88,11 @@ class Worker(ABC):
         return self.sim.shared[f"{self.role}/member/{self.host.name}/{self.host.life}"]
 
 
-def _spread(seed: int) -> Micros:
-    """Within how long the members of all roles start: in one run of four all together, and their take-overs race."""
-    return 1 if seed % 4 == 1 else START_US
-
-
 def member(sim: Simulation, host: Host, make: type[Worker]) -> Step:
     """The member of the role's group on ``host``: keeps its heartbeat, and a worker while it owns the partition."""
     broker, identity = sim.broker, object()
     sim.shared[f"{make.role}/member/{host.name}/{host.life}"] = identity
     worker: Process | None = None
-    yield 1 + Chance(sim.world.seed, f"member/{make.role}/{host.name}").below(_spread(sim.world.seed))
     while True:
         try:
             committed = yield from broker.poll(host, make.role, identity, SESSION_US)
