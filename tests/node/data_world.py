@@ -22,6 +22,7 @@ from ringlog.kernel.state import ClusterState, Operation
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog.node.data_server import DataServer
+from ringlog.node.holder import Holder
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
 from ringlog.wire.data import PAGE_BYTES_MAX
@@ -52,7 +53,9 @@ class DataNode:
 
     def begin(self) -> None:
         self.host = RegisterHost(self.id, self.folder)
-        self.server = DataServer(self.host, lambda: self.world.state.cluster_id, "127.0.0.1", 0, self.world.page_bytes)
+        self.server = DataServer(
+            self.host, Holder(self.id), lambda: self.world.state.cluster_id, "127.0.0.1", 0, self.world.page_bytes
+        )
         self.puller = Puller(self.host, Peers(self.world.find))
         self.server.start()
         self.is_up = True

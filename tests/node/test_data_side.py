@@ -16,6 +16,7 @@ from ringlog.kernel.commands.model import CancelOperation
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.node import data_server
 from ringlog.node.journal import recover
+from ringlog.node.pages import Body
 from ringlog.node.registers import Fetch
 from ringlog.wire.cells import Cell, Key, key_of
 from ringlog.wire.data import (
@@ -178,13 +179,13 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
         joiner.stop()
         mark = recover(joiner.folder)[0].marks[operation, world.nodes[1].id, "simple:1"]
         asked: list[Key | None] = []
-        paged = data_server.paged
+        bodies = data_server.bodies
 
-        def noted(cells: dict[Key, Cell], after: Key | None, page_bytes: int) -> Iterator[tuple[tuple[Key, Cell], ...]]:
+        def noted(cells: dict[Key, Cell], after: Key | None, page_bytes: int) -> Iterator[Body]:
             asked.append(after)
-            return paged(cells, after, page_bytes)
+            return bodies(cells, after, page_bytes)
 
-        monkeypatch.setattr(data_server, "paged", noted)
+        monkeypatch.setattr(data_server, "bodies", noted)
         world.nodes[1].begin()
         joiner.begin()
         assert len(joiner.host.value.durable.cells) >= some

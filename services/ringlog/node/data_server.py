@@ -8,23 +8,27 @@ control and streams. A refusal is an answer with a code. A status other than OK 
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import grpc
 
+from ringlog.node import row_stream
 from ringlog.node.errors import NodeFailed
+from ringlog.node.holder import Holder, NotReady, NotServed
+from ringlog.node.pages import Body, grouped, sent
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Behind, Fetch, Reply
 from ringlog.wire.cells import Cell, Key, digest_of
 from ringlog.wire.data import (
+    BAD_STREAM,
     BEHIND,
     BUSY,
     FOREIGN_CLUSTER,
     KEY_BYTES_MAX,
     MESSAGE_BYTES_MAX,
+    NOT_READY,
     PAGE_BYTES_MAX,
     SERVICE,
     TOO_LARGE,
@@ -33,6 +37,7 @@ from ringlog.wire.data import (
     Cells,
     ReadReply,
     ReadRequest,
+    RowsRequest,
     StatusReply,
     StatusRequest,
     StreamPage,
@@ -56,20 +61,23 @@ OPTIONS = (
 
 
 class DataServer:
-    """Serves ``host``'s registers on ``address``; ``port`` 0, or one that is taken: any free one.
+    """Serves ``host``'s registers, and streams of ``holder``'s rows.
 
-    ``cluster_id`` gives the cluster that the node is in, empty while it does not know.
+    ``port`` 0, or one that is taken: any free one of ``address``. ``cluster_id`` gives the cluster that the node is in,
+    empty while it does not know.
     """
 
     def __init__(
         self,
         host: RegisterHost,
+        holder: Holder,
         cluster_id: Callable[[], str],
         address: str,
         port: int = 0,
         page_bytes: int = PAGE_BYTES_MAX,
     ) -> None:
         self._host = host
+        self._holder = holder
         self._cluster_id = cluster_id
         self._page_bytes = page_bytes
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
@@ -81,6 +89,7 @@ class DataServer:
             "Repair": grpc.unary_unary_rpc_method_handler(self._write),
             "Read": grpc.unary_unary_rpc_method_handler(self._read),
             "Stream": grpc.unary_stream_rpc_method_handler(self._stream),
+            "StreamRows": grpc.unary_stream_rpc_method_handler(self._stream_rows),
             "Status": grpc.unary_unary_rpc_method_handler(self._status),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -153,6 +162,16 @@ class DataServer:
 
     def _stream(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = _unpacked(StreamRequest, data, context)
+        yield from self._guarded(request, lambda: self._cells(request))
+
+    def _stream_rows(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        request = _unpacked(RowsRequest, data, context)
+        yield from self._guarded(request, lambda: self._rows(request))
+
+    def _guarded(
+        self, request: StreamRequest | RowsRequest, pages: Callable[[], Iterator[StreamPage]]
+    ) -> Iterator[bytes]:
+        """The messages of a stream, of which there are not too many at once."""
         refused = self._misdirected(request.cluster_id, request.node)
         if not refused and not self._streams.acquire(blocking=False):
             refused = BUSY
@@ -160,40 +179,39 @@ class DataServer:
             yield pack(StreamPage(self._host.node, self._epoch(), refused))
             return
         try:
-            for page in self._pages(request):
+            for page in pages():
                 yield pack(page)
         finally:
             self._streams.release()
 
-    def _pages(self, request: StreamRequest) -> Iterator[StreamPage]:
+    def _cells(self, request: StreamRequest) -> Iterator[StreamPage]:
         node = self._host.node
-        fetch = Fetch(request.operation, request.epoch, node, request.replication, request.ranges)
-        found = self._host.snapshot(fetch)
-        if not isinstance(found, dict):
+        found = self._host.snapshot(Fetch(request.operation, request.epoch, node, request.replication, request.ranges))
+        if isinstance(found, dict):
+            yield from sent(node, self._epoch(), bodies(found, request.after, self._page_bytes))
+        else:
             yield StreamPage(node, self._epoch(), BEHIND if isinstance(found, Behind) else found)
-            return
-        count = total = 0
-        for cells in paged(found, request.after, self._page_bytes):
-            body = pack(Cells(cells))
-            count, total = count + len(cells), zlib.crc32(body, total)
-            yield StreamPage(node, self._epoch(), body=body, crc=zlib.crc32(body), count=len(cells))
-        yield StreamPage(node, self._epoch(), crc=total, count=count, is_end=True)
+
+    def _rows(self, request: RowsRequest) -> Iterator[StreamPage]:
+        node = self._host.node
+        try:
+            found = self._holder.snapshot(
+                request.operation, request.replication, request.ranges, dict(request.positions)
+            )
+        except NotReady as waiting:
+            yield StreamPage(node, self._epoch(), NOT_READY, str(waiting))
+        except NotServed as elsewhere:
+            yield StreamPage(node, self._epoch(), BAD_STREAM, str(elsewhere))
+        else:
+            rows = row_stream.bodies(found.versions, request.after, self._page_bytes)
+            yield from sent(node, self._epoch(), rows)
 
 
-def paged(cells: dict[Key, Cell], after: Key | None, page_bytes: int) -> Iterator[tuple[tuple[Key, Cell], ...]]:
-    """The cells above ``after``, which are in ascending order, in pages that end where they reach a size."""
-    page: list[tuple[Key, Cell]] = []
-    size = 0
-    for key, cell in cells.items():
-        if after is not None and key <= after:
-            continue
-        page.append((key, cell))
-        size += len(key.name) + len(cell.value)
-        if size >= page_bytes:
-            yield tuple(page)
-            page, size = [], 0
-    if page:
-        yield tuple(page)
+def bodies(cells: dict[Key, Cell], after: Key | None, page_bytes: int) -> Iterator[Body]:
+    """The bodies of cells in ascending order, from the one after ``after`` on."""
+    wanted = ((key, cell) for key, cell in cells.items() if after is None or key > after)
+    for group in grouped(((one, len(one[0].name) + len(one[1].value)) for one in wanted), page_bytes):
+        yield pack(Cells(group)), len(group)
 
 
 def _read_reply(node: str, found: Reply, digest: bool) -> ReadReply:

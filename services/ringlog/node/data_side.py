@@ -19,9 +19,11 @@ from ringlog.log.replica import Replica
 from ringlog.node.data_server import DataServer
 from ringlog.node.errors import NodeFailed
 from ringlog.node.frames import JournalDamaged
+from ringlog.node.holder import Fetch, Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
+from ringlog.node.row_stream import RowPull
 from ringlog.wire.data import StatusReply
 
 log = structlog.get_logger("ringlog.node")
@@ -37,7 +39,7 @@ class DataSide:
     Raises NodeFailed where the disk does not hold what the node has acknowledged.
     """
 
-    def __init__(self, folder: NodeFolder, options: NodeOptions) -> None:
+    def __init__(self, folder: NodeFolder, options: NodeOptions, holder: Holder) -> None:
         self._state = ClusterState()
         cells = options.folder / CELLS
         try:
@@ -49,10 +51,11 @@ class DataSide:
         if folder.data_port and epoch < folder.acknowledged:
             self._host.close()
             raise NodeFailed(f"this node acknowledged epoch {folder.acknowledged}, {cells} ends at {epoch}: {RESTORE}")
-        self._server = DataServer(self._host, lambda: self._state.cluster_id, options.host, folder.data_port)
+        self._server = DataServer(self._host, holder, lambda: self._state.cluster_id, options.host, folder.data_port)
         self.port = self._server.port
         folder.keep_data_port(self.port)
-        self._puller = Puller(self._host, Peers(StatusPages(lambda: self._state)))
+        self._peers = Peers(StatusPages(lambda: self._state))
+        self._puller = Puller(self._host, self._peers)
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -89,6 +92,10 @@ class DataSide:
     def status(self) -> StatusReply:
         """How the registers are."""
         return self._host.status()
+
+    def row_pull(self, fetch: Fetch, cluster_id: str) -> RowPull:
+        """A stream of rows that the node gains."""
+        return RowPull(self._peers, self._host.node, cluster_id, fetch)
 
     def _follow(self, replica: Replica) -> None:
         try:

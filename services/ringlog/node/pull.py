@@ -9,7 +9,6 @@ not want it any more: how long a source may be away is for operators to say.
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -17,9 +16,9 @@ import grpc
 import structlog
 
 from ringlog.client.peers import Peers, Unreachable
-from ringlog.kernel.values import NodeId
 from ringlog.node import registers
 from ringlog.node.errors import NodeFailed
+from ringlog.node.pages import Body, StreamBroken, received
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Fetch
 from ringlog.wire.cells import Cell, Key, key_of
@@ -33,8 +32,13 @@ CALL_S = 30.0
 """One call's time; what has come by then is kept, and the next call goes on from there."""
 
 
-class StreamBroken(Exception):
-    """The stream does not go on; the text says why. What is kept of it is whole."""
+STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError)
+"""Why a stream has to be asked for again; a channel that is closed raises a ValueError."""
+
+
+def told(broken: Exception) -> str:
+    """The reason in words."""
+    return str(broken.details() if isinstance(broken, grpc.Call) else broken)
 
 
 class Puller:
@@ -71,10 +75,10 @@ class Puller:
         while not self._stopping.is_set() and fetch in self._host.value.fetching:
             try:
                 count = self._once(fetch)
-            except (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError) as broken:
-                why = broken.details() if isinstance(broken, grpc.Call) else str(broken)
+            except STREAM_ERRORS as broken:
+                why = told(broken)
                 if why != said:
-                    said = why or ""
+                    said = why
                     log.info("cells wait", source=fetch.source, operation=fetch.operation, reason=said)
                 self._stopping.wait(RETRY_S)
             except NodeFailed:
@@ -85,21 +89,22 @@ class Puller:
 
     def _once(self, fetch: Fetch) -> int:
         """One call; the number of cells that came by it. Raises StreamBroken."""
-        count = total = 0
-        for page in self._pages(fetch):
-            if page.is_end:
-                if (page.count, page.crc) != (count, total):
-                    raise StreamBroken(f"{page.count} cells with sum {page.crc} announced, {count} with {total} came")
-                self._host.receive_end(fetch)
-                return count
-            cells = checked(page, self._host.mark(fetch))
-            value = self._host.value
-            if not all(registers.covers(value, fetch, key) for key in cells):
-                raise StreamBroken("cells of other ranges came")
-            count, total = count + page.count, zlib.crc32(page.body, total)
-            if not self._host.receive_page(fetch, cells):
-                raise StreamBroken("the operation does not want it any more")
-        raise StreamBroken("it ended without an end")
+        total = 0
+        try:
+            for body in received(self._pages(fetch)):
+                cells = cells_of(body, self._host.mark(fetch))
+                value = self._host.value
+                if not all(registers.covers(value, fetch, key) for key in cells):
+                    raise StreamBroken("cells of other ranges came")
+                if self._stopping.is_set() or not self._host.receive_page(fetch, cells):
+                    raise StreamBroken("nobody wants it any more")
+                total += len(cells)
+        except StreamBroken as broken:
+            if broken.code == WRONG_NODE:
+                self._peers.forget(fetch.source)
+            raise
+        self._host.receive_end(fetch)
+        return total
 
     def _pages(self, fetch: Fetch) -> Iterator[StreamPage]:
         value = self._host.value
@@ -115,30 +120,18 @@ class Puller:
             self._host.mark(fetch),
         )
         for data in self._peers.stream(fetch.source, "Stream", pack(request), CALL_S):
-            page = unpack(StreamPage, data)
-            if page.refused:
-                self._doubt(fetch.source, page.refused)
-                raise StreamBroken(f"{page.refused} at epoch {page.epoch}")
-            if self._stopping.is_set():
-                raise StreamBroken("this node stops")
-            yield page
-
-    def _doubt(self, source: NodeId, refused: str) -> None:
-        if refused == WRONG_NODE:
-            self._peers.forget(source)
+            yield unpack(StreamPage, data)
 
 
-def checked(page: StreamPage, after: Key | None) -> dict[Key, Cell]:
+def cells_of(body: Body, after: Key | None) -> dict[Key, Cell]:
     """The cells of a page that follows ``after``; raises StreamBroken, WireError."""
-    if zlib.crc32(page.body) != page.crc:
-        raise StreamBroken(f"a page of {len(page.body)} bytes does not have the sum that it names")
-    cells = unpack(Cells, page.body).cells
-    if not cells or len(cells) != page.count:
-        raise StreamBroken(f"a page of {page.count} cells has {len(cells)}")
+    data, count = body
+    cells = unpack(Cells, data).cells
+    if not cells or len(cells) != count:
+        raise StreamBroken(f"a page of {count} cells has {len(cells)}")
     keys = [key for key, _ in cells]
     if any(key != key_of(key.keyspace, key.name) for key in keys):
         raise StreamBroken("a page has registers whose token is not that of their name")
-    above = keys if after is None else [after, *keys]
-    if any(one >= other for one, other in pairwise(above)):
+    if any(one >= other for one, other in pairwise(keys if after is None else (after, *keys))):
         raise StreamBroken("a page has registers that do not ascend")
     return dict(cells)

@@ -1,4 +1,4 @@
-"""The node's HTTP side: its status, the rows of a partition, and the stream for a node that takes over ranges."""
+"""The node's HTTP side: its status, and the rows of a partition."""
 
 from __future__ import annotations
 
@@ -12,25 +12,12 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict
 
 from ringlog.node.data_side import DataSide
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.merge import RowState, merged
-from ringlog.node.transfer import MEDIA_TYPE, pack
 from ringlog.runtime.clock import Clock
 from ringlog.wire.records import decode_mutation
-
-
-class StreamRequest(BaseModel):
-    """What a gaining node asks for; see ``ringlog.node.holder.Fetch``."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    operation: str
-    replication: str
-    ranges: list[tuple[int, int]]
-    positions: dict[int, int]
 
 
 @contextlib.contextmanager
@@ -82,13 +69,6 @@ def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = No
             epoch, versions = holder.read(table, key)
         live = merged((decode_mutation(version.value) for version in versions), clock.now_us())
         return {"epoch": epoch, "versions": len(versions), "rows": [_shown(row) for row in live]}
-
-    @api.post("/v1/stream")
-    def stream(request: StreamRequest) -> Response:
-        with _refusals():
-            snapshot = holder.snapshot(request.operation, request.replication, request.ranges, request.positions)
-        body, headers = pack(snapshot)
-        return Response(body, media_type=MEDIA_TYPE, headers=headers)
 
     return api
 

@@ -19,7 +19,7 @@ from ringlog.wire.mapping import Mapper
 T = TypeVar("T")
 
 SERVICE = "ringlog.data.Replica"
-"""Name of the service; its methods are Write, Repair, Read, Stream (a stream of pages) and Status."""
+"""Name of the service; its methods are Write, Repair, Read, Stream and StreamRows (of pages), Status."""
 
 KEY_BYTES_MAX = 64 * 1024 - 1
 VALUE_BYTES_MAX = 1024 * 1024
@@ -37,7 +37,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         BUSY: "The source sends as many streams as it may already: ask again.",
         FOREIGN_CLUSTER: "The message is for another cluster.",
         NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",
-        NOT_READY: "The node was restarted and has not caught up with what it had adopted before.",
+        NOT_READY: "The node has not caught up yet with what it must know to answer: after a restart, or as a source.",
         TOO_LARGE: "Key or value is larger than a replica takes.",
         WRONG_NODE: "The message is for another node: its address is not what it was.",
     }
@@ -105,12 +105,50 @@ class StreamRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Version:
+    """One write of one row as it came: ``value`` is the encoded mutation."""
+
+    table: str
+    token: int
+    partition_key: bytes
+    clustering_key: tuple[bytes | None, ...]
+    timestamp: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest:
+    """The rows of ``ranges`` after ``after``, for node ``target``, which keeps by itself what lies above
+    ``positions``: (partition of the mutations topic, offset).
+    """
+
+    cluster_id: str
+    node: str
+    epoch: int
+    entries: tuple[bytes, ...]
+    target: str
+    operation: str
+    replication: str
+    ranges: tuple[tuple[int, int], ...]
+    positions: tuple[tuple[int, int], ...]
+    after: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in the order of the store."""
+
+    rows: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPage:
-    """``body``: a ``Cells``, ``crc`` and ``count`` are its own; the last message has none and sums up the call."""
+    """``body``: a ``Cells`` or ``Rows``; ``crc`` and ``count`` are its own. The last message sums up the whole call."""
 
     node: str
     epoch: int
     refused: str = ""
+    detail: str = ""
     body: bytes = b""
     crc: int = 0
     count: int = 0
@@ -176,8 +214,10 @@ RECORDS: tuple[type[Any], ...] = (
     ReadRequest,
     ReadReply,
     StreamRequest,
+    RowsRequest,
     StreamPage,
     Cells,
+    Rows,
     StatusRequest,
     StatusReply,
     JournalRecord,

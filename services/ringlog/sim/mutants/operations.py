@@ -235,8 +235,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "streams_from_any_replica",
         PLAN,
-        "found = [giver] if giver is not None and giver not in dead else quorum_sources(nodes, shift.old, dead)",
-        "found = list(shift.old[:1])",
+        "found = [givers[node]] if node in givers else []",
+        "found = list(shift.old[:1]) if node in givers else []",
         "rows come from another replica than the one whose place is taken",
         30,
     ),
