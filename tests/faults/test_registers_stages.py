@@ -12,7 +12,7 @@ import pytest
 from ringlog.client.client import Client
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Command, CreateKeyspace, Replication
+from ringlog.kernel.commands.model import Command, CreateKeyspace, DeclareDown, Leave, Replace, Replication
 from ringlog.kernel.operations.stages import JOIN_STAGES, is_ended
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
@@ -65,6 +65,11 @@ class Cluster(NodesWorld):
     def submit(self, command: Command) -> None:
         answer = self.agents.client.submit(command)
         assert isinstance(answer, AppliedResult), answer
+
+    def id_of(self, name: str) -> str:
+        member = self.member(name)
+        assert member is not None
+        return member.id
 
     def fill(self) -> None:
         """Registers that nobody looks at, so that streams have many pages."""
@@ -134,8 +139,15 @@ def test_registers_survive_kills_at_every_stage(cluster: Cluster) -> None:
         until(lambda: load.total() > OPERATIONS, "the load to begin")
         cluster.movement(load, lambda: cluster.begin("n4"), victim="n4")
         cluster.movement(load, lambda: cluster.begin("n5"), victim="n1")
+        leaving, dead = cluster.id_of("n2"), cluster.id_of("n3")
+        cluster.movement(load, lambda: cluster.submit(Leave(leaving)), victim="n2")
+        cluster.begin("n6", join=False)
+        until(lambda: cluster.member("n6"), "n6 to be registered")
+        cluster.nodes.pop("n3").kill()
+        cluster.submit(DeclareDown(dead, "killed for good"))
+        cluster.movement(load, lambda: cluster.submit(Replace(cluster.id_of("n6"), dead)), victim="n6")
         before = load.total()
-        until(lambda: load.total() > before + OPERATIONS, "the load to go on with five")
+        until(lambda: load.total() > before + OPERATIONS, "the load to go on with the last four")
         load.stop()
         with Coordinator(cluster.agents.client.replica) as coordinator:
             load.check(coordinator)
