@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from ringlog.kernel.commands.model import Replication
-from ringlog.kernel.operations.plan import affected_ends
 from ringlog.kernel.operations.stages import (
     ALTER,
     LEAVE,
@@ -27,6 +26,7 @@ from ringlog.kernel.operations.stages import (
 )
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.placements import replications_in_use
+from ringlog.kernel.ownership.shifts import affected_ends
 from ringlog.kernel.ownership.strategies import Ring, census_of, impossible, natural
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, Token

@@ -15,7 +15,7 @@ displays read the same needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ringlog.kernel.commands.model import Witness
@@ -82,16 +82,41 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
 
 def gate(state: ClusterState, operation: Operation) -> Gate:
     """The gate of the stage in which ``operation`` is now; without needs where the stage has none."""
-    must = gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()
+    needs = tuple(_needs(state, operation, frozenset()))
+    return Gate(operation.id, operation.stage, operation.stage_epoch, _must(operation), needs)
+
+
+def is_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
+    """True if and only if the gate of ``operation`` is met: ``not missing(gate(state, operation), witnesses)``.
+
+    Nearly all nodes have acknowledged, as a rule, so it looks only at ranges with a member that has not.
+    """
+    seen = _acknowledged(operation.stage_epoch, witnesses)
+    if not seen.issuperset(_must(operation)):
+        return False
+    return all(len(seen.intersection(need.members)) >= need.need for need in _needs(state, operation, seen))
+
+
+def _must(operation: Operation) -> tuple[NodeId, ...]:
+    return gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()
+
+
+def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -> Iterator[GateNeed]:
+    """The needs of the gate, by setting and range end; of ranges all of whose members are among ``seen``, none."""
     if operation.stage not in GATED_STAGES:
-        return Gate(operation.id, operation.stage, operation.stage_epoch, must, ())
+        return
     plan, silent = operation.plan, _no_witnesses(state, operation)
-    needs = []
-    for key, placement in sorted(state.placements.items()):
-        for (start, end), change in touched(key, plan.start, plan.middle, plan.finish):
-            for group, members in views(group_at(placement, end), change):
-                needs += _needs_of(state.nodes, (key, start, end), group, members, silent)
-    return Gate(operation.id, operation.stage, operation.stage_epoch, must, tuple(needs))
+    unseen = {node for node, found in state.nodes.items() if node not in seen and found.state not in ("none", "left")}
+    if not unseen:
+        return
+    for key, changes in sorted(touched(plan.start, plan.middle, plan.finish).items()):
+        if key not in state.placements:
+            continue
+        for (start, end), change in changes:
+            found = views(group_at(state.placements[key], end), change)
+            if any(not unseen.isdisjoint(members) for _, members in found):
+                for group, members in found:
+                    yield from _needs_of(state.nodes, (key, start, end), group, members, silent)
 
 
 def _no_witnesses(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
@@ -112,14 +137,18 @@ def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, .
         ("write", live.write, change.write_added, change.write_removed),
     ):
         now = set(nodes_of(group))
-        named.append((f"old {kind}", tuple(sorted((now - entering) | leaving))))
-        named.append((f"new {kind}", tuple(sorted((now - leaving) | entering))))
+        named.append((f"old {kind}", tuple(sorted(now.difference(entering).union(leaving)))))
+        named.append((f"new {kind}", tuple(sorted(now.difference(leaving).union(entering)))))
     return tuple(named)
 
 
 def acknowledged(gate: Gate, witnesses: Iterable[Witness]) -> frozenset[NodeId]:
     """The nodes that acknowledged the gate's epoch, each once: applied it, and drained the writes admitted below it."""
-    return frozenset(w.node for w in witnesses if w.applied >= gate.epoch and w.drained >= gate.epoch)
+    return _acknowledged(gate.epoch, witnesses)
+
+
+def _acknowledged(epoch: Epoch, witnesses: Iterable[Witness]) -> frozenset[NodeId]:
+    return frozenset(witness.node for witness in witnesses if witness.applied >= epoch and witness.drained >= epoch)
 
 
 def shortfalls(gate: Gate, witnesses: Iterable[Witness]) -> tuple[GateNeed, ...]:

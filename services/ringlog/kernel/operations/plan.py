@@ -9,9 +9,7 @@ whose members differ has nodes that gain it and nodes that lose it.
 - **finish**: who loses leaves the write groups too. Ranges are merged at tokens that are gone: the live placement is N.
 
 Join, leave, move, replace and remove differ in M and N only; a change of a keyspace's replication compares two
-settings on one M. Only ranges whose clockwise walk meets a changed token before the group is full can differ: they
-are found by walking back from each such token, in both maps, so that the cost grows with tokens times factor, not
-with the ring.
+settings on one M. How the ranges that differ are found is the matter of ``ownership.shifts``.
 
 Rows of a gained range come from the replica whose place is taken: with those the new group knows all that the old
 group knew, member for member. If that one is dead, or nobody leaves, a quorum of the old group in each datacenter is
@@ -24,68 +22,83 @@ Source: CEP-21, and the rules of streaming in ``docs/architecture.md``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ringlog.kernel.commands.model import Replication
 from ringlog.kernel.operations.gates import quorum
-from ringlog.kernel.operations.stages import resulting_owners
-from ringlog.kernel.ownership.deltas import touched
+from ringlog.kernel.operations.stages import ring_after
 from ringlog.kernel.ownership.placements import group_at, nodes_of, replications_in_use
+from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
 from ringlog.kernel.ownership.strategies import (
     ENTIRE,
     ENTIRE_END,
+    NETWORK,
     SIMPLE,
-    Ring,
-    filling,
     natural,
     replication_key,
     ring_of,
 )
-from ringlog.kernel.ring.ranges import Range, index_at
+from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.state import Change, ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
 from ringlog.kernel.values import NodeId, Token
 
 
 @dataclass(frozen=True, slots=True)
-class _Shift:
-    """A range whose members change, in the order of the walk.
+class _Exchange:
+    """Who enters a group and who leaves it, in the order of the walk.
 
-    ``anywhere``: the setting knows no datacenters, so a place may be taken from one to another.
+    ``givers``: for each that enters, whose place it takes; None if it is nobody's in particular.
     """
 
+    entering: tuple[NodeId, ...]
+    leaving: tuple[NodeId, ...]
+    givers: tuple[NodeId | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """The ranges of one setting that change hands, by end; ``members``: range end to the replicas before."""
+
     key: str
-    range: Range
-    old: tuple[NodeId, ...]
-    new: tuple[NodeId, ...]
-    anywhere: bool = False
+    ranges: Sequence[tuple[Range, _Exchange]]
+    members: Callable[[Token], tuple[NodeId, ...]]
 
 
 def plan_movement(state: ClusterState, operation: Operation) -> Plan:
-    """The plan of an operation that changes the token map of ``state``."""
+    """The plan of an operation that changes the tokens of nodes of one datacenter."""
     before = ring_of(state.token_owners, state.nodes)
-    after = ring_of(resulting_owners(state.token_owners, operation), state.nodes)
-    cuts = sorted(set(before.tokens).union(after.tokens))
-    changed = (*operation.tokens, *operation.gone)
-    shifts = [
-        shift
-        for key, replication in replications_in_use(state)
-        for shift in _shifts(key, replication, before, after, cuts, changed)
-    ]
+    after = ring_after(before, operation)
+    cuts = sorted(set(before.tokens).union(operation.tokens))
+    datacenter = state.nodes[operation.node].datacenter
+    rings = {NETWORK: (before.within(datacenter), after.within(datacenter))}
+    shared: dict[Replication, Sequence[tuple[Range, _Exchange]]] = {}
+    moving = []
+    for key, replication in replications_in_use(state):
+        part = part_in(replication, datacenter)
+        if part is None:
+            continue
+        if part not in shared:
+            found = shifts(part, *rings.get(part.strategy, (before, after)), cuts, (*operation.tokens, *operation.gone))
+            shared[part] = _exchanges(found, state.nodes, part.strategy == SIMPLE)
+        moving.append(_Moving(key, shared[part], partial(natural, replication, before)))
     added = tuple(sorted(set(operation.tokens).difference(before.tokens)))
-    return _planned(shifts, state.nodes, _down(state).union(operation.ignored), added, tuple(sorted(operation.gone)))
+    dead = _down(state).union(operation.ignored)
+    return _planned(moving, state.nodes, dead, added, tuple(sorted(operation.gone)))
 
 
 def plan_alteration(state: ClusterState, key: str, old: Replication, new: Replication) -> Plan:
     """The plan by which the ranges under ``key`` get from one setting to another."""
     ring = ring_of(state.token_owners, state.nodes)
-    shifts = []
+    found: list[Shift] = []
     cuts = alteration_ends(state, old, new)
     for index, end in enumerate(cuts):
         groups = natural(old, ring, end), natural(new, ring, end)
         if set(groups[0]) != set(groups[1]):
-            shifts.append(_Shift(key, (cuts[index - 1], end), *groups))
-    return _planned(shifts, state.nodes, _down(state), (), ())
+            found.append(((cuts[index - 1], end), *groups))
+    moving = _Moving(key, _exchanges(found, state.nodes), partial(natural, old, ring))
+    return _planned([moving], state.nodes, _down(state), (), ())
 
 
 def alteration_key(old: Replication, new: Replication) -> str:
@@ -136,47 +149,42 @@ def _down(state: ClusterState) -> frozenset[NodeId]:
     return frozenset(node for node, found in state.nodes.items() if found.down)
 
 
-def affected_ends(
-    replication: Replication, rings: Iterable[Ring], cuts: Sequence[Token], changed: Iterable[Token]
-) -> set[Token]:
-    """The range ends, of ascending ``cuts``, whose walk in one of ``rings`` meets a changed token before it is full."""
-    if replication.strategy == ENTIRE:
-        return {ENTIRE_END} if cuts else set()
-    ends: set[Token] = set()
-    tokens = tuple(changed)
-    for ring in rings:
-        for token in tokens:
-            if token in ring.owners:
-                ends.update(_reaching(replication, ring, cuts, token))
-    return ends
+def _exchanges(
+    found: Iterable[Shift], nodes: Mapping[NodeId, Node], anywhere: bool = False
+) -> list[tuple[Range, _Exchange]]:
+    """``anywhere``: the setting knows no datacenters, so a place may be taken from one to another."""
+    known: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], _Exchange] = {}
+    exchanges = []
+    for range_, old, new in found:
+        exchange = known.get((old, new))
+        if exchange is None:
+            entering = tuple(node for node in new if node not in old)
+            leaving = tuple(node for node in old if node not in new)
+            givers = _givers(entering, leaving, nodes, anywhere)
+            exchange = known[old, new] = _Exchange(entering, leaving, givers)
+        exchanges.append((range_, exchange))
+    return exchanges
 
 
-def _reaching(replication: Replication, ring: Ring, cuts: Sequence[Token], token: Token) -> Iterator[Token]:
-    """The ends from which a walk gets to ``token`` before its group is full, counter-clockwise from there."""
-    group = filling(replication, ring)
-    first = index_at(cuts, token)
-    for step in range(len(cuts)):
-        end = cuts[first - step]
-        owner = ring.owners.get(end) if step else None
-        if owner is not None:
-            group.offer(owner)
-        if group.full:
-            return
-        yield end
-
-
-def _shifts(
-    key: str, replication: Replication, before: Ring, after: Ring, cuts: Sequence[Token], changed: Iterable[Token]
-) -> Iterator[_Shift]:
-    for end in sorted(affected_ends(replication, (before, after), cuts, changed)):
-        start = end if replication.strategy == ENTIRE else cuts[bisect_left(cuts, end) - 1]
-        old, new = natural(replication, before, end), natural(replication, after, end)
-        if set(old) != set(new):
-            yield _Shift(key, (start, end), old, new, replication.strategy == SIMPLE)
+def _givers(
+    entering: Iterable[NodeId], leaving: Iterable[NodeId], nodes: Mapping[NodeId, Node], anywhere: bool
+) -> tuple[NodeId | None, ...]:
+    """Whose place each of those who enter takes: within a datacenter, if possible within a rack."""
+    left = list(leaving)
+    givers: list[NodeId | None] = []
+    for node in entering:
+        here = nodes[node]
+        local = [giver for giver in left if nodes[giver].datacenter == here.datacenter]
+        local = local or (left if anywhere else [])
+        giver = next((giver for giver in local if nodes[giver].rack == here.rack), local[0] if local else None)
+        if giver is not None:
+            left.remove(giver)
+        givers.append(giver)
+    return tuple(givers)
 
 
 def _planned(
-    shifts: Iterable[_Shift],
+    moving: Iterable[_Moving],
     nodes: Mapping[NodeId, Node],
     dead: frozenset[NodeId],
     split_at: tuple[Token, ...],
@@ -185,12 +193,17 @@ def _planned(
     gained: list[Change] = []
     lost: list[Change] = []
     sources: list[Source] = []
-    for shift in shifts:
-        entering = [node for node in shift.new if node not in shift.old]
-        leaving = [node for node in shift.old if node not in shift.new]
-        gained += [Change(shift.key, *shift.range, node) for node in entering]
-        lost += [Change(shift.key, *shift.range, node) for node in leaving]
-        sources += _sources(shift, entering, leaving, nodes, dead)
+    for one in moving:
+        key = one.key
+        for (start, end), exchange in one.ranges:
+            gained += [Change(key, start, end, node) for node in exchange.entering]
+            lost += [Change(key, start, end, node) for node in exchange.leaving]
+            for node, giver in zip(exchange.entering, exchange.givers, strict=True):
+                if giver is None or giver in dead:
+                    found = quorum_sources(nodes, one.members(end), dead)
+                    sources += [Source(key, start, end, source, node) for source in found]
+                else:
+                    sources.append(Source(key, start, end, giver, node))
     return Plan(
         split_at=split_at,
         start=Deltas(write_added=tuple(gained)),
@@ -199,28 +212,6 @@ def _planned(
         sources=tuple(sources),
         merge_at=merge_at,
     )
-
-
-def _sources(
-    shift: _Shift,
-    entering: Iterable[NodeId],
-    leaving: Iterable[NodeId],
-    nodes: Mapping[NodeId, Node],
-    dead: frozenset[NodeId],
-) -> list[Source]:
-    """Where those who enter get the rows from. Places are taken within a datacenter, if possible within a rack."""
-    givers = list(leaving)
-    sources = []
-    for node in entering:
-        here = nodes[node]
-        local = [giver for giver in givers if nodes[giver].datacenter == here.datacenter]
-        local = local or (givers if shift.anywhere else [])
-        giver = next((giver for giver in local if nodes[giver].rack == here.rack), local[0] if local else None)
-        if giver is not None:
-            givers.remove(giver)
-        found = [giver] if giver is not None and giver not in dead else quorum_sources(nodes, shift.old, dead)
-        sources += [Source(shift.key, *shift.range, source, node) for source in found]
-    return sources
 
 
 def quorum_sources(nodes: Mapping[NodeId, Node], group: Sequence[NodeId], dead: Iterable[NodeId]) -> list[NodeId]:
@@ -246,11 +237,17 @@ def locks_of(state: ClusterState, plan: Plan) -> tuple[LockedRange, ...]:
     setting and end.
     """
     locks = []
+    reached: dict[str, set[Token]] = {}
+    for deltas in (plan.start, plan.middle, plan.finish):
+        for changes in (deltas.read_added, deltas.read_removed, deltas.write_added, deltas.write_removed):
+            for change in changes:
+                reached.setdefault(change.replication, set()).add(change.end)
+    for source in plan.sources:
+        reached.setdefault(source.replication, set()).add(source.end)
     for key, placement in sorted(state.placements.items()):
         if not placement.ends:
             continue
-        inside = {end for (_, end), _ in touched(key, plan.start, plan.middle, plan.finish)}
-        inside.update(source.end for source in plan.sources if source.replication == key)
+        inside = reached.get(key, set())
         if key != ENTIRE:
             inside.update(plan.split_at)
         ends = {group_at(placement, token).end for token in inside}

@@ -49,6 +49,14 @@ class Ring:
     nodes: Mapping[NodeId, Node]
     census: Census
 
+    def within(self, datacenter: str) -> Ring:
+        """The ring of one datacenter's nodes."""
+        members = {node for node, found in self.nodes.items() if found.datacenter == datacenter}
+        tokens = tuple(token for token in self.tokens if self.owners.get(token) in members)
+        owners = {token: self.owners[token] for token in tokens}
+        census = {datacenter: self.census[datacenter]} if datacenter in self.census else {}
+        return Ring(tokens, owners, self.nodes, census)
+
     def walk(self, end: Token) -> Iterator[NodeId]:
         """The distinct owners met clockwise from the first token at or after ``end``."""
         if not self.tokens:
@@ -64,6 +72,7 @@ class Ring:
 
 def ring_of(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node]) -> Ring:
     """The ring of a token map; ``nodes`` holds every owner."""
+    owners = dict(owners.items())
     members = set(owners.values())
     assert all(owner in nodes for owner in members), "only registered nodes own tokens"
     return Ring(tuple(sorted(owners)), owners, nodes, census_of(members, nodes))
