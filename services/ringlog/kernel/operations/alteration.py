@@ -31,7 +31,7 @@ def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, 
     key = alteration_key(keyspace.replication, operation.replication)
     shared = state.placements[replication_key(keyspace.replication)]
     ends = alteration_ends(state, keyspace.replication, operation.replication)
-    copy = split(replace(shared, key=key), ends)
+    copy = _in_order(state, split(replace(shared, key=key), ends))
     return {
         "placements": state.placements.set(key, copy),
         "keyspaces": state.keyspaces.set(keyspace.name, replace(keyspace, placement=key)),

@@ -36,6 +36,7 @@ from ringlog.kernel.ownership.strategies import (
     ENTIRE_END,
     NETWORK,
     SIMPLE,
+    Ring,
     natural,
     replication_key,
     ring_of,
@@ -69,21 +70,23 @@ class _Moving:
 def plan_movement(state: ClusterState, operation: Operation) -> Plan:
     """The plan of an operation that changes the tokens of nodes of one datacenter."""
     before = ring_of(state.token_owners, state.nodes)
-    after = ring_after(before, operation)
-    cuts = sorted(set(before.tokens).union(operation.tokens))
+    added = tuple(sorted(set(operation.tokens).difference(before.owners)))
+    cuts = sorted((*before.tokens, *added))
     datacenter = state.nodes[operation.node].datacenter
-    rings = {NETWORK: (before.within(datacenter), after.within(datacenter))}
+    rings: dict[str, tuple[Ring, Ring]] = {}
     shared: dict[Replication, Sequence[tuple[Range, _Exchange]]] = {}
     moving = []
     for key, replication in replications_in_use(state):
         part = part_in(replication, datacenter)
         if part is None:
             continue
+        if part.strategy not in rings:
+            ring = before.within(datacenter) if part.strategy == NETWORK else before
+            rings[part.strategy] = ring, ring_after(ring, operation)
         if part not in shared:
-            found = shifts(part, *rings.get(part.strategy, (before, after)), cuts, (*operation.tokens, *operation.gone))
+            found = shifts(part, *rings[part.strategy], cuts, (*operation.tokens, *operation.gone))
             shared[part] = _exchanges(found, state.nodes, part.strategy == SIMPLE)
         moving.append(_Moving(key, shared[part], partial(natural, replication, before)))
-    added = tuple(sorted(set(operation.tokens).difference(before.tokens)))
     dead = _down(state).union(operation.ignored)
     return _planned(moving, state.nodes, dead, added, tuple(sorted(operation.gone)))
 

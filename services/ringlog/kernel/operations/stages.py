@@ -25,7 +25,7 @@ from __future__ import annotations
 from immutables import Map
 
 from ringlog.kernel.ownership.deltas import Order
-from ringlog.kernel.ownership.strategies import Ring, ring_of
+from ringlog.kernel.ownership.strategies import Ring
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, Token
 
@@ -134,10 +134,10 @@ def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[To
 
 
 def ring_after(ring: Ring, *operations: Operation) -> Ring:
-    """The ring when ``operations`` have finished."""
+    """The ring when ``operations`` have finished, from the one before them."""
     owners = dict(ring.owners)
     for operation in operations:
         for token in operation.gone:
             del owners[token]
         owners.update(dict.fromkeys(operation.tokens, operation.node))
-    return ring_of(owners, ring.nodes)
+    return ring.owned_by(owners)

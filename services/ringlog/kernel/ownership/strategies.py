@@ -49,13 +49,19 @@ class Ring:
     nodes: Mapping[NodeId, Node]
     census: Census
 
+    def owned_by(self, owners: Mapping[Token, NodeId]) -> Ring:
+        """The ring of another token map that differs in a few tokens."""
+        added = [token for token in owners if token not in self.owners]
+        # Two ascending runs, which sorting merges in linear time.
+        tokens = sorted([*(token for token in self.tokens if token in owners), *sorted(added)])
+        return Ring(tokens, owners, self.nodes, census_of(set(owners.values()), self.nodes))
+
     def within(self, datacenter: str) -> Ring:
         """The ring of one datacenter's nodes."""
         members = {node for node, found in self.nodes.items() if found.datacenter == datacenter}
-        tokens = tuple(token for token in self.tokens if self.owners.get(token) in members)
-        owners = {token: self.owners[token] for token in tokens}
+        owners = {token: self.owners[token] for token in self.tokens if self.owners.get(token) in members}
         census = {datacenter: self.census[datacenter]} if datacenter in self.census else {}
-        return Ring(tokens, owners, self.nodes, census)
+        return Ring(tuple(owners), owners, self.nodes, census)
 
     def walk(self, end: Token) -> Iterator[NodeId]:
         """The distinct owners met clockwise from the first token at or after ``end``."""
