@@ -43,7 +43,8 @@ def shifts(
 
     ``before`` and ``after`` hold the tokens on which the part depends. ``cuts``: the ascending ends of all ranges.
     """
-    own = sorted(set(before.tokens).union(after.tokens))
+    changed = tuple(changed)
+    own = sorted((*before.tokens, *sorted(set(changed).difference(before.owners))))
     found: dict[int, Shift] = {}
     for end in affected_ends(part, (before, after), own, changed):
         old, new = natural(part, before, end), natural(part, after, end)

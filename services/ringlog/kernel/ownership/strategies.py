@@ -39,9 +39,8 @@ Census = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Tokens in ascending order, their owners and the directory: what a layout is computed from.
-
-    A token without an owner (one of another token map that is compared with this one) is passed over.
+    """Tokens in ascending order, their owners, the directory and how many owners each rack has: what a layout is
+    computed from.
     """
 
     tokens: Sequence[Token]
@@ -59,7 +58,7 @@ class Ring:
     def within(self, datacenter: str) -> Ring:
         """The ring of one datacenter's nodes."""
         members = {node for node, found in self.nodes.items() if found.datacenter == datacenter}
-        owners = {token: self.owners[token] for token in self.tokens if self.owners.get(token) in members}
+        owners = {token: owner for token in self.tokens if (owner := self.owners[token]) in members}
         census = {datacenter: self.census[datacenter]} if datacenter in self.census else {}
         return Ring(tuple(owners), owners, self.nodes, census)
 
@@ -70,8 +69,8 @@ class Ring:
         first = index_at(self.tokens, end)
         seen: set[NodeId] = set()
         for step in range(len(self.tokens)):
-            owner = self.owners.get(self.tokens[(first + step) % len(self.tokens)])
-            if owner is not None and owner not in seen:
+            owner = self.owners[self.tokens[(first + step) % len(self.tokens)]]
+            if owner not in seen:
                 seen.add(owner)
                 yield owner
 
