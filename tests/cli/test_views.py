@@ -8,7 +8,7 @@ import pytest
 
 from ringlog.agents.coordinator_core import Known, propose
 from ringlog.cli.rehearsal import acknowledgements
-from ringlog.cli.views import waits_for
+from ringlog.cli.waiting import waiting
 from ringlog.kernel.commands.model import AdvanceOperation
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
@@ -35,7 +35,7 @@ def _moves_on(state: ClusterState, acks: dict[str, NodeAck]) -> bool:
 def test_nobody_is_waited_for_who_has_acknowledged(stage: str) -> None:
     state = _joining(stage)
     (operation,) = in_flight(state)
-    assert waits_for(state, operation, acknowledgements(state, 0)) == "the coordinator"
+    assert waiting(state, operation, acknowledgements(state, 0)).text == "the coordinator"
     assert _moves_on(state, acknowledgements(state, 0))
 
 
@@ -44,7 +44,7 @@ def test_acknowledgements_of_another_cluster_count_for_nobody(stage: str) -> Non
     state = _joining(stage)
     (operation,) = in_flight(state)
     acks = {node: replace(ack, cluster_id=CLUSTER) for node, ack in acknowledgements(state, 0).items()}
-    assert "n2" in waits_for(state, operation, acks)
+    assert "n2" in waiting(state, operation, acks).text
     assert not _moves_on(state, acks)
 
 
@@ -56,5 +56,5 @@ def test_a_report_of_a_node_that_gains_nothing_does_not_count() -> None:
     report = acks[operation.node].reports[0]
     acks[other] = replace(acks[other], reports=(replace(report, node=other),))
     acks[operation.node] = replace(acks[operation.node], reports=())
-    assert waits_for(state, operation, acks) == "n2 to stream its rows"
+    assert waiting(state, operation, acks).text == "n2 to stream its rows"
     assert not _moves_on(state, acks)

@@ -63,6 +63,7 @@ class Observers:
         self.contradictions: list[str] = []
         self.statuses: dict[str, NodeStatus] = {}
         self._cache_lock = threading.Lock()
+        self._cache_look = threading.Lock()
         self._cache_seen: set[CacheSeen] = set()
         self._cache_parts: dict[str, Fields] = {}
         self.cache_epoch = 0
@@ -84,9 +85,11 @@ class Observers:
         self._subscription.close()
         self._cache.close()
 
-    def cache_was_cleared(self) -> None:
-        """The test has emptied the cache: what it shows next may be older than what it showed before, once."""
-        self._forgiven = True
+    def clear_cache(self, clear: Callable[[], None]) -> None:
+        """Empty the cache while nobody looks: what it shows next may be older than what it showed before, once."""
+        with self._cache_look:
+            clear()
+            self._forgiven = True
 
     def take_contradictions(self) -> list[str]:
         """What contradicted a promise since the last call."""
@@ -141,6 +144,10 @@ class Observers:
         self.statuses[name] = status
 
     def _look_at_cache(self) -> None:
+        with self._cache_look:
+            self._see_cache()
+
+    def _see_cache(self) -> None:
         try:
             stored = self._cache.read()
         except CacheUnavailable as error:

@@ -45,8 +45,7 @@ def test_redis_is_killed(world: World) -> None:
 
 def test_the_cache_is_emptied(world: World) -> None:
     with world.under_load("cache emptied"):
-        world.observers.cache_was_cleared()
-        world.empty_cache()
+        world.observers.clear_cache(world.empty_cache)
 
 
 @pytest.mark.parametrize("role", ROLES)

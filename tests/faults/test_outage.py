@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,27 +18,38 @@ pytestmark = [pytest.mark.slow]
 
 DISK = "96m"
 LEFT_BYTES = 2 * 1024 * 1024
+ALARMS_MAX = 60
+"""What four agents may say of one outage, where one of them is started again; the client library has thousands."""
 
 
 @pytest.mark.spark
 def test_an_outage_that_is_longer_than_the_validators_patience(world: World) -> None:
-    """The validator ends with status 1 and gets its requests again. Nodes wait, one that joins and one that is about to
-    among them, and are the same processes after it.
+    """The validator ends with status 1 and gets its requests again. Nodes wait, among them one that joins, one that
+    starts when the broker goes and one that starts without it, and are the same processes after it.
     """
     with world.under_load("broker away, validator gave up", join=True) as joining:
-        second = world.begin_node()
-        # While it starts a node still ends when the broker does; from here on it waits.
-        runs = world.nodes[second]
-        until("the test", f"{second} to run", lambda: "caught up" in runs.text(), RECOVERY_S, runs.tail)
-        pids = {name: node.pid for name, node in world.nodes.items()}
+        started = [world.begin_node()]
+        lines = {name: len(each.text().splitlines()) for name, each in world.supervisors.items()}
         gave_up, crashed = world.gave_up("validator"), world.said("validator crashed")
         world.broker.kill("broker")
+        started.append(world.begin_node())
+        runs = world.nodes[started[-1]]
+        until(
+            "the test", f"{runs.name} to wait for the broker", lambda: "broker_away" in runs.text(), why_not=runs.tail
+        )
+        pids = {name: node.pid for name, node in world.nodes.items()}
         why = lambda: "\n".join(each.tail() for each in world.supervisors.values())  # noqa: E731
         until("the test", "a validator to give up", lambda: world.gave_up("validator") > gave_up, RECOVERY_S, why)
         world.broker.up()
         until("its supervisor", "it to end with status 1", lambda: world.said("validator crashed") > crashed, 60, why)
-        world.await_normal(joining, second)
+        world.await_normal(joining, *started)
     assert {name: node.pid for name, node in world.nodes.items()} == pids
+    for name, each in world.supervisors.items():
+        told = each.text().splitlines()[lines[name] :]
+        for event in ("broker_away", "broker_answers_again"):
+            assert any(event in line for line in told), each.tail(40)
+        alarms = [line for line in told if re.search(r"\[(warning|error) |ERROR", line)]
+        assert len(alarms) <= ALARMS_MAX, "\n".join(alarms)
 
 
 @pytest.fixture

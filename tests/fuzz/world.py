@@ -106,9 +106,38 @@ def story() -> Story:
     told.apply(m.AdvanceCdcWriter("spark", "i1", far, far, (m.Position(0, 9), m.Position(1, 2))))
     told.apply(m.RequestCdcGeneration(SEED), m.Noop())
     told.coordinate()
+    _move_all_ways(told)
     told.apply(node(5), m.Join(node(5).id, (77,), SEED))
     told.coordinate(5)
     return told
+
+
+def _move_all_ways(told: Story) -> None:
+    """One of each other movement: of four nodes one moves, two are replaced, one leaves, and others come."""
+    told.apply(m.Move(node(1).id, (11, 2**60), SEED))
+    told.coordinate()
+    told.apply(node(6), m.Replace(node(6).id, node(2).id))
+    told.coordinate()
+    told.apply(m.AlterKeyspace("ks", m.Replication("network", 2, (m.DatacenterReplication("dc1", 2),))))
+    told.coordinate()
+    told.apply(m.AlterKeyspace("ks", m.Replication("entire", 0)))
+    told.coordinate()
+    told.apply(m.AlterKeyspace("ks", m.Replication("simple", 2)))
+    told.coordinate()
+    told.apply(m.Rebuild(node(1).id), m.FailOperation(f"rebuild-{told.state.epoch + 1}", "disk broken"))
+    told.apply(m.Rebuild(node(1).id))
+    told.coordinate()
+    told.apply(m.Leave(node(4).id))
+    told.coordinate()
+    told.apply(m.DeclareDown(node(3).id, "no heartbeat"), m.DeclareUp(node(3).id, "heartbeat"))
+    told.apply(m.DeclareDown(node(3).id, "no heartbeat"), node(7), m.Join(node(7).id, (-5,), SEED))
+    told.coordinate()
+    told.apply(m.Remove(node(3).id))
+    told.coordinate()
+    told.apply(node(8), m.Join(node(8).id, (-(2**61) + 1,), SEED))
+    told.coordinate()
+    told.apply(m.DeclareDown(node(7).id, "no heartbeat"), m.Assassinate(node(7).id))
+    told.apply(node(9), m.UnregisterNode(node(9).id))
 
 
 def states() -> tuple[ClusterState, ...]:

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from dataclasses import make_dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -147,3 +148,8 @@ def test_command_digests_tell_kind_version_and_payload_apart() -> None:
     found = {command_digest(*parts) for parts in [("A", 1, b"x"), ("B", 1, b"x"), ("A", 2, b"x"), ("A", 1, b"")]}
     assert len(found) == 4
     assert all(len(one) == 64 for one in found)
+
+
+@pytest.mark.parametrize("parts", [("Noop", 1, b""), ("", -12, b"\0x"), ("ü\ud800", 2**70, b"y" * 200)])
+def test_a_command_digest_is_that_of_the_encoded_tuple(parts: tuple[str, int, bytes]) -> None:
+    assert command_digest(*parts) == sha256(encode(parts)).hexdigest()

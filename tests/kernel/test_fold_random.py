@@ -14,7 +14,7 @@ from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
-from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_key, replications_in_use
+from ringlog.kernel.ownership.placements import canonical, nodes_of, replications_in_use
 from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState
 from tests.kernel.entries import CLUSTER, applied, entry, founded, random_command, uuid, with_normal_nodes
 
@@ -98,7 +98,7 @@ def assert_invariants(state: ClusterState) -> None:
         assert placement.ends == tuple(group.end for group in placement.ranges) == tuple(sorted(set(placement.ends)))
         for group in placement.ranges:
             assert set(nodes_of(group.read)) <= set(nodes_of(group.write))
-    own = {placement_key(keyspace) for keyspace in state.keyspaces.values()}
+    own = {keyspace.placement for keyspace in state.keyspaces.values() if keyspace.placement}
     assert set(state.placements) == own.union(key for key, _ in replications_in_use(state))
     if not in_flight(state):
         for key, replication in replications_in_use(state):

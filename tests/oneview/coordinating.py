@@ -9,7 +9,6 @@ from ringlog.agents.coordinator_core import Known, Proposal, propose
 from ringlog.kernel.commands.model import (
     AdvanceOperation,
     CancelOperation,
-    CloseCdcGeneration,
     CreateKeyspace,
     Join,
     RegisterNode,
@@ -220,15 +219,13 @@ class Coordinator(Actor):
 
     @line("it goes on to (.*), everything acknowledged at once")
     def _go_on(self, stage: str) -> None:
-        """Up to that stage, and until nothing but the stage itself is left to ask for."""
+        """Up to that stage."""
         while self.operation.stage != stage:
             self._acknowledge("n1 n2 n3")
             if self.operation.stage == WRITE_BOTH_READ_OLD:
                 self._reports("n3")
             self._publish()
             self._apply_next(self.look())
-        while closing := tuple(p for p in self.look() if isinstance(p.command, CloseCdcGeneration)):
-            self._apply_next(closing)
 
     def _apply_next(self, proposals: tuple[Proposal, ...]) -> None:
         assert proposals, f"stands in {self.operation.stage}"

@@ -43,9 +43,9 @@ def test_a_join_waits_at_every_stage_for_those_who_must_know_of_it() -> None:
         that is applied
         it asks for CommitCdcGeneration        # no writer is registered: no horizon to wait for
         that is applied
-        it asks for publish_cdc_generation CloseCdcGeneration
-        that is applied                        # no writer has to be waited for, so the older generation ends, too
-        it asks for nothing                    # the topics do not have the generation yet
+        it asks for publish_cdc_generation
+        that is applied
+        it asks for nothing                    # the topics do not have the generation yet; no writer closes the older
         the change topics have everything
         it asks for PublishCdcGeneration
         that is applied

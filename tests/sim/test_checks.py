@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlog.kernel.commands.model import DatacenterReplication, Replication
 from ringlog.kernel.generations.acceptance import Accepted, accept
 from ringlog.sim import run
 from ringlog.sim.checks.accepted import _acceptable
 from ringlog.sim.checks.gates import Acknowledgements
-from ringlog.sim.checks.movements import NOBODY, Span, covering, holds, walk
+from ringlog.sim.checks.layout import covering, holds, replicas, walk
+from ringlog.sim.checks.movements import NOBODY, Span
 from ringlog.sim.checks.quorums import Quorums, _distinct, _quorums
 from ringlog.sim.mutants.operations import MUTANTS
 from ringlog.sim.mutants.plant import planted
@@ -60,10 +62,23 @@ def test_quorum_intersection_alone_finds_a_missing_gate(name: str, monkeypatch: 
 
 def test_the_walk_takes_distinct_owners_clockwise_over_the_end_of_the_ring() -> None:
     owners = {-10: "a", 0: "b", 5: "b", 20: "c"}
-    assert walk(owners, 5, 2) == ("b", "c")
-    assert walk(owners, 6, 3) == ("c", "a", "b")
-    assert walk(owners, 21, 9) == ("a", "b", "c")
-    assert walk({}, 0, 3) == ()
+    assert walk(owners, 5) == ["b", "c", "a"]
+    assert walk(owners, 6) == ["c", "a", "b"]
+    assert walk(owners, 21) == ["a", "b", "c"]
+    assert walk({}, 0) == []
+
+
+def test_settings_take_whom_they_want_of_the_walk() -> None:
+    owners = {-10: "a", 0: "b", 5: "b", 20: "c", 30: "d"}
+    places = {"a": ("dc1", "r1"), "b": ("dc1", "r1"), "c": ("dc2", "r1"), "d": ("dc1", "r2")}
+    assert replicas(Replication("simple", 2), owners, places, 5) == ("b", "c")
+    assert replicas(Replication("entire", 0), owners, places, 5) == ("b", "c", "d", "a")
+    spread = Replication("network", 2, (DatacenterReplication("dc1", 2),))
+    assert replicas(spread, owners, places, -10) == ("a", "d")
+    both = Replication("network", 4, (DatacenterReplication("dc1", 3), DatacenterReplication("dc2", 1)))
+    assert replicas(both, owners, places, 30) == ("d", "a", "b", "c")
+    listed = Replication("network", 1, (DatacenterReplication("dc1", 1, ("r2",)),))
+    assert replicas(listed, owners, places, -10) == ("d",)
 
 
 def test_ranges_are_open_below_and_wrap() -> None:

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.agents.finish import known
 
 from ringlog.agents.coordinator_core import propose
-from ringlog.agents.exits import HALTED, SUPERSEDED
+from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS, HEAD, Change, EpochChange, diff, project
+from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS, HEAD, NODES, SCHEMA, Change, EpochChange, diff, project
 from ringlog.kernel.commands.model import (
     CdcOptions,
     Column,
@@ -34,7 +34,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.kafka import reader_config
 from ringlog.log.producer import AckedProducer
-from ringlog.log.topics import SCHEMAS, topic_name
+from ringlog.log.topics import SCHEMAS, admin_client, create_topics, topic_name
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import decode_change, encode_change, encode_change_record
 
@@ -107,13 +107,18 @@ def apply(world: AgentsWorld, command: Command) -> None:
     assert isinstance(world.client.direct.submit(command), AppliedResult)
 
 
-def live(world: AgentsWorld) -> None:
-    """A little of everything: a node joins, a keyspace, tables that come and go, and many epochs without a change."""
+def begin(world: AgentsWorld) -> None:
+    """A node joins; a keyspace."""
     apply(world, RegisterNode("n1", NODE, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1))
     apply(world, Join(NODE, (-(2**62), 5, 2**62), bytes(16)))
     while proposals := propose(known(world.state)):
         apply(world, proposals[0].command)
     apply(world, CreateKeyspace("ks", Replication("simple", 1)))
+
+
+def live(world: AgentsWorld) -> None:
+    """A little of everything: what a cluster begins with, tables that come and go, and many epochs without a change."""
+    begin(world)
     for number in range(4):
         columns = (Column("k", "text"),)
         table_id = str(uuid.uuid4())
@@ -187,6 +192,29 @@ def test_a_publisher_that_slept_through_its_replacement_publishes_nothing_more(w
     until(lambda: len(published(world)) >= last, "the epochs after its return")
     found = [change.state_id for change in published(world)]
     assert found == [entry.state_id for entry in world.applied()][: len(found)]
+
+
+def test_a_change_topic_that_was_made_again_gets_what_it_lacks(world: AgentsWorld) -> None:
+    """Also where a publisher has written to it before it was started again: what is there then is not all."""
+    first = world.start("publisher")
+    begin(world)
+    check(world)
+    topics = [topic_name(world.cluster, suffix) for suffix in (NODES, SCHEMA)]
+    admin = admin_client(world.stack.bootstrap_servers)
+    for name, future in admin.delete_topics(topics).items():
+        assert future.result(DEADLINE_S) is None, name
+    made: set[str] = set()
+
+    def made_again() -> bool:
+        """A broker may still know of a topic that is being deleted."""
+        made.update(create_topics(admin, world.cluster))
+        return made >= set(topics)
+
+    until(made_again, "the topics to be made again")
+    apply(world, CreateKeyspace("other", Replication("simple", 1)))
+    assert first.exit_code() == CRASHED
+    world.start("publisher")
+    check(world)
 
 
 def test_every_schema_that_a_record_names_is_in_the_schemas_topic(world: AgentsWorld) -> None:

@@ -16,10 +16,12 @@ or the topic is gone. An instance that ended by itself has nothing left to say: 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import faust
@@ -27,7 +29,9 @@ import structlog
 from faust.types import TP, EventT
 
 from ringlog.agents.contract import MakeWorker, RoleWorker
-from ringlog.agents.exits import CRASHED, STOPPED, SUPERSEDED, End
+from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, say_end
+from ringlog.agents.outage import take_over_logs
+from ringlog.agents.watch import TopicWatch
 from ringlog.runtime.settings import Settings
 
 PENDING_MAX = 5_000
@@ -40,12 +44,16 @@ log = structlog.get_logger(__name__)
 class AgentApp:
     """One role's faust app.
 
-    ``source``: the topic whose only partition is the role's; ``reset``: where a new group begins.
+    ``source``: the topic whose only partition is the role's; ``reset``: where a new group begins; ``topics``: the ids
+    of the topics that the role cannot do without, the metadata topic first.
     """
 
-    def __init__(self, role: str, settings: Settings, source: str, reset: str, make: MakeWorker) -> None:
+    def __init__(
+        self, role: str, settings: Settings, source: str, reset: str, topics: Mapping[str, str], make: MakeWorker
+    ) -> None:
         self.role = role
         self.end = End(STOPPED, "stopped on request")
+        self._watch = TopicWatch(settings.bootstrap_servers, settings.cluster, topics, self._lost)
         self.app = make_app(role, settings, reset)
         self._make = make
         self._source = TP(source, 0)
@@ -63,8 +71,12 @@ class AgentApp:
 
     def execute(self) -> End:
         """Run the faust worker until it is told to stop or the role ends; closes the event loop."""
-        worker = faust.Worker(self.app, loglevel="ERROR", quiet=True, redirect_stdouts=False)
+        take_over_logs(self._watch.outage)
+        worker = faust.Worker(self.app, quiet=True, redirect_stdouts=False, override_logging=False)
         worker.spinner = None
+        self._loop = worker.loop
+        self._watch.start()
+        log.info("stands_by", role=self.role)
         try:
             worker.execute_from_commandline()
         except SystemExit as error:
@@ -73,8 +85,9 @@ class AgentApp:
         except Exception as error:
             failed, why = True, f"{type(error).__name__}: {error}"
         self._over.set()
+        self._watch.stop()
         # The role's own end is what counts: faust reports an orderly one as a crash as well.
-        return End(CRASHED, why) if failed and self.end.code == STOPPED else self.end
+        return self._watch.verdict(End(CRASHED, why)) if failed and self.end.code == STOPPED else self.end
 
     async def _consume(self, stream: Any) -> None:
         async for event in stream.noack().events():
@@ -132,14 +145,34 @@ class AgentApp:
         if self.end.code != STOPPED or (assignment != self._assignment and end.code != SUPERSEDED):
             return
         self.end = end
+        if end.code in (CRASHED, HALTED):
+            # Was that because a topic is gone? Then this is what is said, whatever was felt of it first.
+            self.end = await asyncio.get_running_loop().run_in_executor(None, self._watch.verdict, end)
+        self._begin_goodbye()
+        await self._crash()
+
+    def _lost(self, end: End) -> None:
+        """One of the role's topics is gone: so is this process, whether it acts or stands by. In the watch's thread."""
+        if self.end.code not in (STOPPED, CRASHED):
+            return
+        self.end = end
+        self._begin_goodbye()
+        # A loop that is closed has ended by itself.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._crash()))
+
+    def _begin_goodbye(self) -> None:
         threading.Thread(target=self._end_at_last, name="goodbye", daemon=True).start()
-        error = end.error if end.error is not None else RuntimeError(end.detail)
-        await self.app.crash(error if end.code == CRASHED else AgentEnded(end.detail))
+
+    async def _crash(self) -> None:
+        """Make faust end; what it reports of an orderly end is no crash."""
+        error = self.end.error if self.end.error is not None else RuntimeError(self.end.detail)
+        await self.app.crash(error if self.end.code == CRASHED else AgentEnded(self.end.detail))
 
     def _end_at_last(self) -> None:
         """End the process, in order or not: what was not acknowledged is delivered again."""
         if not self._over.wait(GOODBYE_S):
-            log.warning("stopped", role=self.role, code=self.end.code, why=f"{self.end.detail}; without a goodbye")
+            say_end(self.role, self.end, goodbye=False)
             sys.stderr.flush()
             os._exit(self.end.code)
 

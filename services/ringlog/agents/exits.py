@@ -4,7 +4,7 @@
 0     stopped on request
 1     crashed: the broker or another part failed; starting again helps once it is back
 3     superseded: another instance acts in this role now; starting again makes a stand-by
-4     halted: the log or the change topics are not what they were; starting again does not help
+4     halted: the log or the change topics are not what they were, or are gone; starting again does not help
 ===== ==================================================================================================
 """
 
@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import structlog
+
 STOPPED = 0
 CRASHED = 1
 SUPERSEDED = 3
 HALTED = 4
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +37,9 @@ class Superseded(Exception):
 
 class Diverged(Exception):
     """What this agent finds in a topic cannot come from this log: nothing is written, an operator has to look."""
+
+
+def say_end(role: str, end: End, *, goodbye: bool = True) -> None:
+    """The last line of an agent: that of one that halted is an error, since somebody has to look."""
+    say, event = (log.error, "halted") if end.code == HALTED else (log.info, "stopped")
+    say(event, role=role, code=end.code, why=end.detail, left_group=goodbye)

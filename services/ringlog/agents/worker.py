@@ -10,15 +10,30 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
-from ringlog.agents.exits import CRASHED, HALTED
-from ringlog.log.errors import LogUnavailable, TopicMisconfigured, TopicMissing
-from ringlog.log.topics import ACKS, METADATA, REQUESTS, admin_client, topic_name, verify_topics
+from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
+from ringlog.agents.watch import deleted, record_path, replaced
+from ringlog.kernel.changes import EPOCHS
+from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
+from ringlog.log.identity import Recorded, load_record
+from ringlog.log.replica import MISSING_S
+from ringlog.log.topics import (
+    ACKS,
+    CHANGE_TOPICS,
+    METADATA,
+    REQUESTS,
+    RESULTS,
+    SCHEMAS,
+    admin_client,
+    topic_name,
+    verify_topics,
+)
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import Settings
 
@@ -36,27 +51,38 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Where a role's worker is defined, the topic whose partition it gets, where a new group begins to read."""
+    """Where a role's worker is defined, the topic whose partition it gets, where a new group begins to read, and what
+    other topics it cannot do without.
+    """
 
     module: str
     thread: str
     source: str
     reset: str
+    uses: tuple[str, ...] = ()
 
 
 _SHELLS = "ringlog.agents.shells"
 
 ROLES: dict[str, Role] = {
-    "validator": Role(f"{_SHELLS}.validator", "ValidatorThread", REQUESTS.suffix, "earliest"),
-    "coordinator": Role(f"{_SHELLS}.coordinator", "CoordinatorThread", ACKS.suffix, "earliest"),
-    "publisher": Role(f"{_SHELLS}.publisher", "PublisherThread", METADATA.suffix, "latest"),
+    "validator": Role(f"{_SHELLS}.validator", "ValidatorThread", REQUESTS.suffix, "earliest", (RESULTS.suffix,)),
+    "coordinator": Role(
+        f"{_SHELLS}.coordinator",
+        "CoordinatorThread",
+        ACKS.suffix,
+        "earliest",
+        (REQUESTS.suffix, RESULTS.suffix, EPOCHS),
+    ),
+    "publisher": Role(
+        f"{_SHELLS}.publisher", "PublisherThread", METADATA.suffix, "latest", (SCHEMAS.suffix, *CHANGE_TOPICS)
+    ),
     "keeper": Role(f"{_SHELLS}.keeper", "KeeperThread", METADATA.suffix, "latest"),
 }
 """The roles, in the order in which they are started. A process loads the one that it is, and nothing of the others."""
 
 
-def make_agent(role: str, settings: Settings) -> AgentApp:
-    """The faust app of a role, which makes a worker for every assignment."""
+def make_agent(role: str, settings: Settings, ids: Mapping[str, str]) -> AgentApp:
+    """The faust app of a role, which makes a worker for every assignment; ``ids``: those of all topics, by name."""
     from ringlog.agents.app import AgentApp
 
     spec = ROLES[role]
@@ -66,36 +92,56 @@ def make_agent(role: str, settings: Settings) -> AgentApp:
         worker: RoleWorker = thread(settings, acknowledge, ended)
         return worker
 
-    return AgentApp(role, settings, topic_name(settings.cluster, spec.source), spec.reset, make)
+    source, *others = (topic_name(settings.cluster, suffix) for suffix in (spec.source, *spec.uses))
+    metadata = topic_name(settings.cluster, METADATA.suffix)
+    topics = {name: ids[name] for name in (metadata, source, *others)}
+    return AgentApp(role, settings, source, spec.reset, topics, make)
 
 
 def main(role: str, settings: Settings) -> int:
     """Run one worker until it is told to stop or ends by itself; returns the exit code."""
     setup_logs(settings.log_format, settings.log_level)
-    try:
-        _await_topics(settings)
-    except (TopicMissing, LogUnavailable) as error:
-        log.error("not_started", role=role, why=str(error))
-        return CRASHED
-    except TopicMisconfigured as error:
-        log.error("not_started", role=role, why=str(error))
-        return HALTED
-    (settings.data_dir / "agents").mkdir(parents=True, exist_ok=True)
-    end = make_agent(role, settings).execute()
-    log.info("stopped", role=role, code=end.code, why=end.detail)
+    end = _run_agent(role, settings)
+    say_end(role, end)
     return end.code
 
 
-def _await_topics(settings: Settings) -> None:
-    """A worker that starts before its topic exists never sees it: wait for all topics, and check their settings."""
+def _run_agent(role: str, settings: Settings) -> End:
+    try:
+        known = load_record(record_path(settings, role))
+        ids = _await_topics(settings, known)
+        metadata = topic_name(settings.cluster, METADATA.suffix)
+        # How far the log went is compared by who folds it; a stand-by has at least to know that it is the same log.
+        if known is not None and known.topic_id != ids[metadata]:
+            return replaced(metadata, known.topic_id, ids[metadata], metadata=True)
+    except (TopicMissing, LogUnavailable) as error:
+        return End(CRASHED, f"not started: {error.code}: {error}")
+    except (TopicMisconfigured, LogDamaged) as error:
+        return End(HALTED, f"not started: {error.code}: {error}")
+    except Diverged as error:
+        return End(HALTED, str(error))
+    record_path(settings, role).parent.mkdir(parents=True, exist_ok=True)
+    return make_agent(role, settings, ids).execute()
+
+
+def _await_topics(settings: Settings, known: Recorded | None) -> Mapping[str, str]:
+    """A worker that starts before its topic exists never sees it: wait for all topics, check their settings, give
+    their ids.
+
+    Raises Diverged if the metadata topic, which this agent has read before (``known``), stays missing.
+    """
     admin = admin_client(settings.bootstrap_servers)
+    metadata = topic_name(settings.cluster, METADATA.suffix)
     tick = threading.Event()
-    waited = 0.0
+    waited = missing = 0.0
     while True:
         try:
-            verify_topics(admin, settings.cluster, settings.bootstrap_servers)
-            return
+            return verify_topics(admin, settings.cluster, settings.bootstrap_servers)
         except (TopicMissing, LogUnavailable) as error:
+            gone = isinstance(error, TopicMissing) and error.topic == metadata
+            missing = missing + RETRY_S if gone else 0.0
+            if gone and known is not None and missing > MISSING_S:
+                raise Diverged(deleted(settings.cluster, metadata, metadata=True).detail) from error
             if waited >= WAIT_FOR_TOPICS_S:
                 raise
             if waited % 10 == 0:

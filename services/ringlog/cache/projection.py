@@ -1,18 +1,19 @@
 """What the cache holds of a state: per part a table of field to JSON text, and the difference between two states.
 
-A projection is a pure function of the state. Parts that are the same object in two states are not looked at, so the
-difference of two neighbouring epochs costs what changed. JSON is canonical (sorted keys, no spaces); bytes are hex;
-tokens and times are numbers; a range ``(start, end]`` wraps where ``start >= end``.
+A projection is a pure function of the state. Parts, and values in them, that are the same object in two states are not
+looked at, so the difference of two neighbouring epochs costs what changed. JSON is canonical (sorted keys, no spaces);
+bytes are hex; tokens and times are numbers; a range ``(start, end]`` wraps where ``start >= end``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
-from ringlog.kernel.state import ClusterState, Generation, Operation, Placement, in_order
+from ringlog.kernel.state import ClusterState, Generation, Operation, Placement
 
 Fields = dict[str, str]
 """Field name to JSON text."""
@@ -52,7 +53,10 @@ def stamp_of(state: ClusterState) -> Stamp:
 
 def project(state: ClusterState) -> dict[str, Fields]:
     """Every part of the state that readers get: part name to its fields."""
-    return {name: show(getattr(state, name)) for name, show in _PARTS.items()}
+    return {
+        name: {key: part.show(value) for key, value in part.values(getattr(state, name)).items()}
+        for name, part in _PARTS.items()
+    }
 
 
 def full(state: ClusterState) -> Full:
@@ -67,41 +71,64 @@ def delta(before: ClusterState, after: ClusterState) -> Delta:
     """The difference between two states of one cluster."""
     put: list[tuple[str, str, str]] = []
     remove: list[tuple[str, str]] = []
-    for name, show in sorted(_PARTS.items()):
+    for name, part in sorted(_PARTS.items()):
         old_part, new_part = getattr(before, name), getattr(after, name)
         if old_part is new_part:
             continue
-        old, new = show(old_part), show(new_part)
-        put += [(name, key, value) for key, value in sorted(new.items()) if old.get(key) != value]
+        old, new = part.values(old_part), part.values(new_part)
+        for key, value in sorted(new.items()):
+            # The same object has the same text; only the others are worth writing down to compare.
+            if key in old and old[key] is value:
+                continue
+            text = part.show(value)
+            if key not in old or part.show(old[key]) != text:
+                put.append((name, key, text))
         remove += [(name, key) for key in sorted(old) if key not in new]
     return Delta(stamp_of(before), stamp_of(after), tuple(put), tuple(remove))
 
 
 def to_json(value: object) -> str:
     """Canonical JSON of a kernel value."""
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
-def _plain(value: object) -> Any:
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+@cache
+def _names(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
+
+
+def _plain(value: Any) -> Any:
+    """What stands for a value that JSON does not know; tuples become arrays by themselves."""
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+    return {name: getattr(value, name) for name in _names(value.__class__)}
 
 
-def _by_key(part: Mapping[Any, object]) -> Fields:
-    return {str(key): to_json(value) for key, value in in_order(part)}
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plain)
 
 
-def _placements(part: Mapping[str, Placement]) -> Fields:
-    return {key: to_json(placement.ranges) for key, placement in in_order(part)}
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """``values``: the values of a part by field name; ``show``: the JSON of one."""
+
+    values: Callable[[Any], dict[str, Any]]
+    show: Callable[[Any], str]
 
 
-def _operations(part: Mapping[str, Operation]) -> Fields:
-    """Operations without their plans, which only the log's readers need."""
+def _by_key(part: Mapping[Any, object]) -> dict[str, Any]:
+    return {str(key): value for key, value in part.items()}
+
+
+def _by_id(part: tuple[Generation, ...]) -> dict[str, Any]:
+    return {generation.id: generation for generation in part}
+
+
+def _placement(placement: Placement) -> str:
+    return to_json(placement.ranges)
+
+
+def _operation(operation: Operation) -> str:
+    """An operation without its plan, which only the log's readers need."""
     shown = (
         "id",
         "kind",
@@ -115,28 +142,19 @@ def _operations(part: Mapping[str, Operation]) -> Fields:
         "reports",
         "reason",
     )
-    return {
-        key: json.dumps(
-            {name: _plain(getattr(operation, name)) for name in shown}, sort_keys=True, separators=(",", ":")
-        )
-        for key, operation in in_order(part)
-    }
+    return to_json({name: getattr(operation, name) for name in shown})
 
 
-def _generations(part: tuple[Generation, ...]) -> Fields:
-    return {generation.id: to_json(generation) for generation in part}
-
-
-_PARTS: dict[str, Callable[[Any], Fields]] = {
-    "settings": _by_key,
-    "terms": _by_key,
-    "nodes": _by_key,
-    "keyspaces": _by_key,
-    "tables": _by_key,
-    "placements": _placements,
-    "operations": _operations,
-    "generations": _generations,
-    "writers": _by_key,
+_PARTS: dict[str, _Part] = {
+    "settings": _Part(_by_key, to_json),
+    "terms": _Part(_by_key, to_json),
+    "nodes": _Part(_by_key, to_json),
+    "keyspaces": _Part(_by_key, to_json),
+    "tables": _Part(_by_key, to_json),
+    "placements": _Part(_by_key, _placement),
+    "operations": _Part(_by_key, _operation),
+    "generations": _Part(_by_id, to_json),
+    "writers": _Part(_by_key, to_json),
 }
 
 PARTS: tuple[str, ...] = tuple(sorted(_PARTS))

@@ -121,7 +121,8 @@ def _print_status(state: ClusterState) -> None:
         out.print(f"CDC generation {generation.id} ({generation.status}), {streams} streams")
     table = Table("node", "state", "tokens", "address", "datacenter", "rack", box=None, padding=(0, 2))
     for node in sorted(state.nodes.values(), key=lambda n: n.name):
-        table.add_row(node.name, node.state, str(len(node.tokens)), node.address, node.datacenter, node.rack)
+        state_shown = node.state + (", down" if node.down else "")
+        table.add_row(node.name, state_shown, str(len(node.tokens)), node.address, node.datacenter, node.rack)
     out.print(table)
 
 

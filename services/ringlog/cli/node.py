@@ -1,9 +1,11 @@
-"""``ringlog node``: the reference data node, and the directory of nodes."""
+"""``ringlog node``: the reference data node, the directory of nodes, and the movements of nodes (``cli.movements``)."""
 
 from __future__ import annotations
 
 import json
 import signal
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +13,13 @@ import typer
 from rich.table import Table
 
 from ringlog import __version__
-from ringlog.cli import views
+from ringlog.cli import movements, views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import default_data_dir
 
-app = typer.Typer(help="Reference data nodes.", no_args_is_help=True)
+app = typer.Typer(help="Nodes: run one, list, join, leave, move, replace, remove.", no_args_is_help=True)
 TOKENS = 8
 
 
@@ -37,17 +39,22 @@ def run(
     tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = TOKENS,
 ) -> None:
     """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs."""
+    from ringlog.node.patience import connected
     from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
 
     context = resolve(bootstrap, cluster)
     setup_logs()
     folder = (data or default_data_dir() / "nodes") / context.cluster / name
     options = NodeOptions(name, "127.0.0.1", port, datacenter, rack, shards, folder)
-    with connect(context, f"node-{name}") as client:
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stopping.set())
+    client = connected(lambda: connect(context, f"node-{name}"), stopping)
+    if client is None:
+        return
+    with closing(client):
         try:
-            process = NodeProcess(options, client, context.bootstrap, context.cluster, SystemClock())
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda _number, _frame: process.stop())
+            process = NodeProcess(options, client, context.bootstrap, context.cluster, SystemClock(), stopping)
             process.run(__version__, tokens if join else None)
         except NodeFailed as failed:
             fail("node_failed", str(failed))
@@ -65,7 +72,7 @@ def list_nodes(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Js
     for row in found:
         table.add_row(
             row["name"],
-            row["state"],
+            row["state"] + (", down" if row.get("down") else ""),
             str(len(row["tokens"])),
             str(row["shards"]),
             row["address"],
@@ -74,3 +81,6 @@ def list_nodes(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Js
             row["id"],
         )
     out.print(table if found else "no nodes")
+
+
+movements.register(app)

@@ -1,4 +1,4 @@
-"""``ringlog operation``: what is moving, who it waits for, and calling it off."""
+"""``ringlog operation``: what is moving, who it waits for, what can be done, and calling it off."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from ringlog.cli import views
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, out, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.following import wait_lines
+from ringlog.cli.replication import replication_words
+from ringlog.cli.shown import printable, when
 from ringlog.cli.submitting import submit_json
 from ringlog.client.acks import AcksReader
 from ringlog.kernel.state import ClusterState
 
-app = typer.Typer(help="Range movements: list, watch, cancel.", no_args_is_help=True)
+app = typer.Typer(help="Range movements: list, watch, show, cancel.", no_args_is_help=True)
 WATCH_S = 86_400.0
 OperationId = Annotated[str, typer.Argument(help="Id of the operation, e.g. join-12.")]
 
@@ -53,13 +57,54 @@ def _print(found: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found))
         return
-    table = Table("operation", "node", "stage", "since", "waits for", box=None, padding=(0, 2))
+    table = Table("operation", "of", "stage", "since", "waits for", box=None, padding=(0, 2))
     for view in found:
         since = view["stages"][-1]
-        waits = view.get("waits_for", "")
         seconds = max(0.0, time.time() - since["at"] / 1e6)
-        table.add_row(view["id"], view["node"], view["stage"], f"epoch {since['epoch']}, {seconds:.0f} s ago", waits)
+        waits = view.get("waits_for", view["reason"])
+        ago = f"epoch {since['epoch']}, {seconds:.0f} s ago"
+        table.add_row(view["id"], subject(view), view["stage"], ago, Text(printable(waits)))
     out.print(table if found else "no operations")
+    for view in found:
+        for way in view.get("ways_out", ()):
+            out.print(f"{view['id']}: {printable(way)}", markup=False)
+
+
+def subject(view: dict[str, Any]) -> str:
+    """Whose operation it is."""
+    if view.get("keyspace"):
+        return f"keyspace {view['keyspace']}, to {replication_words(view['replication'])}"
+    return str(view["node"]) + (f" for {view['replaced']}" if view.get("replaced") else "")
+
+
+@app.command("show")
+def show(operation: OperationId, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """One operation: its stages so far, whom it waits for since when, what can be done, and what it has failed of."""
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
+        state = client.read_barrier()
+        found = state.operations.get(operation)
+        view = None if found is None else views.operation(state, found, acks.refresh())
+    if view is None:
+        fail("unknown_operation", f"{operation} is not known; ended ones are remembered for a while only")
+    if as_json:
+        typer.echo(json.dumps(view))
+        return
+    for line in described(view):
+        out.print(printable(line), markup=False)
+
+
+def described(view: dict[str, Any]) -> list[str]:
+    """An operation in words, a line each."""
+    lines = [f"{view['id']} of {subject(view)}: {view['stage']}"]
+    lines += [f"  {when(mark['at'])}  epoch {mark['epoch']}  {mark['stage']}" for mark in view["stages"]]
+    if view.get("ignored"):
+        lines.append(f"goes on without {', '.join(view['ignored'])}")
+    lines += [f"{one['node']} streamed {one['rows']} rows" for one in view["streamed"]]
+    lines += [f"failed at epoch {one['epoch']}: {one['reason']}" for one in view.get("failures", ())]
+    if view["reason"]:
+        lines.append(view["reason"])
+    return [*lines, *(wait_lines(view) if "waits_for" in view else ())]
 
 
 @app.command("cancel")
@@ -72,4 +117,17 @@ def cancel(
 ) -> None:
     """Call an operation off; possible before write_both_read_new. Placements are then as if it had never begun."""
     command = {"command": "CancelOperation", "operation": operation, "reason": reason}
+    submit_json(resolve(bootstrap, cluster), command, as_json)
+
+
+@app.command("fail")
+def fail_command(
+    operation: OperationId,
+    reason: Annotated[str, typer.Option(help="Kept in the log.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Report for a node an error that no retry can mend. Rolled back before write_both_read_new, else only recorded."""
+    command = {"command": "FailOperation", "operation": operation, "reason": reason}
     submit_json(resolve(bootstrap, cluster), command, as_json)

@@ -11,9 +11,11 @@ from rich.table import Table
 
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.following import Timeout, Wait, ask
+from ringlog.cli.replication import Factor, Setting, given_replication, replication_words
 from ringlog.cli.submitting import submit_json
 
-keyspace_app = typer.Typer(help="Keyspaces: create, drop, list, placements.", no_args_is_help=True)
+keyspace_app = typer.Typer(help="Keyspaces: create, alter, drop, list, placements.", no_args_is_help=True)
 table_app = typer.Typer(help="Tables: create, drop, list.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of the keyspace.")]
 FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of the table.")]
@@ -22,14 +24,31 @@ FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of
 @keyspace_app.command("create")
 def create_keyspace(
     name: Name,
-    factor: Annotated[int, typer.Option(help="Number of replicas (SimpleStrategy).")],
+    factor: Factor = None,
+    replication: Setting = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Create a keyspace that is replicated on FACTOR nodes."""
-    command = {"command": "CreateKeyspace", "name": name, "replication": {"strategy": "simple", "factor": factor}}
+    """Create a keyspace that is replicated on so many nodes, or so many in each datacenter."""
+    command = {"command": "CreateKeyspace", "name": name, "replication": given_replication(factor, replication)}
     submit_json(resolve(bootstrap, cluster), command, as_json)
+
+
+@keyspace_app.command("alter")
+def alter_keyspace(
+    name: Name,
+    factor: Factor = None,
+    replication: Setting = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Change how a keyspace is replicated: an operation like a join, unless no range changes hands."""
+    command = {"command": "AlterKeyspace", "name": name, "replication": given_replication(factor, replication)}
+    ask(resolve(bootstrap, cluster), command, as_json, wait=wait, timeout_s=timeout)
 
 
 @keyspace_app.command("drop")
@@ -46,9 +65,9 @@ def list_keyspaces(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json
     if as_json:
         typer.echo(json.dumps(found))
         return
-    table = Table("keyspace", "strategy", "factor", box=None, padding=(0, 2))
+    table = Table("keyspace", "strategy", "replication", box=None, padding=(0, 2))
     for row in found:
-        table.add_row(row["name"], row["replication"]["strategy"], str(row["replication"]["factor"]))
+        table.add_row(row["name"], row["replication"]["strategy"], replication_words(row["replication"]))
     out.print(table)
 
 

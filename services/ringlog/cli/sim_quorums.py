@@ -11,9 +11,9 @@ import typer
 from ringlog.cli.connection import Json, errors, fail, out
 
 if TYPE_CHECKING:
+    from ringlog.sim.quorums.case import Options
     from ringlog.sim.quorums.explore import Explorer, Findings
     from ringlog.sim.quorums.model import Rules
-    from ringlog.sim.quorums.plans import Options
 
 LEAST_WIDTH = 160
 """Columns where the terminal is narrower or nobody looks: a table of views must stay one."""
@@ -53,9 +53,10 @@ def quorums(
 ) -> None:
     """Go through every plan of a cluster, every pair of views, every quorum. Exit status 1: a counterexample."""
     from ringlog.sim.quorums import report
+    from ringlog.sim.quorums.case import Options
     from ringlog.sim.quorums.description import BadDescription
     from ringlog.sim.quorums.explore import Explorer, NotQuiet, TooMuch
-    from ringlog.sim.quorums.plans import Options, unknown_here
+    from ringlog.sim.quorums.plans import unknown_here
 
     rules = rules_of(rule or [])
     numbers = {"nodes": nodes, "racks": racks, "datacenters": datacenters, "factor": factor, "tokens": tokens}

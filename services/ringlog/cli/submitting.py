@@ -8,8 +8,8 @@ from typing import Any
 import typer
 
 from ringlog.cli.connection import connect, fail, out
+from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.runtime.context import Context
 from ringlog.wire.author_json import InvalidCommand, from_json
@@ -44,14 +44,30 @@ def submit_json(
 ) -> None:
     """Resolve, submit, print; exit status 1 unless the command was applied, 2 if it is none."""
     with connect(context) as client:
-        command = from_json(client.read_barrier(), given, SystemDraw())
-        if isinstance(command, InvalidCommand):
-            fail(command.code, command.detail, 2)
-        answer = client.submit(command, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
-        began = operation_begun(client.replica.state, answer)
-    shown = answer_json(answer) | ({"operation": began} if began else {})
+        answer, began = submitted(client, given, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
+    show_answer(answer, began, as_json)
+
+
+def submitted(
+    client: Client,
+    given: object,
+    *,
+    timeout_s: float = 30.0,
+    request_id: str | None = None,
+    since_epoch: int | None = None,
+) -> tuple[Submitted, str | None]:
+    """(answer, id of the operation that it began) of a command as JSON; exit status 2 if it is none."""
+    command = from_json(client.read_barrier(), given, SystemDraw())
+    if isinstance(command, InvalidCommand):
+        fail(command.code, command.detail, 2)
+    answer = client.submit(command, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
+    return answer, operation_begun(client.replica.state, answer)
+
+
+def show_answer(answer: Submitted, began: str | None, as_json: bool) -> None:
+    """Print what became of a command; exit status 1 unless it was applied."""
     if as_json:
-        typer.echo(json.dumps(shown))
+        typer.echo(json.dumps(answer_json(answer) | ({"operation": began} if began else {})))
     elif isinstance(answer, AppliedResult):
         out.print(f"applied at epoch {answer.epoch}" + (f", operation {began}" if began else ""))
     elif isinstance(answer, RejectedResult):
@@ -66,7 +82,7 @@ def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
     """The operation that an applied command began, if it began one."""
     if not isinstance(answer, AppliedResult):
         return None
-    for operation in in_flight(state):
+    for operation in state.operations.values():
         if operation.marks[0].epoch == answer.epoch:
             return operation.id
     return None

@@ -8,16 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ringlog.kernel.commands.model import CdcOptions, Witness
-from ringlog.kernel.operations.gates import explain, gate, missing
-from ringlog.kernel.operations.progress import unreported, waits_behind
-from ringlog.kernel.operations.stages import (
-    COMMIT_CDC_GENERATION,
-    PUBLISH_CDC_GENERATION,
-    REQUESTED,
-    in_flight,
-    is_ended,
-)
+from ringlog.cli.waiting import waiting
+from ringlog.kernel.commands.model import CdcOptions
+from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.settings import SETTINGS, setting
 from ringlog.kernel.state import ClusterState, Operation, Replica, in_order
@@ -70,31 +63,6 @@ def nodes(state: ClusterState) -> list[Json]:
     ]
 
 
-def waits_for(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> str:
-    """For whom or what an operation in flight waits, given the nodes' last acknowledgements.
-
-    It counts what the coordinator counts: registered nodes of this cluster, and reports of the nodes that gain.
-    """
-    if found.stage == REQUESTED:
-        ahead = waits_behind(state, found)
-        return f"its turn: one of {', '.join(other.id for other in ahead)} to end" if ahead else "the coordinator"
-    acks = {node: ack for node, ack in acks.items() if node in state.nodes and ack.cluster_id == state.cluster_id}
-    witnesses = [Witness(node, ack.applied, ack.drained) for node, ack in sorted(acks.items())]
-    here = gate(state, found)
-    if missing(here, witnesses):
-        return explain(here, witnesses, state.nodes)
-    if found.stage == COMMIT_CDC_GENERATION:
-        return "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
-    if found.stage == PUBLISH_CDC_GENERATION:
-        return f"generation {found.generation} in the change topics"
-    if silent := unreported(
-        found, [report for node, ack in acks.items() for report in ack.reports if report.node == node]
-    ):
-        names = ", ".join(name_of(state, node) for node in silent)
-        return f"{names} to stream {'its' if len(silent) == 1 else 'their'} rows"
-    return "the coordinator"
-
-
 def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck] | None = None) -> Json:
     """One operation with its stages so far and, in flight, what it waits for."""
     view: Json = {
@@ -124,7 +92,11 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
         view["locks"] = [
             {"replication": lock.replication, "start": lock.start, "end": lock.end} for lock in found.locks
         ]
-        view["waits_for"] = waits_for(state, found, acks or {})
+        waits = waiting(state, found, acks or {})
+        view["waits_for"] = waits.text
+        view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
+        view["down"] = [state.nodes[node].name for node in waits.nodes if state.nodes[node].down]
+        view["ways_out"] = list(waits.ways_out)
     return view
 
 

@@ -12,7 +12,7 @@ accepted there. A request that also went to the validator may be reported as rej
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut, TakeOverRefused
@@ -21,7 +21,7 @@ from ringlog.kernel.commands.model import Command, Noop, TakeOver
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request, is_expired
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.outcome import Folded, OutcomeKind
 from ringlog.kernel.state import ClusterState, Term
 from ringlog.kernel.values import Epoch
 from ringlog.log.author import Author
@@ -136,14 +136,24 @@ class DirectAuthor:
             self._replica.decisions.release()
 
 
-def decided(state: ClusterState, encoded: EncodedEntry, name: str) -> Submitted | None:
+def folded(state: ClusterState, data: bytes) -> Folded:
+    """What a record of the log makes of a state."""
+    return fold(state, decode_entry(data))
+
+
+def decided(
+    state: ClusterState,
+    encoded: EncodedEntry,
+    name: str,
+    folding: Callable[[ClusterState, bytes], Folded] = folded,
+) -> Submitted | None:
     """The answer to an entry that follows ``state`` before it is sent; None if it would be applied.
 
-    ``name``: the log's. Raises NotFounded, InvalidSubmission.
+    ``name``: the log's; ``folding``: ``folded``, or the same with a memory. Raises NotFounded, InvalidSubmission.
     """
     entry = encoded.entry
     _refuse_future(state, entry.since_epoch)
-    outcome = fold(state, decode_entry(encoded.data)).outcome
+    outcome = folding(state, encoded.data).outcome
     match outcome.kind:
         case OutcomeKind.APPLIED:
             return None

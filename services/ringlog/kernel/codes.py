@@ -83,6 +83,7 @@ _CDC: Final = {
     "incarnation_reused": "The incarnation is registered already; every start of a writer needs a new one.",
     "low_watermark_went_back": "The low watermark may only rise.",
     "next_generation_not_committed": "The generation operates still: none follows it.",
+    "no_writers": "No CDC writer is registered, so nobody has logged what lies in the generation.",
     "positions_went_back": "A position of a writer may only rise.",
     "stale_incarnation": "A later incarnation of the writer is registered, or this one was never.",
     "timestamp_too_far_ahead": "The timestamp lies further ahead of the validator's clock than the settings allow.",

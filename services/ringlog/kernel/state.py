@@ -175,7 +175,7 @@ class Source:
     """Rows of ``(start, end]`` that ``target`` gains come from ``source``: the replica whose place it takes.
 
     If that one is dead, or there is none, there are several for one range and target: a quorum of the old group, whose
-    rows are merged.
+    rows are merged. A target may have the range already, if its group gets smaller.
     """
 
     replication: str

@@ -176,12 +176,9 @@ class KafkaLog:
             return self._producer
 
     def _offsets(self, timeout_s: float) -> tuple[int, int]:
-        with self._lock:
-            if self._asker is None:
-                self._asker = Consumer(reader_config(self._bootstrap, self._isolation))
-            asker = self._asker
         deadline = time.monotonic() + timeout_s
         while True:
+            asker = self._current_asker()
             left = max(deadline - time.monotonic(), LOOK_AGAIN_S)
             try:
                 found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=left, cached=False)
@@ -190,12 +187,30 @@ class KafkaLog:
                 if self._is_missing(asker, error.args[0], left):
                     raise TopicMissing(self._topic) from error
                 found, why = None, error.args[0].str()
+                if error.args[0].code() in _SEEMS_MISSING:
+                    self._let_go(asker)
             if found is not None:
                 return int(found[0]), int(found[1])
             # A partition's leader may not know yet that it leads: right after it was made, or after a restart.
             if time.monotonic() + LOOK_AGAIN_S >= deadline:
                 raise LogUnavailable(f"{self._topic}: its end is unknown: {why}", "is the broker up?")
             time.sleep(LOOK_AGAIN_S)
+
+    def _current_asker(self) -> Consumer:
+        with self._lock:
+            if self._asker is None:
+                self._asker = Consumer(reader_config(self._bootstrap, self._isolation))
+            return self._asker
+
+    def _let_go(self, asker: Consumer) -> None:
+        """Ask anew the next time: a client that lived through a broker's sleep may believe for minutes, against the
+        broker's word, that there is no such partition.
+
+        Other threads may still be asking it, so it is closed by whoever holds it last.
+        """
+        with self._lock:
+            if self._asker is asker:
+                self._asker = None
 
     def _is_missing(self, asker: Consumer, error: KafkaError, timeout_s: float) -> bool:
         """Does a broker say so?"""

@@ -6,8 +6,9 @@ drained) = (e, e) at once.
 
 Streaming (CEP-21: bootstrap between steps 2 and 3): when a gaining node adopts the epoch that makes it a write
 replica, it notes its position in each partition of the mutations topic. From there on it keeps the rows itself;
-everything below comes from the replica whose place it takes, which takes its snapshot only after its own positions
-have passed the noted ones. No row falls in between. Rows that come both ways are one version in the store.
+everything below comes from the sources that the operation's plan names, each of which takes its snapshot only after its
+own positions have passed the noted ones. No row falls in between. Rows that come both ways, or from several sources,
+are one version in the store. A rebuild streams the same way, into ranges that the node has already.
 
 Rows of ranges that the node no longer writes are dropped when the epoch that says so is adopted; a cancelled
 operation thereby drops what was streamed for it, and a stream that ends late is refused. Reads are answered under the
@@ -24,8 +25,8 @@ from functools import lru_cache
 
 from ringlog.kernel.commands.model import StreamReport
 from ringlog.kernel.generations.admission import Rules, refusal, rules_of
-from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
-from ringlog.kernel.ownership.placements import placement_of_keyspace, replication_key
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
+from ringlog.kernel.ownership.placements import placement_key, placement_of_keyspace
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Operation
@@ -119,9 +120,7 @@ class Holder:
             return any(owned.some() for owned in self._owned.values())
 
     def _gains(self, operation: Operation) -> bool:
-        if operation.stage != WRITE_BOTH_READ_OLD:
-            return False
-        return operation.node == self.node or any(s.target == self.node for s in operation.plan.sources)
+        return operation.stage in REPORTED_STAGES and self.node in gaining_nodes(operation)
 
     def _begin(self, operation: Operation) -> list[Fetch]:
         if operation.id in self.reports or operation.id in self._fetching:
@@ -197,12 +196,12 @@ class Holder:
     ) -> Snapshot:
         """The rows of ``ranges`` for a gaining node; raises NotReady until this source may answer, or NotServed.
 
-        It may once it has adopted the operation's write_both_read_old and applied the writes below ``positions``.
+        It may once it has adopted the stage in which the operation streams and applied the writes below ``positions``.
         """
         with self.lock:
             present = self.state.operations.get(operation)
-            if present is None or present.stage != WRITE_BOTH_READ_OLD:
-                raise NotReady(f"epoch {self.state.epoch} does not have {operation} in {WRITE_BOTH_READ_OLD}")
+            if present is None or present.stage not in REPORTED_STAGES:
+                raise NotReady(f"epoch {self.state.epoch} does not have {operation} in a stage that streams")
             mine = {
                 (s.start, s.end) for s in present.plan.sources if (s.source, s.replication) == (self.node, replication)
             }
@@ -216,7 +215,7 @@ class Holder:
             tables = [
                 name
                 for name, table in self.state.tables.items()
-                if replication_key(self.state.keyspaces[table.keyspace].replication) == replication
+                if placement_key(self.state.keyspaces[table.keyspace]) == replication
             ]
             versions = tuple(self.store.versions(ranges, tables))
         return Snapshot(versions, checksum(versions))

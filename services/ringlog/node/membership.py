@@ -12,9 +12,10 @@ from ringlog.client.errors import SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, describe
 from ringlog.kernel.commands.model import Command, RegisterNode
 from ringlog.kernel.state import ClusterState, Node
-from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.errors import WaitTimedOut
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeOptions
+from ringlog.node.patience import Patience
 from ringlog.wire.author_json import InvalidCommand, from_json
 from ringlog.wire.draw import SystemDraw
 
@@ -25,7 +26,14 @@ LOOK_S = 1.0
 BARRIER_S = 10.0
 ANSWER_S = 3.0
 """How long to wait for an answer before looking whether the node is to stop; the request stays the same."""
-JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token")
+JOIN_RETRIED = (
+    "range_locked",
+    "token_owned",
+    "duplicate_token",
+    "plans_conflict",
+    "too_many_operations",
+    "operations_in_flight",
+)
 """Rejections of a join that another try, with tokens chosen anew, gets over: another node is moving, or has moved."""
 
 
@@ -40,6 +48,7 @@ class Membership:
         self._node = node
         self._address = address
         self._stopping = stopping
+        self._patience = Patience("the metadata log", stopping)
 
     def register(self, release: str) -> None:
         """Make the node known to the cluster unless it is already; raises NodeFailed."""
@@ -91,17 +100,8 @@ class Membership:
                 log.info("join again", node=self._options.name, answer=describe(answer))
 
     def _barrier(self) -> ClusterState | None:
-        """Everything that is in the log, however long the broker takes; None once the node is to stop.
-
-        A topic that seems to be missing may be known again soon; the replica halts, and this raises, once it is gone.
-        """
-        while not self._stopping.is_set():
-            try:
-                return self._client.read_barrier(BARRIER_S)
-            except (LogUnavailable, TopicMissing, WaitTimedOut) as waiting:
-                log.warning("the log does not answer", detail=str(waiting))
-                self._stopping.wait(LOOK_S)
-        return None
+        """Everything that is in the log, however long the broker takes; None once the node is to stop."""
+        return self._patience.until_answered(lambda: self._client.read_barrier(BARRIER_S))
 
     def _submit(self, command: Command) -> Submitted | None:
         """The final answer, however long the validator takes; None once the node is to stop."""
@@ -111,7 +111,8 @@ class Membership:
             try:
                 return self._client.submit(command, timeout_s=ANSWER_S, request_id=request_id, since_epoch=since_epoch)
             except SubmissionTimedOut as open_:
-                log.warning("no answer", command=type(command).__name__, detail=str(open_))
+                if request_id is None:
+                    log.warning("no answer yet", command=type(command).__name__, detail=str(open_))
                 request_id, since_epoch = open_.request_id, open_.since_epoch
         return None
 

@@ -15,7 +15,6 @@ A broker that does not answer is waited for; a log or a topic that is not what i
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
@@ -26,12 +25,13 @@ import structlog
 from ringlog.client.client import Client
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.state import ClusterState
-from ringlog.log.errors import LogError, LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.errors import LogError
 from ringlog.node.acks import Acks
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import NOT_MINE, Fetch, Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.membership import Membership
+from ringlog.node.patience import Patience
 from ringlog.node.server import HttpServer, make_api
 from ringlog.node.tail import Tail, Tailed
 from ringlog.node.transfer import SourceNotReady, TransferError, fetch_rows
@@ -51,20 +51,29 @@ T = TypeVar("T")
 
 
 class NodeProcess:
-    """Runs until ``stop`` is called. Raises NodeFailed if the folder or the port belongs to another process."""
+    """Runs until ``stopping`` is set. Raises NodeFailed if the folder or the port belongs to another process."""
 
-    def __init__(self, options: NodeOptions, client: Client, bootstrap: str, cluster: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        options: NodeOptions,
+        client: Client,
+        bootstrap: str,
+        cluster: str,
+        clock: Clock,
+        stopping: threading.Event,
+    ) -> None:
         self._options = options
         self._client = client
         self._clock = clock
         self._folder = NodeFolder(options)
         self._address = f"{options.host}:{self._folder.port}"
-        self._stopping = threading.Event()
+        self._stopping = stopping
         self._verdicts: Counter[str] = Counter()
         self._holder = Holder(self._folder.node)
         self._tail = Tail(bootstrap, cluster, options.name)
         self._acks = Acks(bootstrap, cluster, self._folder, clock)
         self._membership = Membership(client, options, self._folder.node, self._address, self._stopping)
+        self._patience = Patience("the metadata log and the mutations topic", self._stopping)
         self._threads: list[threading.Thread] = []
         self._failure: NodeFailed | LogError | None = None
 
@@ -83,9 +92,11 @@ class NodeProcess:
         server = HttpServer(make_api(self._holder, self._options.name, self._clock), self._folder.socket)
         server.start()
         try:
-            self._folder.check(self._client.read_barrier())
+            known = self._barrier()
+            if known is not None:
+                self._folder.check(known)
             self._membership.register(release)
-            self._tail.assign()
+            self._patience.until_answered(self._tail.assign)
             self._holder.positions.update(self._tail.begin)
             if join_tokens is not None:
                 self._in_background("join", self._membership.join, join_tokens)
@@ -104,10 +115,6 @@ class NodeProcess:
             self._acks.close()
             self._folder.close()
             log.info("stopped", node=self._options.name, **self._verdicts)
-
-    def stop(self) -> None:
-        """End ``run`` soon; safe from a signal handler."""
-        self._stopping.set()
 
     def _in_background(self, name: str, work: Callable[[T], None], argument: T) -> None:
         """Run ``work`` beside the main loop; what it raises ends the node."""
@@ -139,17 +146,8 @@ class NodeProcess:
             self._acks.publish(self._holder)
 
     def _barrier(self) -> ClusterState | None:
-        """Everything that is in the log, however long the broker takes; None once the node is to stop.
-
-        A topic that seems to be missing may be known again soon; the replica halts, and this raises, once it is gone.
-        """
-        while not self._stopping.is_set():
-            try:
-                return self._client.read_barrier(BARRIER_S)
-            except (LogUnavailable, TopicMissing, WaitTimedOut) as waiting:
-                log.warning("the log does not answer", detail=str(waiting))
-                time.sleep(RETRY_S)
-        return None
+        """Everything that is in the log, however long the broker takes; None once the node is to stop."""
+        return self._patience.until_answered(lambda: self._client.read_barrier(BARRIER_S))
 
     def _catches_up(self) -> bool:
         """True once the node holds what it held before, and knows what it knew."""

@@ -7,9 +7,10 @@ A value, and functions from it to the next one; who calls them brings messages, 
 - **A write is answered when it is on disk.** Between its admission and that it is *pending*, and lost by a crash.
 - **Acknowledging.** ``acknowledgeable`` is the newest epoch below which nothing is pending. The epoch itself is durable
   from the moment it is adopted: a replica that restarts answers nothing below it.
-- **Streaming.** A source must have adopted the operation's ``write_both_read_old`` and have nothing pending from before
-  that; then its snapshot holds whatever was written without the gaining node. The receiver takes rows only after it has
-  adopted it too, from then on being a member; a stream that its operation does not want any more is refused.
+- **Streaming.** A source must have adopted the stage in which the operation streams (``write_both_read_old``; of a
+  rebuild ``streaming``) and have nothing pending from before that; then its snapshot holds whatever was written without
+  the gaining node. The receiver takes rows only after it has adopted it too, from then on being a member; a stream that
+  its operation does not want any more is refused.
 - **Leaving.** A replica is a member of a range without a gap if it is one now, since no later than the epoch it had
   adopted before. Where that does not hold, the rows are of another time: they go when the epoch is adopted, after the
   reads that were admitted have been answered from them. A cancelled operation's rows go that way, too; a node that
@@ -24,8 +25,8 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
-from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace, replication_key
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
+from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
 from ringlog.kernel.ring.ranges import Range, in_range
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Operation, RangeGroup, Replica
 from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
@@ -277,7 +278,7 @@ def snapshot(replica: Registers, fetch: Fetch) -> dict[Key, Cell] | Behind | str
     if not is_ready(replica) or replica.state.epoch < fetch.epoch:
         return Behind(fetch.epoch)
     operation = replica.state.operations.get(fetch.operation)
-    if operation is None or operation.stage != WRITE_BOTH_READ_OLD:
+    if operation is None or operation.stage not in REPORTED_STAGES:
         return BAD_STREAM
     mine = {
         (s.start, s.end)
@@ -307,8 +308,7 @@ def _gaining(state: ClusterState, node: NodeId) -> dict[OperationId, Operation]:
     return {
         name: operation
         for name, operation in sorted(state.operations.items())
-        if operation.stage == WRITE_BOTH_READ_OLD
-        and (operation.node == node or any(source.target == node for source in operation.plan.sources))
+        if operation.stage in REPORTED_STAGES and node in gaining_nodes(operation)
     }
 
 
@@ -333,6 +333,6 @@ def _covers(state: ClusterState, fetch: Fetch, key: Key) -> bool:
     keyspace = state.keyspaces.get(key.keyspace)
     return (
         keyspace is not None
-        and replication_key(keyspace.replication) == fetch.replication
+        and placement_key(keyspace) == fetch.replication
         and any(in_range(key.token, start, end) for start, end in fetch.ranges)
     )

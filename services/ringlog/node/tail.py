@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from ringlog.log.errors import LogUnavailable
 from ringlog.log.topics import topic_name
 from ringlog.node.errors import NodeFailed
 
@@ -49,17 +50,19 @@ class Tail:
         self.ends: dict[int, int] = {}
 
     def assign(self) -> None:
-        """Begin to read; raises NodeFailed."""
+        """Begin to read. Raises LogUnavailable (it may be called again), NodeFailed if a broker knows no such topic."""
         try:
             metadata = self._consumer.list_topics(self._topic, timeout=LOOK_S).topics[self._topic]
             if metadata.error is not None:
-                raise NodeFailed(f"topic {self._topic}: {metadata.error}")
+                if metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise NodeFailed(f"topic {self._topic}: {metadata.error}")
+                raise LogUnavailable(f"topic {self._topic}: {metadata.error.str()}", "is the broker up?")
             for partition in sorted(metadata.partitions):
                 found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=LOOK_S)
                 self.begin[partition], self.ends[partition] = found
             self._consumer.assign([TopicPartition(self._topic, p, o) for p, o in self.begin.items()])
         except KafkaException as error:
-            raise NodeFailed(f"topic {self._topic}: {error.args[0]}: is the broker up?") from error
+            raise LogUnavailable(f"topic {self._topic}: {error.args[0].str()}", "is the broker up?") from error
 
     def take(self) -> list[Tailed]:
         """What has come, within a moment: nothing from a broker that is away. Raises NodeFailed if records are lost."""

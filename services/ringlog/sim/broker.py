@@ -100,6 +100,10 @@ class Partition:
         self.generation += 1
 
 
+def _nothing(_: list[Record]) -> None:
+    """What a closed reader does."""
+
+
 class Tail:
     """A reader of one partition, fed as the high watermark rises: ``take`` gets the new records, in order.
 
@@ -134,6 +138,7 @@ class Tail:
     def close(self) -> None:
         """Read no more."""
         self.closed = True
+        self.take = _nothing
         if self in self.partition.tails:
             self.partition.tails.remove(self)
 
@@ -193,6 +198,15 @@ class Broker:
         self.epochs: dict[str, int] = {}
         self.replicated: Callable[[Partition], None] = lambda _: None
         self._chance = Chance(world.seed, "broker")
+
+    def close(self) -> None:
+        """The end: nobody reads or waits any more."""
+        for partitions in self.topics.values():
+            for partition in partitions:
+                for tail in tuple(partition.tails):
+                    tail.close()
+                partition.waiting.clear()
+        vars(self).clear()
 
     def partition(self, topic: str, number: int = 0) -> Partition:
         """The partition of that number."""

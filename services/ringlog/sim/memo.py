@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ringlog.wire.records import Mutation, NodeAck, Result, decode_mutation, decode_node_ack, decode_result
+from ringlog.kernel.changes import Change
+from ringlog.wire.changes import decode_change
+from ringlog.wire.records import (
+    Mutation,
+    NodeAck,
+    Request,
+    Result,
+    decode_mutation,
+    decode_node_ack,
+    decode_request,
+    decode_result,
+)
 
 KEPT = 4_096
 
@@ -25,3 +36,15 @@ def cached_ack(data: bytes) -> NodeAck:
 def cached_mutation(data: bytes) -> Mutation:
     """``decode_mutation``. Raises WireError."""
     return decode_mutation(data)
+
+
+@lru_cache(KEPT)
+def cached_request(data: bytes) -> Request:
+    """``decode_request``. Raises WireError."""
+    return decode_request(data)
+
+
+@lru_cache(KEPT)
+def cached_change(data: bytes) -> Change:
+    """``decode_change``. Raises WireError."""
+    return decode_change(data)

@@ -18,6 +18,7 @@ from ringlog.kernel.commands.model import (
     Command,
     CreateKeyspace,
     CreateTable,
+    DatacenterReplication,
     InitializeCluster,
     Join,
     Noop,
@@ -81,10 +82,14 @@ def settings_of(shape: Shape) -> tuple[tuple[str, int], ...]:
     )
 
 
-def schema_commands(factor: int, draw: Chance) -> tuple[Command, ...]:
-    """The keyspace and the table that the load writes to."""
+def schema_commands(factor: int, draw: Chance, datacenters: int = 1) -> tuple[Command, ...]:
+    """The keyspace and the table that the load writes to; in several datacenters ``factor`` is that of all together."""
+    replication = Replication("simple", factor)
+    if factor >= datacenters > 1:
+        share = [(f"dc{number + 1}", len(range(number, factor, datacenters))) for number in range(datacenters)]
+        replication = Replication("network", factor, tuple(DatacenterReplication(*one) for one in share))
     return (
-        CreateKeyspace("ks", Replication("simple", factor)),
+        CreateKeyspace("ks", replication),
         CreateTable("ks", "t", draw_uuid(draw), COLUMNS, ("k",), ("c",), CdcOptions(enabled=True)),
     )
 
@@ -165,7 +170,8 @@ class _Prefix:
             self.apply(Join(mine.id, tokens_of(shape, number), self.author.chance.take(16)))
             self.finish()
             if number == min(shape.factor, shape.founded):
-                for command in schema_commands(number, self.author.chance):
+                network = shape.datacenters if shape.factor != 3 else 1
+                for command in schema_commands(number, self.author.chance, network):
                     self.apply(command)
         for _ in range(OLD_ENTRIES if shape.old else 0):
             self.apply(Noop())

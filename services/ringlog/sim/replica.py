@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringlog.client.direct import decided
+from ringlog.client.direct import decided, folded
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.kernel.commands.model import Command, Noop, TakeOver
 from ringlog.kernel.fold import fold
@@ -41,8 +41,8 @@ Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, in
 class SimReplica:
     """Folds the metadata log on one host.
 
-    It begins where the log of before the run ends. ``alone``: it decodes and folds by itself, so that its digest is
-    evidence; the others share the work. ``changed`` fires after each batch of records.
+    It begins where the log of before the run ends. ``alone``: in a run that has lone replicas it decodes and folds by
+    itself, so that its digest is evidence; the others share the work. ``changed`` fires after each batch of records.
     """
 
     __slots__ = ("alone", "busy", "changed", "followers", "free", "host", "name", "position", "sim", "state", "tail")
@@ -51,7 +51,7 @@ class SimReplica:
         self.sim = sim
         self.host = host
         self.name = name
-        self.alone = alone
+        self.alone = alone and sim.lone
         self.state = sim.log.states[sim.preloaded]
         self.position = sim.preloaded
         self.changed = Signal()
@@ -64,6 +64,7 @@ class SimReplica:
     def close(self) -> None:
         """Fold no more."""
         self.tail.close()
+        self.followers.clear()
         if self in self.sim.replicas:
             self.sim.replicas.remove(self)
 
@@ -77,18 +78,18 @@ class SimReplica:
             before = self.state
             if self.alone:
                 item = decode_entry(record.value)
-                folded = fold(before, item)
+                made = fold(before, item)
             else:
-                item, folded = sim.folded(before, record)
-            if folded.outcome.kind is OutcomeKind.HALT:
-                sim.broken("halt", f"{self.name} halts at offset {record.offset}: {folded.outcome.detail}")
-            self.state = after = folded.state
+                item, made = sim.folded(before, record.value)
+            if made.outcome.kind is OutcomeKind.HALT:
+                sim.broken("halt", f"{self.name} halts at offset {record.offset}: {made.outcome.detail}")
+            self.state = after = made.state
             self.position = record.offset + 1
             if after is not before:
                 for check in sim.on_folded:
                     check.folded(self, before, after)
             for follower in tuple(self.followers):
-                follower(before, after, item, folded.outcome, record.offset)
+                follower(before, after, item, made.outcome, record.offset)
         self.position = max(self.position, self.tail.position)
         self.changed.fire()
 
@@ -170,7 +171,8 @@ class Direct:
                 state = yield from replica.barrier()
                 since = state.epoch if since is None else since
                 encoded = self.entry(state, command, asked, since)
-                answer: Submitted | None = decided(state, encoded, "metadata")
+                folding = folded if replica.alone else replica.sim.folding
+                answer: Submitted | None = decided(state, encoded, "metadata", folding)
                 if answer is not None:
                     return answer
                 judged = yield from replica.commit(Chain(state.epoch, (encoded,)))

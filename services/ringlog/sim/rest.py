@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.operations.gates import gaining_nodes, gate
 from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState, Operation
 from ringlog.sim.broker import CHANGES
-from ringlog.wire.changes import decode_change
+from ringlog.sim.memo import cached_change
 
 if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
     from ringlog.sim.run import Run
+
+
+def helpless(operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
+    """True if somebody who is to get rows does not run and never will: only a cancel ends it."""
+    return any(node not in nodes or not nodes[node].lives for node in gaining_nodes(operation))
+
+
+def waits_for_lost(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
+    """True if no quorum of some group is left that could acknowledge: whoever runs it must decide what to give up."""
+    living = {node for node, found in nodes.items() if found.lives}
+    return any(len(living.intersection(need.members)) < need.need for need in gate(state, operation).needs)
 
 
 def what_is_not_done(run: Run) -> list[str]:
@@ -24,16 +39,15 @@ def what_is_not_done(run: Run) -> list[str]:
         if replica.lives() and replica.state.epoch != state.epoch:
             undone.append(f"{replica.name} is at epoch {replica.state.epoch}, the log at {state.epoch}")
     for operation in in_flight(state):
-        node = run.by_id.get(operation.node)
-        if node is not None and node.lives:
-            undone.append(f"{operation.id} of {node.name} is in {operation.stage}")
+        if not helpless(operation, run.by_id) and not waits_for_lost(state, operation, run.by_id):
+            undone.append(f"{operation.id} is in {operation.stage}")
     if run.operator.unfinished:
         undone.append(f"{run.operator.unfinished} questions of the operator have no answer")
     undone += run.job.unfinished() + run.job.open_generations() + run.consumer.unfinished()
     if run.producer.unfinished:
         undone.append(f"{run.producer.unfinished} bursts are not written")
     last = next((record for record in reversed(sim.broker.partition(CHANGES).records) if record.key == "epochs"), None)
-    published = last and decode_change(last.value)
+    published = last and cached_change(last.value)
     if not isinstance(published, EpochChange) or published.epoch != state.epoch:
         undone.append(f"{published and published} is published last, the log is at epoch {state.epoch}")
     stamp = sim.cache.stored_stamp()

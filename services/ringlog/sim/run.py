@@ -74,6 +74,7 @@ class Run:
         self.sim = Simulation(self.world, cluster_id_of(script.shape), CHECKS)
         self.faults = Faults(self)
         self.started: set[str] = set()
+        self.lost: set[str] = set()
         self.nodes: dict[str, SimNode] = {}
         self.by_id: dict[str, SimNode] = {}
         self.sim.shared["nodes"] = self.by_id
@@ -129,6 +130,8 @@ class Run:
 
     def boot(self, host: Host) -> None:
         """Start (again) what belongs on the host."""
+        if host.name in self.lost:
+            return
         self.world.boot(host)
         if host.name in AGENT_HOSTS:
             for make in WORKERS:
@@ -182,6 +185,12 @@ class Run:
                     self.started.add(name)
                     if self.nodes[name].host.up:
                         self.nodes[name].start()
+            case "replace", (name, founder):
+                self.nodes[name].replaces = self.nodes[founder]
+            case "lost", (name,):
+                self.lost.add(name)
+                self.world.crash(self.nodes[name].host, True)
+                self.nodes[name].lose()
             case "burst", (count,):
                 if self.producer.host.up:
                     self.producer.burst(count)
@@ -202,6 +211,14 @@ class Run:
             self.world.tell("script", "reads")
             node = up[action.number % len(up)]
             self.producer.read_all(node)
+
+    def close(self) -> None:
+        """Let go of everything at the end. Thousands of objects know each other: without this they would wait for the
+        garbage collector, which takes several times as long to find them, in memory that is long cold.
+        """
+        self.world.close()
+        self.sim.close()
+        vars(self).clear()
 
     # --------------------------------------------------------------------------------------------- digest
 
@@ -232,7 +249,7 @@ def run_script(
         where = traceback.extract_tb(error.__traceback__)[-1]
         detail = f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
     story: tuple[str, ...] = tuple(run.world.story)
-    return Report(
+    report = Report(
         seed=script.seed,
         rule=rule,
         detail=detail,
@@ -245,3 +262,5 @@ def run_script(
         story=story,
         history=tuple(run.sim.recording.lines()) if recording else (),
     )
+    run.close()
+    return report

@@ -77,6 +77,10 @@ FIRST_SWITCH = 1_000
 """Number of the first action of a switch under load, beyond those of all others."""
 
 
+FIRST_REPLACEMENT = 2_000
+"""Number of the first action about a newcomer that replaces another node."""
+
+
 def draw_script(seed: int, profile: Profile) -> Script:
     """The script of a seed."""
     chance = Chance(seed, f"script/{profile.name}")
@@ -93,6 +97,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
         old=founded > 0 and history == 100 and chance.happens(0.7),
     )
     drawn: list[tuple[str, tuple[Any, ...]]] = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
+    replaced = _replaced(Chance(seed, f"replace/{profile.name}"), founded, joining)
     drawn += [("burst", (chance.between(*profile.writes),)) for _ in range(chance.between(*profile.bursts))]
     drawn += [("read", ()) for _ in range(profile.reads)]
     kinds = [(kind, entry[0]) for family in FAMILIES for kind, entry in family.commands.items() if entry is not None]
@@ -118,9 +123,28 @@ def draw_script(seed: int, profile: Profile) -> Script:
     ]
     switching = switches(Chance(seed, f"switches/{profile.name}"), [at for _, at in sorted(moments.items())], WRITER)
     actions += [Action(FIRST_SWITCH + n, at, what, arguments) for n, (at, what, arguments) in enumerate(switching)]
+    actions += _replacements(Chance(seed, f"lost/{profile.name}"), actions, replaced)
     actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     calm = profile.length + profile.fault * MS
     return Script(seed, profile.name, shape, calm, tuple(sorted(actions, key=lambda a: a.at)))
+
+
+def _replaced(chance: Chance, founded: int, joining: int) -> dict[str, str]:
+    """Newcomers that replace a founder of their datacenter and rack instead of joining."""
+    numbers = [number for number in range(founded + 1, founded + joining + 1) if 1 <= number - 2 <= founded]
+    return {f"n{number}": f"n{number - 2}" for number in numbers if chance.happens(0.35)}
+
+
+def _replacements(chance: Chance, actions: list[Action], replaced: dict[str, str]) -> list[Action]:
+    """Their founders lose their disks before they start, half of the time: those never come back."""
+    starts = {action.arguments[0]: action.at for action in actions if action.what == "start"}
+    made = []
+    for number, (newcomer, founder) in enumerate(sorted(replaced.items())):
+        at = chance.between(0, starts[newcomer])
+        made.append(Action(FIRST_REPLACEMENT + 2 * number, at, "replace", (newcomer, founder)))
+        if chance.happens(0.5):
+            made.append(Action(FIRST_REPLACEMENT + 2 * number + 1, at, "lost", (founder,)))
+    return made
 
 
 def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: Profile) -> list[Action]:

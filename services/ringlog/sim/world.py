@@ -30,6 +30,8 @@ Work = Generator[Any, bool, Any]
 """A process: yields microseconds to sleep, or a Signal, or (Signal, microseconds at most)."""
 
 _64_BITS = 2**64 - 1
+_MESSAGE = -2
+"""In the place of a life: what happens is the arrival of a message, whichever life its host is in."""
 
 
 class Violation(Exception):
@@ -126,6 +128,7 @@ class Process:
     def kill(self) -> None:
         """End where it stands."""
         self.over = True
+        self.ended = None
         self.work.close()
 
     def stop(self) -> None:
@@ -195,6 +198,17 @@ class World:
         self._count = 0
         self._tears = Chance(seed, "tears")
 
+    def close(self) -> None:
+        """The end: all processes end where they stand, and nothing knows anything any more."""
+        for host in self.hosts.values():
+            for process in tuple(host.processes):
+                process.kill()
+        for host in self.hosts.values():
+            host.processes.clear()
+            host.disk.clear()
+        self._queue.clear()
+        vars(self).clear()
+
     # ---------------------------------------------------------------------------------------------- time
 
     def on(self, host: Host | None, delay: Micros, action: Callable[[Any], None], argument: Any = None) -> None:
@@ -205,21 +219,32 @@ class World:
 
     def run(self, until: Micros, done: Callable[[], bool] | None = None) -> bool:
         """Let time pass up to ``until`` or until ``done``, which is asked after each event; True if it is done."""
-        queue = self._queue
-        while queue and queue[0][0] <= until:
-            time, count, host, life, action, argument = heappop(queue)
-            if host is not None:
-                if host.life != life or not host.up:
-                    continue
-                if host.resumes > time:
-                    heappush(queue, (host.resumes, count, host, life, action, argument))
-                    continue
-            self.now = time
-            self.events += 1
-            self.fingerprint = (self.fingerprint * 1_000_003 ^ time ^ count << 44) & _64_BITS
-            action(argument)
-            if done is not None and done():
-                return True
+        queue, fingerprint, events = self._queue, self.fingerprint, self.events
+        try:
+            while queue and queue[0][0] <= until:
+                time, count, host, life, action, argument = heappop(queue)
+                if host is not None and life != _MESSAGE:
+                    if host.life != life or not host.up:
+                        continue
+                    if host.resumes > time:
+                        heappush(queue, (host.resumes, count, host, life, action, argument))
+                        continue
+                self.now = time
+                events += 1
+                fingerprint = (fingerprint * 1_000_003 ^ time ^ count << 44) & _64_BITS
+                if host is None or life != _MESSAGE:
+                    action(argument)
+                elif host.up:
+                    if host.resumes > time:
+                        # A paused machine keeps what comes in; it is behind what was sent meanwhile.
+                        self._count += 1
+                        heappush(queue, (host.resumes, self._count, host, life, action, argument))
+                    else:
+                        action(argument)
+                if done is not None and done():
+                    return True
+        finally:
+            self.fingerprint, self.events = fingerprint, events
         self.now = max(self.now, until)
         return False
 
@@ -292,30 +317,22 @@ class World:
             host.skew = 0
 
     def send(self, source: Host, target: Host, deliver: Callable[[Any], None], argument: Any = None) -> bool:
-        """Send a message; False if it is lost at once, as far as the world knows (the sender does not)."""
+        """Send a message; False if it is lost at once, as far as the world knows (the sender does not).
+
+        At its target it is lost if that is down, and kept while it is paused.
+        """
         link = self._links.get((source.name, target.name)) or self.link(source.name, target.name)
         chance = link.chance
         if link.cut or (link.lost and chance.happens(link.lost)):
             return False
-        arrival = self.now + 100 + chance.below(900) + link.slow
+        arrival = self.now + 100 + int(chance.random() * 900) + link.slow
         if link.late and chance.happens(link.late):
             arrival += chance.between(50, 3_000) * MS
         else:
             arrival = link.last = max(arrival, link.last)
         self._count += 1
-        heappush(self._queue, (arrival, self._count, None, -1, self._arrive, (target, deliver, argument)))
+        heappush(self._queue, (arrival, self._count, target, _MESSAGE, deliver, argument))
         return True
-
-    def _arrive(self, message: tuple[Host, Callable[[Any], None], Any]) -> None:
-        """A message gets to its target: lost if that is down, kept while it is paused."""
-        target, deliver, argument = message
-        if not target.up:
-            return
-        if target.resumes > self.now:
-            self._count += 1
-            heappush(self._queue, (target.resumes, self._count, None, -1, self._arrive, message))
-            return
-        deliver(argument)
 
     def call(
         self, source: Host, target: Host, ask: Callable[[Callable[[Any], None]], None], timeout: Micros
@@ -339,7 +356,10 @@ class World:
         yield signal, timeout
         if not box:
             raise Unanswered
-        value = box[0]
+        value, box[0] = box[0], None  # an exception must not be found in the frames of its own traceback
         if isinstance(value, Exception):
-            raise value
+            try:
+                raise value
+            finally:
+                del value
         return value

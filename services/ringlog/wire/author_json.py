@@ -247,7 +247,7 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "digest": _Field(read.text, _digest),
     },
     "PublishCdcGeneration": {"generation": _TEXT},
-    "CloseCdcGeneration": {"generation": _TEXT},
+    "CloseCdcGeneration": {"generation": _TEXT, "unwatched": _Field(read.flag, _always(False))},
 }
 
 

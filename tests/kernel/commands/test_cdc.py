@@ -14,6 +14,7 @@ from ringlog.kernel.generations.describe import generate_for, is_optimal, parts_
 from ringlog.kernel.generations.stream_id import decode, encode
 from ringlog.kernel.outcome import Accepted, Context, Rejected
 from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.wire.commands import decode_command
 from tests.kernel.entries import applied, founded, node, uuid
 
 SEED = bytes(range(16))
@@ -320,6 +321,21 @@ def test_close_waits_for_every_writer_and_records_positions(two: ClusterState) -
     assert code(state, m.CloseCdcGeneration("another")) == "unknown_generation"
 
 
+def test_nobody_closes_in_silence_what_no_writer_has_logged(two: ClusterState) -> None:
+    first = two.generations[0].id
+    assert code(two, m.CloseCdcGeneration(first)) == "no_writers"
+    assert applied(two, m.CloseCdcGeneration(first, unwatched=True)).generations[0].status == "closed"
+
+
+def test_a_close_of_version_1_means_what_it_meant(two: ClusterState) -> None:
+    first = two.generations[0].id
+    written = bytes([2 * len(first)]) + first.encode()
+    command = decode_command("CloseCdcGeneration", 1, written)
+    assert isinstance(command, m.CloseCdcGeneration)
+    assert command == m.CloseCdcGeneration(first, unwatched=True)
+    assert applied(two, command).generations[0].status == "closed"
+
+
 # -------------------------------------------------------------------------------------------------------- writers
 
 
@@ -331,7 +347,7 @@ def test_a_new_writer_starts_at_the_oldest_open_generation(two: ClusterState) ->
     for state, start in (
         (founded(), 0),
         (two, 100),
-        (applied(two, m.CloseCdcGeneration(two.generations[0].id)), 200),
+        (applied(two, m.CloseCdcGeneration(two.generations[0].id, unwatched=True)), 200),
     ):
         found = writer(applied(state, m.RegisterCdcWriter("w", FIRST)))
         assert (found.horizon, found.floor, found.low_watermark, found.positions) == (start, start, start, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from ringlog.kernel.operations.plan import quorum_sources
+from ringlog.kernel.operations.sources import sources_of
 from ringlog.kernel.operations.stages import in_flight, resulting_owners
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.strategies import ENTIRE, ENTIRE_END, natural, ring_of
@@ -16,7 +16,7 @@ def plan(state: ClusterState, operation: Operation) -> Plan:
     """The plan of a movement: both layouts are worked out whole and compared, range by range."""
     before = ring_of(state.token_owners, state.nodes)
     after = ring_of(resulting_owners(state.token_owners, operation), state.nodes)
-    dead = {name for name, node in state.nodes.items() if node.down}.union(operation.ignored)
+    dead = frozenset(name for name, node in state.nodes.items() if node.down).union(operation.ignored)
     gained: list[Change] = []
     lost: list[Change] = []
     sources: list[Source] = []
@@ -25,16 +25,11 @@ def plan(state: ClusterState, operation: Operation) -> Plan:
         for index, end in enumerate(cuts):
             place = key, cuts[index - 1], end
             old, new = natural(replication, before, end), natural(replication, after, end)
-            leaving = [node for node in old if node not in new]
-            lost += [Change(*place, node) for node in leaving]
-            for node in new:
-                if node not in old:
-                    gained.append(Change(*place, node))
-                    giver = _giver(state, node, leaving, replication.strategy == "simple")
-                    if giver:
-                        leaving.remove(giver)
-                    found = [giver] if giver and giver not in dead else quorum_sources(state.nodes, old, dead)
-                    sources += [Source(*place, source, node) for source in found]
+            gained += [Change(*place, node) for node in new if node not in old]
+            lost += [Change(*place, node) for node in old if node not in new]
+            if set(old) != set(new):
+                found = sources_of(old, new, state.nodes, dead, replication.strategy == "simple")
+                sources += [Source(*place, source, node) for source, node in found]
     return Plan(
         split_at=tuple(sorted(set(operation.tokens).difference(before.tokens))),
         start=Deltas(write_added=tuple(gained)),
@@ -43,16 +38,6 @@ def plan(state: ClusterState, operation: Operation) -> Plan:
         sources=tuple(sources),
         merge_at=tuple(sorted(operation.gone)),
     )
-
-
-def _giver(state: ClusterState, node: str, leaving: Sequence[str], anywhere: bool) -> str:
-    """Whose place the node takes: one of its rack before one of its datacenter, before any; empty if nobody's."""
-    here = state.nodes[node]
-    there = [other for other in leaving if state.nodes[other].datacenter == here.datacenter]
-    if not there and anywhere:
-        there = list(leaving)
-    same_rack = [other for other in there if state.nodes[other].rack == here.rack]
-    return next(iter(same_rack or there), "")
 
 
 def composes(state: ClusterState, operation: Operation) -> bool:

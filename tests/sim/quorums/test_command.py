@@ -56,20 +56,35 @@ def written(folder: Path, value: object) -> Path:
 def test_nothing_given_is_a_small_regular_cluster() -> None:
     status, found = answer()
     assert (status, found["sound"], found["kinds_without_plans"]) == (0, True, [])
-    (join,) = found["operations"]
-    assert (join["operation"], join["plans"], join["ranges"], join["counterexamples"]) == ("join", 4, 12, [])
-    assert "no counterexample" in run().stdout
+    counts = {
+        one["operation"]: (one["plans"], one["refused"], one["unpromised"], one["ranges"])
+        for one in found["operations"]
+    }
+    assert counts == {
+        "join": (4, 0, 0, 12),
+        "leave": (4, 0, 0, 12),
+        "move": (32, 0, 0, 36),  # each node: four more tokens, or four others; ownership may stay what it was
+        "replace": (20, 12, 0, 60),  # of two dead ones both may be in a group of three
+        "remove": (4, 12, 0, 12),
+        "assassinate": (4, 0, 4, 0),
+        "rebuild": (8, 0, 4, 12),
+        "alter": (9, 0, 0, 33),
+    }
+    shown = run().stdout
+    assert "no counterexample" in shown
+    assert "assassinate: 4 of 4 plans admit loss" in shown
 
 
 def test_a_counterexample_is_a_table_and_a_story() -> None:
-    result = run("--rule", "gate:write_both_read_new=off")
+    weak = ("--operations", "join", "--rule", "gate:write_both_read_new=off")
+    result = run(*weak)
     assert result.exit_code == 1
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["rules", "weakened:", "gate:write_both_read_new=off"] in lines
     nodes = [line for line in lines if line and line[0] in ("n1", "n2", "n3", "n4", "X") and "dc1" in line]
     assert len(nodes) == 4
     assert "nobody had to acknowledge it" in result.stdout
-    status, found = answer("--rule", "gate:write_both_read_new=off")
+    status, found = answer(*weak)
     (example,) = found["operations"][0]["counterexamples"]
     assert (status, example["times"], example["gate"]) == (1, 12, "write_both_read_new")
     assert not set(example["read"]["quorum"]) & set(example["write"]["quorum"])
@@ -79,8 +94,9 @@ def test_a_cluster_in_a_file(tmp_path: Path) -> None:
     nodes = [{"name": name, "tokens": [100 * number]} for number, name in enumerate("ABC")]
     nodes.append({"name": "D", "tokens": [900], "datacenter": "dc2", "rack": "r9"})
     keyspaces = [{"name": f"k{f}", "replication": {"strategy": "simple", "factor": f}} for f in (1, 3)]
-    status, found = answer(written(tmp_path, {"nodes": nodes, "keyspaces": keyspaces}))
-    assert (status, found["operations"][0]["plans"]) == (0, 8)
+    path = written(tmp_path, {"nodes": nodes, "keyspaces": keyspaces})
+    status, found = answer(path, "--operations", "join,leave")
+    assert (status, [one["plans"] for one in found["operations"]]) == (0, [8, 4])
 
 
 def test_a_history_drawn_by_hand(tmp_path: Path) -> None:
@@ -142,7 +158,7 @@ def test_the_state_of_a_log(tmp_path: Path) -> None:
         (("--operations", "dance"), "unknown_operation"),
         (("--nodes", 3, "--factor", 4), "replication_impossible"),
         (("--nodes", 65), "bad_field"),
-        (("--new-tokens", 64, "--tokens", 16), "too_many_plans"),
+        (("--new-tokens", 9, "--tokens", 8), "too_many_plans"),
         (("nowhere.json",), "bad_file"),
         (("nowhere.json", "--nodes", 3), "bad_usage"),
     ],

@@ -11,11 +11,12 @@ import pytest
 
 from ringlog.sim.quorums import check as check_module
 from ringlog.sim.quorums import model
-from ringlog.sim.quorums.check import APART, NEIGHBOURS, STREAMED, check
+from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED, check
 from ringlog.sim.quorums.description import BadDescription, drawn
 from ringlog.sim.quorums.model import (
     History,
     Rules,
+    Stream,
     View,
     demanded,
     minimal,
@@ -122,6 +123,41 @@ def test_each_rule_has_a_counterexample_without_it(history: History, rules: Rule
     assert kind in found(history, rules)
 
 
+ONE_LESS = (("ABCDE", "ABCDE"), ("ABCDE", "ABCDE"), ("ABCD", "ABCDE"), ("ABCD", "ABCD"))
+
+
+def test_a_group_that_shrinks_must_learn_what_the_leaver_knows() -> None:
+    """Nothing is lost by this step, but C and D alone may know a write of C, D, E: the next step would lose it."""
+    assert found(hand(*ONE_LESS), Rules()) == {KEPT}
+    (conflict,) = check(hand(*ONE_LESS), Rules()).conflicts
+    assert (conflict.write.bit_count(), conflict.kept) == (3, conflict.write & 0b1111)
+    merged = {name: ["A", "B", "C"] for name in "ABC"}
+    assert found(hand(*ONE_LESS, streams=merged), Rules()) == set()
+    two_of_three = {name: ["A", "B", "C"] for name in "AB"}
+    assert found(hand(*ONE_LESS, streams=two_of_three), Rules()) == {KEPT}
+    assert found(hand(*ONE_LESS, streams=merged), Rules(stream="off")) == {KEPT}
+
+
+def test_an_even_group_may_lose_one_member() -> None:
+    views = (("ABCD", "ABCD"), ("ABCD", "ABCD"), ("ABC", "ABCD"), ("ABC", "ABC"))
+    assert found(hand(*views), Rules()) == set()
+
+
+def test_who_has_lost_all_its_rows_knows_only_what_it_streams() -> None:
+    view = View("before", A | B | C, A | B | C, False)
+    for sources, expected in ((A | B, set()), (A, {KEPT})):
+        history = History(("dc1",) * 3, (view,), streams=(Stream(C, sources, A | B, afresh=True),))
+        assert found(history, Rules()) == expected
+
+
+def test_under_simple_strategy_nothing_is_promised_of_quorums_in_a_datacenter() -> None:
+    views = one_for_one(A | B | C | X, A | B | X | Y, ("dc1", "dc1", "dc1", "dc2", "dc2")).views
+    streams = (Stream(Y, C, A | B | C | X),)
+    for local, levels in ((True, {"LOCAL_QUORUM in dc1", "LOCAL_QUORUM in dc2"}), (False, set())):
+        history = History(("dc1", "dc1", "dc1", "dc2", "dc2"), views, streams=streams, local=local)
+        assert {one.level for one in check(history, Rules()).conflicts if one.kind == KEPT} == levels
+
+
 def test_for_one_replica_a_majority_of_the_union_is_enough() -> None:
     """What CEP-21 asks of its gates is safe while one replica gives way to one; only for two at once it is not."""
     assert found(SWAP, Rules(gate="union", write="majority")) == set()
@@ -164,7 +200,7 @@ def test_larger_quorums_add_nothing() -> None:
 @pytest.mark.parametrize(("old", "new"), combinations((A, A | B, B | C, A | B | C, C | X, A | B | C | X), 2))
 def test_r1_meets_every_neighbour_whatever_the_groups_are(old: int, new: int) -> None:
     history = one_for_one(old, new)
-    assert {c.kind for c in check(history, Rules()).conflicts} <= {APART, STREAMED}
+    assert {c.kind for c in check(history, Rules()).conflicts} <= {APART, STREAMED, KEPT}
 
 
 @pytest.mark.parametrize(

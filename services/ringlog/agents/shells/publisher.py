@@ -3,7 +3,8 @@ topics.
 
 After its take-over it initialises the role's transactional id, reads from ``epochs`` how far the topics go, and folds
 the log up to there without writing. If the log does not contain what was published it halts: nothing it could write
-would mend that.
+would mend that. A change topic that lacks a key of that epoch's state was deleted and made again: what it lacks is
+written before anything new.
 
 The schemas of all records go to ``<cluster>.schemas`` at each start, by fingerprint, so that a consumer needs no other
 source.
@@ -17,8 +18,9 @@ from ringlog.agents.exits import Diverged
 from ringlog.agents.fenced import FencedProducer, Written
 from ringlog.agents.publisher_core import ROLE, ahead, starts_from
 from ringlog.agents.shells.epochs import EpochsReader
+from ringlog.agents.shells.held import keys_held
 from ringlog.agents.shells.role import RoleThread
-from ringlog.kernel.changes import EpochChange, diff
+from ringlog.kernel.changes import EPOCHS, EpochChange, diff
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
@@ -76,15 +78,32 @@ class PublisherThread(RoleThread):
                         self._publish(fenced, before, state)
                     elif not resumed and self._is_start(last, state):
                         resumed, self._published = True, state.epoch
+                        self._restore(fenced, state)
                         self.accepting()
         finally:
             tail.close()
 
     def _publish(self, fenced: FencedProducer, before: ClusterState, after: ClusterState) -> None:
         records = (encode_change_record(record) for record in diff(before, after))
-        cluster = self.settings.cluster
-        fenced.commit([Written(topic_name(cluster, suffix), key, value) for suffix, key, value in records])
+        fenced.commit([Written(self._topic(suffix), key, value) for suffix, key, value in records])
         self._published = after.epoch
+
+    def _restore(self, fenced: FencedProducer, state: ClusterState) -> None:
+        """Write what the change topics lack of ``state``, which was published last.
+
+        ``epochs`` lacks nothing: it told which state that is.
+        """
+        records = [encode_change_record(record) for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS]
+        topics = sorted({suffix for suffix, _, _ in records})
+        held = {suffix: keys_held(self.settings.bootstrap_servers, self._topic(suffix), self.look) for suffix in topics}
+        lacking = [(suffix, key, value) for suffix, key, value in records if key not in held[suffix]]
+        if lacking:
+            names = ", ".join(sorted({self._topic(suffix) for suffix, _, _ in lacking}))
+            log.warning("change_topics_restored", topics=names, records=len(lacking), epoch=state.epoch)
+            fenced.commit([Written(self._topic(suffix), key, value) for suffix, key, value in lacking])
+
+    def _topic(self, suffix: str) -> str:
+        return topic_name(self.settings.cluster, suffix)
 
     def _is_start(self, last: EpochChange | None, state: ClusterState) -> bool:
         try:

@@ -18,6 +18,7 @@ import structlog
 
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
+from ringlog.agents.watch import record_path
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
@@ -62,8 +63,7 @@ class RoleThread(ABC):
         self.instance = str(uuid.uuid4())
         self.term = 0
         self.log = open_metadata(settings.bootstrap_servers, settings.cluster, self.role)
-        record = settings.data_dir / "agents" / f"{settings.cluster}.{self.role}.json"
-        self.replica = Replica(self.log, record=record)
+        self.replica = Replica(self.log, record=record_path(settings, self.role))
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
         self.producer = AckedProducer(settings.bootstrap_servers, f"ringlog-{self.role}")
         self._ended = ended

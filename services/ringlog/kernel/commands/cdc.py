@@ -235,7 +235,11 @@ def decide_publish_cdc_generation(state: ClusterState, command: PublishCdcGenera
 
 
 def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration, context: Context) -> Decision:
-    """Every registered writer is done with the oldest open generation; the greatest positions are recorded with it."""
+    """Every registered writer is done with the oldest open generation; the greatest positions are recorded with it.
+
+    Where no writer is registered nobody has logged what lies in it: a job that comes later begins with the oldest open
+    generation and would find its writes refused, which the nodes took. So that takes a word of the command.
+    """
     generation = _find(state, command.generation)
     if generation is None:
         return Rejected("unknown_generation", f"generation: {command.generation} is not known")
@@ -248,6 +252,9 @@ def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration
         return Rejected("next_generation_not_committed", f"generation: none follows {generation.id}, it operates still")
     following = open_ones[1]
     writers = [writer for _, writer in in_order(state.writers)]
+    if not writers and not command.unwatched:
+        text = f"no writer is there that could have logged what lies in {generation.id}; unwatched closes it anyway"
+        return Rejected("no_writers", f"generation: {text}")
     behind = [writer.name for writer in writers if writer.low_watermark < following.timestamp]
     if behind:
         text = f"{', '.join(behind)} have not reached {following.timestamp}, where {following.id} begins"

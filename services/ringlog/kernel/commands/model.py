@@ -386,9 +386,13 @@ class PublishCdcGeneration:
 
 @dataclass(frozen=True, slots=True)
 class CloseCdcGeneration:
-    """Every registered writer is done with the generation; consumers may move on after its recorded positions."""
+    """Every registered writer is done with the generation; consumers may move on after its recorded positions.
+
+    ``unwatched``: close it also if no writer is registered, and nobody logs what lies in it.
+    """
 
     generation: str
+    unwatched: bool = False
 
 
 Command = (
@@ -463,5 +467,5 @@ COMMANDS: dict[str, type[Command]] = {
 }
 """Kind (the wire name) to class."""
 
-VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | {"CreateKeyspace": 2}
+VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | {"CreateKeyspace": 2, "CloseCdcGeneration": 2}
 """Kind to the version that this release writes; a released (kind, version) is frozen."""

@@ -133,8 +133,9 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Conte
 
 def _may_be_lost(plan: Plan) -> str:
     """What an assassination loses, in words."""
-    bare = len({(change.replication, change.end) for change in plan.start.write_added})
-    told = f"{bare} ranges have a new replica without rows: rebuild or repair"
+    bare = {(change.replication, change.end) for change in plan.start.write_added}
+    bare.update((source.replication, source.end) for source in plan.sources)
+    told = f"{len(bare)} ranges have replicas without all rows: rebuild or repair"
     lossy = unsourced(plan)
     if not lossy:
         return f"{told}; enough old replicas of every range are left"

@@ -16,7 +16,7 @@ displays read the same needs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringlog.kernel.commands.model import Witness
 from ringlog.kernel.operations.stages import (
@@ -73,8 +73,12 @@ def quorum(count: int) -> int:
 
 
 def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
-    """The nodes that get rows by an operation in flight, sorted; one that joins, replaces or rebuilds in any case."""
+    """The nodes that get rows by an operation in flight, sorted; one that joins, replaces or rebuilds in any case.
+
+    Some get rows of ranges that they have already: see ``operations.plan``.
+    """
     gaining = {change.node for change in operation.plan.start.write_added}
+    gaining.update(source.target for source in operation.plan.sources if source.source)
     if operation.kind in (JOIN, REPLACE, REBUILD):
         gaining.add(operation.node)
     return tuple(sorted(gaining))
@@ -82,8 +86,7 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
 
 def gate(state: ClusterState, operation: Operation) -> Gate:
     """The gate of the stage in which ``operation`` is now; without needs where the stage has none."""
-    needs = tuple(_needs(state, operation, frozenset()))
-    return Gate(operation.id, operation.stage, operation.stage_epoch, _must(operation), needs)
+    return replace(_without_needs(operation), needs=tuple(_needs(state, operation, frozenset())))
 
 
 def is_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
@@ -91,14 +94,16 @@ def is_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witnes
 
     Nearly all nodes have acknowledged, as a rule, so it looks only at ranges with a member that has not.
     """
-    seen = _acknowledged(operation.stage_epoch, witnesses)
-    if not seen.issuperset(_must(operation)):
+    bare = _without_needs(operation)
+    seen = acknowledged(bare, witnesses)
+    if not seen.issuperset(bare.must):
         return False
     return all(len(seen.intersection(need.members)) >= need.need for need in _needs(state, operation, seen))
 
 
-def _must(operation: Operation) -> tuple[NodeId, ...]:
-    return gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()
+def _without_needs(operation: Operation) -> Gate:
+    must = gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()
+    return Gate(operation.id, operation.stage, operation.stage_epoch, must, ())
 
 
 def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -> Iterator[GateNeed]:
@@ -144,11 +149,7 @@ def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, .
 
 def acknowledged(gate: Gate, witnesses: Iterable[Witness]) -> frozenset[NodeId]:
     """The nodes that acknowledged the gate's epoch, each once: applied it, and drained the writes admitted below it."""
-    return _acknowledged(gate.epoch, witnesses)
-
-
-def _acknowledged(epoch: Epoch, witnesses: Iterable[Witness]) -> frozenset[NodeId]:
-    return frozenset(witness.node for witness in witnesses if witness.applied >= epoch and witness.drained >= epoch)
+    return frozenset(w.node for w in witnesses if w.applied >= gate.epoch and w.drained >= gate.epoch)
 
 
 def shortfalls(gate: Gate, witnesses: Iterable[Witness]) -> tuple[GateNeed, ...]:

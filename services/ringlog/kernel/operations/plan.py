@@ -9,12 +9,8 @@ whose members differ has nodes that gain it and nodes that lose it.
 - **finish**: who loses leaves the write groups too. Ranges are merged at tokens that are gone: the live placement is N.
 
 Join, leave, move, replace and remove differ in M and N only; a change of a keyspace's replication compares two
-settings on one M. How the ranges that differ are found is the matter of ``ownership.shifts``.
-
-Rows of a gained range come from the replica whose place is taken: with those the new group knows all that the old
-group knew, member for member. If that one is dead, or nobody leaves, a quorum of the old group in each datacenter is
-merged: it meets every quorum that made a write durable. So do survivors fewer than a quorum, as long as those that
-are missing are fewer than a quorum; with fewer, rows may be lost, and the gained range has no source (``unsourced``).
+settings on one M. How the ranges that differ are found is the matter of ``ownership.shifts``; where the rows of a
+gained range come from, that of ``operations.sources``.
 
 Source: CEP-21, and the rules of streaming in ``docs/architecture.md``.
 """
@@ -24,10 +20,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from ringlog.kernel.commands.model import Replication
-from ringlog.kernel.operations.gates import quorum
+from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
 from ringlog.kernel.operations.stages import ring_after
 from ringlog.kernel.ownership.placements import group_at, nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
@@ -50,21 +46,27 @@ from ringlog.kernel.values import NodeId, Token
 class _Exchange:
     """Who enters a group and who leaves it, in the order of the walk.
 
-    ``givers``: for each that enters, whose place it takes; None if it is nobody's in particular.
+    ``swaps``: each that enters, with the living one whose place it takes and who gives it the rows; None if it is not
+    as simple as that.
     """
 
-    entering: tuple[NodeId, ...]
-    leaving: tuple[NodeId, ...]
-    givers: tuple[NodeId | None, ...]
+    entering: Members
+    leaving: Members
+    swaps: tuple[tuple[NodeId, NodeId], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Moving:
-    """The ranges of one setting that change hands, by end; ``members``: range end to the replicas before."""
+    """The ranges of one setting that change hands, by end.
+
+    ``groups``: range end to all replicas before and after. ``anywhere``: the setting knows no datacenters, so a place
+    may be taken from one to another.
+    """
 
     key: str
     ranges: Sequence[tuple[Range, _Exchange]]
-    members: Callable[[Token], tuple[NodeId, ...]]
+    groups: Callable[[Token], tuple[Members, Members]]
+    anywhere: bool = False
 
 
 def plan_movement(state: ClusterState, operation: Operation) -> Plan:
@@ -75,6 +77,8 @@ def plan_movement(state: ClusterState, operation: Operation) -> Plan:
     datacenter = state.nodes[operation.node].datacenter
     rings: dict[str, tuple[Ring, Ring]] = {}
     shared: dict[Replication, Sequence[tuple[Range, _Exchange]]] = {}
+    dead = _down(state).union(operation.ignored)
+    whole = cache(partial(ring_after, before, operation))
     moving = []
     for key, replication in replications_in_use(state):
         part = part_in(replication, datacenter)
@@ -82,12 +86,15 @@ def plan_movement(state: ClusterState, operation: Operation) -> Plan:
             continue
         if part.strategy not in rings:
             ring = before.within(datacenter) if part.strategy == NETWORK else before
-            rings[part.strategy] = ring, ring_after(ring, operation)
+            rings[part.strategy] = ring, whole() if ring is before else ring_after(ring, operation)
         if part not in shared:
             found = shifts(part, *rings[part.strategy], cuts, (*operation.tokens, *operation.gone))
-            shared[part] = _exchanges(found, state.nodes, part.strategy == SIMPLE)
-        moving.append(_Moving(key, shared[part], partial(natural, replication, before)))
-    dead = _down(state).union(operation.ignored)
+            shared[part] = _exchanges(found, state.nodes, dead, part.strategy == SIMPLE)
+
+        def groups(end: Token, replication: Replication = replication) -> tuple[Members, Members]:
+            return natural(replication, before, end), natural(replication, whole(), end)
+
+        moving.append(_Moving(key, shared[part], groups, part.strategy == SIMPLE))
     return _planned(moving, state.nodes, dead, added, tuple(sorted(operation.gone)))
 
 
@@ -100,8 +107,10 @@ def plan_alteration(state: ClusterState, key: str, old: Replication, new: Replic
         groups = natural(old, ring, end), natural(new, ring, end)
         if set(groups[0]) != set(groups[1]):
             found.append(((cuts[index - 1], end), *groups))
-    moving = _Moving(key, _exchanges(found, state.nodes), partial(natural, old, ring))
-    return _planned([moving], state.nodes, _down(state), (), ())
+    dead = _down(state)
+    replicas = {end: (before, after) for (_, end), before, after in found}
+    moving = _Moving(key, _exchanges(found, state.nodes, dead), lambda end: replicas[end])
+    return _planned([moving], state.nodes, dead, (), ())
 
 
 def alteration_key(old: Replication, new: Replication) -> str:
@@ -137,13 +146,14 @@ def plan_rebuild(state: ClusterState, node: NodeId, datacenter: str) -> Plan:
 
 
 def unsourced(plan: Plan) -> tuple[tuple[str, Range], ...]:
-    """The gained ranges, with their setting, that somebody would have to serve without rows from anywhere."""
+    """The ranges, with their setting, that somebody would have to serve without all rows from anywhere."""
     served = {(source.replication, source.end, source.target) for source in plan.sources}
     bare = {
         (change.replication, (change.start, change.end))
         for change in plan.start.write_added
         if (change.replication, change.end, change.node) not in served
     }
+    bare.update((one.replication, (one.start, one.end)) for one in plan.sources if one.source == NOBODY)
     return tuple(sorted(bare))
 
 
@@ -153,37 +163,21 @@ def _down(state: ClusterState) -> frozenset[NodeId]:
 
 
 def _exchanges(
-    found: Iterable[Shift], nodes: Mapping[NodeId, Node], anywhere: bool = False
+    found: Iterable[Shift], nodes: Mapping[NodeId, Node], dead: frozenset[NodeId], anywhere: bool = False
 ) -> list[tuple[Range, _Exchange]]:
-    """``anywhere``: the setting knows no datacenters, so a place may be taken from one to another."""
-    known: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], _Exchange] = {}
+    known: dict[tuple[Members, Members], _Exchange] = {}
     exchanges = []
     for range_, old, new in found:
         exchange = known.get((old, new))
         if exchange is None:
             entering = tuple(node for node in new if node not in old)
             leaving = tuple(node for node in old if node not in new)
-            givers = _givers(entering, leaving, nodes, anywhere)
-            exchange = known[old, new] = _Exchange(entering, leaving, givers)
+            givers = givers_of(entering, leaving, nodes, anywhere)
+            simple = len(entering) == len(leaving) == len(givers) and dead.isdisjoint(givers.values())
+            exchange = _Exchange(entering, leaving, tuple(givers.items()) if simple else None)
+            known[old, new] = exchange
         exchanges.append((range_, exchange))
     return exchanges
-
-
-def _givers(
-    entering: Iterable[NodeId], leaving: Iterable[NodeId], nodes: Mapping[NodeId, Node], anywhere: bool
-) -> tuple[NodeId | None, ...]:
-    """Whose place each of those who enter takes: within a datacenter, if possible within a rack."""
-    left = list(leaving)
-    givers: list[NodeId | None] = []
-    for node in entering:
-        here = nodes[node]
-        local = [giver for giver in left if nodes[giver].datacenter == here.datacenter]
-        local = local or (left if anywhere else [])
-        giver = next((giver for giver in local if nodes[giver].rack == here.rack), local[0] if local else None)
-        if giver is not None:
-            left.remove(giver)
-        givers.append(giver)
-    return tuple(givers)
 
 
 def _planned(
@@ -201,12 +195,11 @@ def _planned(
         for (start, end), exchange in one.ranges:
             gained += [Change(key, start, end, node) for node in exchange.entering]
             lost += [Change(key, start, end, node) for node in exchange.leaving]
-            for node, giver in zip(exchange.entering, exchange.givers, strict=True):
-                if giver is None or giver in dead:
-                    found = quorum_sources(nodes, one.members(end), dead)
-                    sources += [Source(key, start, end, source, node) for source in found]
-                else:
-                    sources.append(Source(key, start, end, giver, node))
+            if exchange.swaps is not None:
+                sources += [Source(key, start, end, giver, node) for node, giver in exchange.swaps]
+            else:
+                found = sources_of(*one.groups(end), nodes, dead, one.anywhere)
+                sources += [Source(key, start, end, source, node) for source, node in found]
     return Plan(
         split_at=split_at,
         start=Deltas(write_added=tuple(gained)),
@@ -215,21 +208,6 @@ def _planned(
         sources=tuple(sources),
         merge_at=merge_at,
     )
-
-
-def quorum_sources(nodes: Mapping[NodeId, Node], group: Sequence[NodeId], dead: Iterable[NodeId]) -> list[NodeId]:
-    """Living members that together know every write of a quorum of ``group``, in the whole and in each datacenter;
-    none if there are too few.
-    """
-    chosen: list[NodeId] = []
-    lost = set(dead)
-    for datacenter in sorted({nodes[node].datacenter for node in group}):
-        local = [node for node in group if nodes[node].datacenter == datacenter]
-        alive = [node for node in local if node not in lost]
-        if len(local) - len(alive) >= quorum(len(local)):
-            return []
-        chosen += alive[: quorum(len(local))]
-    return chosen
 
 
 # ------------------------------------------------------------------------------------------------------------ locks

@@ -15,9 +15,9 @@ from ringlog.kernel.changes import GenerationChange
 from ringlog.kernel.values import Micros
 from ringlog.sim.broker import CDC, CHANGES, Record
 from ringlog.sim.chance import Chance
+from ringlog.sim.memo import cached_change
 from ringlog.sim.replica import Step
 from ringlog.sim.world import SECOND, Host, Signal
-from ringlog.wire.changes import decode_change
 from ringlog.wire.records import CdcRow
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class SimConsumer:
         for record in changes:
             _, data = record.value
             if data is not None:
-                change = decode_change(data)
+                change = cached_change(data)
                 assert isinstance(change, GenerationChange)
                 self._known[change.timestamp] = change
 

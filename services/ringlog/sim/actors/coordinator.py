@@ -11,10 +11,9 @@ from ringlog.kernel.values import GenerationId, Micros
 from ringlog.sim.actors.role import NEWS_US, Worker
 from ringlog.sim.broker import ACKS, CHANGES, Record, Tail
 from ringlog.sim.client import SimClient, TimedOut
-from ringlog.sim.memo import cached_ack
+from ringlog.sim.memo import cached_ack, cached_change
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Unanswered
-from ringlog.wire.changes import decode_change
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import NodeAck
 
@@ -113,6 +112,6 @@ class CoordinatorWorker(Worker):
     def _take_changes(self, records: list[Record]) -> None:
         for record in records:
             if record.key == "epochs":
-                change = decode_change(record.value)
+                change = cached_change(record.value)
                 assert isinstance(change, EpochChange)
                 self._published = change.epoch

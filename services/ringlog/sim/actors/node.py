@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.commands.model import Join, RegisterNode
+from ringlog.kernel.commands.model import Command, DeclareDown, Join, RegisterNode, Replace
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
+from ringlog.node import membership
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.sim.actors.registers import SimRegisters
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
@@ -33,11 +34,12 @@ RETRY_US: Micros = 300 * MS
 SUBMIT_US: Micros = 6 * SECOND
 LOOK_US: Micros = 2 * SECOND
 LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
-JOIN_RETRIED = ("range_locked", "token_owned", "duplicate_token", "changes_paused")
+JOIN_RETRIED = (*membership.JOIN_RETRIED, "changes_paused")
 
 
 class SimNode:
-    """One node, over its lives. ``registration``: who it is; ``tokens``: what it wants to join with (none: stays out).
+    """One node, over its lives. ``registration``: who it is; ``tokens``: what it wants to join with (none: stays out);
+    ``replaces``: whose place it wants instead. One that ``is_lost`` has no disk any more and never comes back.
 
     Every turn of its loop, every stream and every partition that it reads takes a time that is typical for this node in
     this run. On its host's disk:
@@ -53,6 +55,8 @@ class SimNode:
         self.holder = Holder(registration.id)
         self.registers = SimRegisters(sim, host, registration.id)
         self.lives = 0
+        self.replaces: SimNode | None = None
+        self.is_lost = False
         self._chance = Chance(sim.world.seed, f"node/{host.name}")
         self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
 
@@ -73,6 +77,11 @@ class SimNode:
             check.began(self.registration.id)
         self.sim.world.spawn(self.host, f"{self.name}.main", self._main(), self._over)
         self.sim.world.spawn(self.host, f"{self.name}.acks", self._publish_acks())
+
+    def lose(self) -> None:
+        """The disk is gone, and with it all that this node was."""
+        self.lives, self.is_lost = 0, True
+        self.holder = Holder(self.registration.id)
 
     def _over(self, why: str) -> None:
         self.sim.broken("node_ended", f"{self.name} ended: {why}")
@@ -192,7 +201,7 @@ class SimNode:
     # ---------------------------------------------------------------------------------------- membership
 
     def _membership(self) -> Step:
-        """Register, then join; other movements are waited out, each request goes its way once."""
+        """Register, then join or replace; other movements are waited out, each request goes its way once."""
         me = self.registration.id
         while me not in self._replica.state.nodes:
             if (yield from self._insist(self.registration)) is None:
@@ -201,12 +210,22 @@ class SimNode:
             state = yield from self._replica.barrier()
             if state.nodes[me].state != "none":
                 return
-            answer = yield from self._insist(Join(me, self.tokens, self._client.draw.take(16)))
+            answer = yield from self._insist((yield from self._wish(state)))
             if isinstance(answer, AppliedResult) or answer is None:
                 return
             yield LOOK_US
 
-    def _insist(self, command: RegisterNode | Join) -> Step:
+    def _wish(self, state: ClusterState) -> Step:
+        """To join; or to replace, after the cluster was told that a lost node is down."""
+        me, other = self.registration.id, self.replaces
+        found = state.nodes.get(other.registration.id) if other is not None else None
+        if other is None or found is None or found.state != "normal":
+            return Join(me, self.tokens, self._client.draw.take(16))
+        if other.is_lost and not found.down:
+            yield from self._insist(DeclareDown(found.id, "its disk is gone"))
+        return Replace(me, found.id)
+
+    def _insist(self, command: Command) -> Step:
         """The answer to one request, asked for as long as it takes; None if the rejection is final."""
         request, since = self._client.new_request_id(), self._replica.state.epoch
         while True:

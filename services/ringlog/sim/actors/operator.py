@@ -7,12 +7,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.commands.model import CancelOperation, ChangeSettings, Command, Noop
+from ringlog.kernel.commands.model import (
+    CancelOperation,
+    ChangeSettings,
+    Command,
+    DeclareDown,
+    Noop,
+    Remove,
+)
 from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
 from ringlog.sim.replica import Step
+from ringlog.sim.rest import helpless
 from ringlog.sim.world import MS, SECOND, Host
 from ringlog.wire.errors import WireError
 
@@ -86,11 +94,10 @@ class SimOperator:
         self.unfinished -= 1
         while True:
             for operation in in_flight(self._client.replica.state):
-                node = nodes.get(operation.node)
-                if node is None or not node.lives:
+                if helpless(operation, nodes):
                     try:
                         yield from self._client.submit(
-                            CancelOperation(operation.id, "its node does not run"), PATIENCE_US
+                            CancelOperation(operation.id, "a node that gains does not run"), PATIENCE_US
                         )
                     except TimedOut:
                         continue
@@ -127,7 +134,7 @@ class SimOperator:
         drawn = next(family.commands[kind] for family in FAMILIES if kind in family.commands)
         assert drawn is not None, "operators do not send what only agents send"
         chance = Chance(self.sim.world.seed, f"command/{number}")
-        if kind in ("AdvanceOperation", "CancelOperation"):
+        if kind in ("AdvanceOperation", "CancelOperation", "FailOperation"):
             yield from self._wait_for(chance.pick(WATCHED))
         command = drawn[1](self._client.replica.state, chance)
         if command is None:
@@ -135,6 +142,9 @@ class SimOperator:
             return
         if self.sim.world.tracing:
             self.sim.world.tell("operator", f"asks for {command} ({way})"[:300])
+        if isinstance(command, Remove) and chance.happens(0.7):
+            with suppress(TimedOut):
+                yield from self._client.submit(DeclareDown(command.node, "no heartbeat"), PATIENCE_US)
         request, since = self._client.new_request_id(), self._client.replica.state.epoch
         patience = chance.pick([PATIENCE_US, PATIENCE_US, HASTE_US])
         try:

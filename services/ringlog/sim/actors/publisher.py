@@ -12,9 +12,9 @@ from ringlog.agents.publisher_core import ahead, starts_from
 from ringlog.kernel.changes import EpochChange
 from ringlog.sim.actors.role import Worker
 from ringlog.sim.broker import CHANGES, METADATA, Fenced, Record, Tail
+from ringlog.sim.memo import cached_change
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended, Signal, Unanswered
-from ringlog.wire.changes import decode_change
 
 
 class PublisherWorker(Worker):
@@ -51,7 +51,7 @@ class PublisherWorker(Worker):
             inbox.clear()
             for record in taken:
                 self.look()
-                before, (_, folded) = state, self.sim.folded(state, record)
+                before, (_, folded) = state, self.sim.folded(state, record.value)
                 state = folded.state
                 if resumed and state is not before:
                     yield from self._publish(epoch, self.sim.changes(before, state))
@@ -82,6 +82,6 @@ class PublisherWorker(Worker):
         newest = next((record for record in reversed(records) if record.key == "epochs"), None)
         if newest is None:
             return None
-        change = decode_change(newest.value)
+        change = cached_change(newest.value)
         assert isinstance(change, EpochChange)
         return change

@@ -24,11 +24,11 @@ from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.model import Noop
 from ringlog.sim.actors.role import NEWS_US, Worker
 from ringlog.sim.broker import REQUESTS, RESULTS, Fenced, Record, Tail
-from ringlog.sim.memo import cached_result
+from ringlog.sim.memo import cached_request, cached_result
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended, Unanswered
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import REJECTED, Request, Result, decode_request, encode_result
+from ringlog.wire.records import REJECTED, Request, Result, encode_result
 
 
 class ValidatorWorker(Worker):
@@ -126,6 +126,6 @@ class ValidatorWorker(Worker):
 
 def _request(record: Record) -> tuple[int, Request | None]:
     try:
-        return record.offset, decode_request(record.value)
+        return record.offset, cached_request(record.value)
     except WireError:
         return record.offset, None

@@ -21,10 +21,10 @@ from ringlog.kernel.outcome import (
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.broker import REQUESTS
 from ringlog.sim.checks.base import Check
-from ringlog.sim.memo import cached_result
+from ringlog.sim.memo import cached_request, cached_result
 from ringlog.wire.commands import decode_command
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import REJECTED, Request, Result, decode_request
+from ringlog.wire.records import REJECTED, Request, Result
 
 if TYPE_CHECKING:
     from ringlog.sim.broker import Partition
@@ -109,7 +109,7 @@ class Answers(Check):
         partition = self.sim.broker.partition(REQUESTS)
         for record in partition.records[self._requests_read : partition.visible]:
             try:
-                request = decode_request(record.value)
+                request = cached_request(record.value)
             except WireError:
                 continue
             key = (request.request_id, command_digest(request.kind, request.version, request.payload))

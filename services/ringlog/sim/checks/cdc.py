@@ -67,7 +67,6 @@ class Cdc(Check):
         self._floor: dict[str, Micros] = {}
         self._low: dict[str, Micros] = {}
         self._used: Micros = 0
-        self._unwatched: Micros = 0
         self._decided: dict[Place, Decision] = {}
         self._closings: list[Closing] = []
         self._rows: dict[Place, tuple[Place, CdcRow]] = {}
@@ -152,7 +151,7 @@ class Cdc(Check):
         if behind:
             self.sim.broken("cdc_close", f"{name} closes, {behind} are not done with it")
         if not self._low:
-            self._unwatched = following.timestamp
+            self.sim.broken("cdc_close", f"{name} closes, and no writer is there to be done with it")
         positions = {position.partition: position.offset for position in closed.positions}
         for (number, offset), row in self._rows.values():
             if row.generation == closed.timestamp and offset >= positions.get(number, 0):
@@ -287,14 +286,8 @@ class Cdc(Check):
             self.sim.broken("cdc_rows", f"{place} was accepted and has no row, but {reason or 'nothing'}")
 
     def _was_late(self, place: Place) -> None:
-        """A mutation of a closed generation is only then refused when it came after the closing was stored.
-
-        Where no writer is registered nobody is waited for: then a generation closes when the next one is committed.
-        """
+        """A mutation of a closed generation is only then refused when it came after the closing was stored."""
         timestamp = self._mutations[place][1].timestamp  # type: ignore[union-attr]
-        if timestamp < self._unwatched:
-            self.sim.did["cdc", "closed while no writer was registered"] += 1
-            return
         closings = [closing for closing in self._closings if timestamp < closing.low_watermark]
         if not any(place[1] >= closing.ends[place[0]] for closing in closings):
             self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation, and was there before")

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 GATED = ("prepared", "write_both_read_old", "write_both_read_new")
-GAINING_ASKED = ("prepared", "write_both_read_old")
+GAINING_ASKED = ("prepared", "streaming", "write_both_read_old")
+REPORTED = ("streaming", "write_both_read_old")
 
 
 class Acknowledgements(Check):
@@ -108,7 +109,7 @@ class Gates(Check):
             self.sim.broken("gate", f"epoch {after.epoch}: {command.operation} is no operation that could go on")
             return
         stage, since = move.marks[-2]
-        if stage not in GATED:
+        if stage not in GATED and stage not in REPORTED:
             return
         truth: Acknowledgements = self.sim.shared["acknowledgements"]
         where = f"epoch {after.epoch}: {move.id} left {stage} (epoch {since})"
@@ -120,28 +121,32 @@ class Gates(Check):
         lacking = _lacking(move, stage, informed, record)
         if lacking:
             self.sim.broken("gate", f"{where}, but {lacking}")
-        if stage == "write_both_read_old":
+        if stage in REPORTED:
             self._reports(where, move, command, truth)
 
     def _reports(self, where: str, move: Move, command: AdvanceOperation, truth: Acknowledgements) -> None:
-        """The gaining node has said that it has its rows, and said the same."""
-        given = [report for report in command.reports if report.node == move.node]
-        if not given:
-            self.sim.broken("gate", f"{where} without a report of its rows")
-        for report in given:
-            if report not in truth.reported.get((move.node, move.id), set()):
-                self.sim.broken("gate", f"{where} with {report}, which its node has not given")
+        """Every gaining node has said that it has its rows, and said the same."""
+        for node in sorted(move.gaining()):
+            given = [report for report in command.reports if report.node == node]
+            if not given:
+                self.sim.broken("gate", f"{where} without a report of the rows of {node}")
+            for report in given:
+                if report not in truth.reported.get((node, move.id), set()):
+                    self.sim.broken("gate", f"{where} with {report}, which its node has not given")
 
 
 def _lacking(move: Move, stage: str, informed: set[str], record: Movements) -> str:
     """Whose acknowledgement is missing, in words; empty if the gate is met."""
-    if stage in GAINING_ASKED and move.node not in informed:
-        return "the gaining node has not acknowledged it"
-    for exchange in move.exchanges:
+    if stage in GAINING_ASKED and (silent := move.gaining() - informed):
+        return f"the gaining {sorted(silent)} have not acknowledged it"
+    parting = move.replaced or (move.node if move.kind in ("leave", "remove") else "")
+    excused = move.ignored | record.down.intersection({parting})
+    for exchange in move.exchanges if stage in GATED else ():
         for group in (exchange.old, exchange.new):
-            for datacenter in sorted({record.datacenters[node] for node in group}):
-                local = [node for node in group if record.datacenters[node] == datacenter]
-                have = sum(node in informed for node in local)
-                if 2 * have <= len(local):
+            for datacenter in sorted({record.places[node][0] for node in group}):
+                local = [node for node in group if record.places[node][0] == datacenter]
+                asked = [node for node in local if node not in excused]
+                have = sum(node in informed for node in asked)
+                if have < min(len(local) // 2 + 1, len(asked)):
                     return f"only {have} of {len(local)} in {datacenter} of {exchange} have acknowledged it"
     return ""

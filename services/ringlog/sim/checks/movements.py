@@ -1,77 +1,72 @@
 """An own record of the ring: who owns which token, which movements are on their way, what that means for groups.
 
 It is built from the applied entries alone and shares nothing with the kernel but their fields. A layout is worked out
-the naive way: sort the tokens, walk clockwise, take distinct owners. A movement is a change of the token map (``MAPS``:
-one line for each kind) and two moments (``READS_AT``, ``WRITES_AT``): when readers, and when writers, go by the changed
-map. Everything else (groups at each stage, who gains, what a gate must ask, which ranges are locked) follows.
+the naive way (``checks.layout``). A movement is a change of the token map, or of one keyspace's setting, and two
+moments (``READS_AT``, ``WRITES_AT``): when readers, and when writers, go by what it changes to. Everything else (groups
+at each stage, who gains, what a gate must ask, which ranges are locked) follows.
 
-``Span`` remembers for each member of a range since when it has been one: copied when a range is split, begun anew when
-somebody enters, taken back by a cancel from the copy that was made when the movement was admitted.
+``Span`` remembers for each member of a range since when it has been one: copied when a range is split, the later of two
+when ranges are merged, begun anew when somebody enters, taken back by a cancel from the copy that was made when the
+movement was admitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.model import (
     AdvanceOperation,
+    AlterKeyspace,
+    Assassinate,
     CancelOperation,
     CreateKeyspace,
+    DeclareDown,
+    DeclareUp,
     DropKeyspace,
+    FailOperation,
     Join,
+    Leave,
+    Rebuild,
     RegisterNode,
+    Remove,
+    Replace,
+    Replication,
+    UnregisterNode,
 )
+from ringlog.kernel.commands.model import Move as MoveTokens
 from ringlog.kernel.outcome import Entry
+from ringlog.sim.checks.layout import Owners, covering, ends_of, key_of, replicas, walk
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
-Owners = Mapping[int, str]
-"""Token to node id."""
+_SWAP = ("requested", "prepared", "write_both_read_old", "write_both_read_new", "finished")
+_NEW_TOKENS = (*_SWAP[:2], "commit_cdc_generation", "publish_cdc_generation", *_SWAP[2:])
 
 ORDER: Mapping[str, tuple[str, ...]] = {
-    "join": (
-        "requested",
-        "prepared",
-        "commit_cdc_generation",
-        "publish_cdc_generation",
-        "write_both_read_old",
-        "write_both_read_new",
-        "finished",
-    ),
+    "join": _NEW_TOKENS,
+    "move": _NEW_TOKENS,
+    "leave": _SWAP,
+    "replace": _SWAP,
+    "remove": _SWAP,
+    "alter": _SWAP,
+    "rebuild": ("requested", "streaming", "finished"),
+    "assassinate": ("finished",),
 }
 SPLIT_AT, WRITES_AT, READS_AT = "prepared", "write_both_read_old", "write_both_read_new"
 
-
-def _joined(owners: Owners, move: Move) -> Owners:
-    return {**owners, **dict.fromkeys(move.tokens, move.node)}
-
-
-MAPS: Mapping[str, Callable[[Owners, Move], Owners]] = {"join": _joined}
-"""Kind of movement to what it makes of the token map."""
-
-
-def walk(owners: Owners, end: int, count: int) -> tuple[str, ...]:
-    """The first ``count`` distinct owners clockwise from the first token at or after ``end``."""
-    tokens = sorted(owners)
-    found: list[str] = []
-    for token in [t for t in tokens if t >= end] + [t for t in tokens if t < end]:
-        if owners[token] not in found and len(found) < count:
-            found.append(owners[token])
-    return tuple(found)
-
-
-def holds(start: int, end: int, token: int) -> bool:
-    """True if ``(start, end]`` of the ring has the token; ``(t, t]`` has them all."""
-    return start < token <= end if start < end else token > start or token <= end
-
-
-def covering(ends: Iterable[int], token: int) -> int:
-    """The end of the range that has the token, of ranges with these ends (at least one)."""
-    ordered = sorted(ends)
-    return next((end for end in ordered if end >= token), ordered[0])
+STANDING: Mapping[str, tuple[str, str, str]] = {
+    "join": ("joining", "normal", "none"),
+    "move": ("moving", "normal", "normal"),
+    "leave": ("leaving", "left", "normal"),
+    "remove": ("leaving", "left", "normal"),
+    "replace": ("joining", "normal", "none"),
+    "assassinate": ("leaving", "left", "normal"),
+}
+"""Kind of movement to what its node is meanwhile, when it has finished, and when it was called off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +88,21 @@ class Span:
             self.changed if same else epoch,
         )
 
+    def with_others(self, others: Iterable[Span]) -> Span:
+        """One range of several with the same members: each is one since the latest of its epochs."""
+        spans = (self, *others)
+        return Span(
+            {node: max(span.read[node] for span in spans) for node in self.read},
+            {node: max(span.write[node] for span in spans) for node in self.write},
+            max(span.changed for span in spans),
+        )
+
 
 NOBODY = Span({}, {}, 0)
+Layout = dict[int, Span]
+"""End of a range to who serves it."""
+Side = tuple[Replication, Owners]
+Sides = tuple[Side, Side, Side]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +123,18 @@ class Move:
     id: str
     kind: str
     node: str
-    tokens: tuple[int, ...]
-    marks: list[tuple[str, int]]
+    tokens: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    replaced: str = ""
+    ignored: frozenset[str] = frozenset()
+    keyspace: str = ""
+    setting: Replication | None = None
+    own: str = ""
+    datacenter: str = ""
+    marks: list[tuple[str, int]] = field(default_factory=list)
     exchanges: tuple[Exchange, ...] = ()
     locked: tuple[tuple[str, int, int, int], ...] = ()
-    saved: dict[str, dict[int, Span]] = field(default_factory=dict)
+    saved: dict[str, Layout] = field(default_factory=dict)
 
     @property
     def stage(self) -> str:
@@ -130,21 +145,38 @@ class Move:
         """True from ``stage`` on."""
         return any(entered == stage for entered, _ in self.marks)
 
+    def gaining(self) -> set[str]:
+        """Who gets rows by it."""
+        fixed = {self.node} if self.kind in ("join", "replace", "rebuild") else set()
+        return fixed.union(*(set(change.new) - set(change.old) for change in self.exchanges))
+
+    def map(self, owners: Owners) -> Owners:
+        """What it makes of a token map."""
+        kept = {token: node for token, node in owners.items() if token not in self.gone}
+        return {**kept, **dict.fromkeys(self.tokens, self.node)}
+
 
 class Movements:
-    """The record; ``upto`` brings it to an epoch of the true log. ``flying``: movements that have not ended, by id."""
+    """The record; ``upto`` brings it to an epoch of the true log. ``flying``: movements that have not ended, by id.
+
+    ``created``: keyspace to the epoch that made it; ``refreshed``: the last epoch at which groups were worked out;
+    ``forfeited``: a node was assassinated, so rows may be missing for good.
+    """
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self.epoch = 0
         self.owners: Owners = {}
-        self.keyspaces: dict[str, tuple[str, int]] = {}
-        self.datacenters: dict[str, str] = {}
+        self.keyspaces: dict[str, Replication] = {}
+        self.created: dict[str, int] = {}
+        self.places: dict[str, tuple[str, str]] = {}
         self.standing: dict[str, str] = {}
+        self.down: set[str] = set()
         self.flying: dict[str, Move] = {}
         self.ended: dict[str, Move] = {}
-        self.layouts: dict[str, dict[int, Span]] = {}
+        self.layouts: dict[str, Layout] = {}
         self.refreshed = 0
+        self.forfeited = False
 
     def upto(self, epoch: int) -> Movements:
         """Take in the applied entries up to ``epoch``."""
@@ -155,54 +187,155 @@ class Movements:
                 self._take(entry)
         return self
 
+    def key(self, keyspace: str) -> str:
+        """Under which key a keyspace's ranges lie."""
+        for move in self.flying.values():
+            if move.keyspace == keyspace and move.reached(SPLIT_AT):
+                return move.own
+        return key_of(self.keyspaces[keyspace])
+
     def _take(self, entry: Entry) -> None:
         match entry.command:
-            case RegisterNode(id=node, datacenter=datacenter):
-                self.datacenters[node], self.standing[node] = datacenter, "none"
+            case RegisterNode(id=node, datacenter=datacenter, rack=rack):
+                self.places[node], self.standing[node] = (datacenter, rack), "none"
+            case UnregisterNode(node):
+                self.standing[node] = "left"
+            case DeclareDown(node):
+                self.down.add(node)
+            case DeclareUp(node):
+                self.down.discard(node)
             case CreateKeyspace(name, replication):
-                self.keyspaces[name] = (f"{replication.strategy}:{replication.factor}", replication.factor)
+                self.keyspaces[name], self.created[name] = replication, self.epoch
                 self._refresh()
             case DropKeyspace(name):
-                self.keyspaces.pop(name, None)
+                del self.keyspaces[name]
                 self._refresh()
-            case Join(node, tokens):
-                self._admit(Move(f"join-{self.epoch}", "join", node, tokens, [("requested", self.epoch)]))
-                self.standing[node] = "joining"
             case AdvanceOperation(name, to) if name in self.flying:
                 self._advance(self.flying[name], to)
             case CancelOperation(name) if name in self.flying:
                 self._cancel(self.flying[name])
+            case FailOperation(name) if name in self.flying and not self.flying[name].reached(READS_AT):
+                self._cancel(self.flying[name])
+            case command:
+                move = self._asked(command)
+                if move is not None:
+                    self._admit(move)
+
+    def _asked(self, command: object) -> Move | None:
+        """The movement that a command asks for."""
+        match command:
+            case Join(node, tokens):
+                return Move(f"join-{self.epoch}", "join", node, tokens)
+            case MoveTokens(node, tokens):
+                gone = tuple(token for token in self._tokens(node) if token not in tokens)
+                return Move(f"move-{self.epoch}", "move", node, tokens, gone)
+            case Leave(node):
+                return Move(f"leave-{self.epoch}", "leave", node, (), self._tokens(node))
+            case Remove(node, ignored):
+                its = frozenset({*ignored, node})
+                return Move(f"remove-{self.epoch}", "remove", node, (), self._tokens(node), ignored=its)
+            case Assassinate(node):
+                its = frozenset({node})
+                return Move(f"assassinate-{self.epoch}", "assassinate", node, (), self._tokens(node), ignored=its)
+            case Replace(node, replaced, ignored):
+                its = frozenset({*ignored, *self.down.intersection({replaced})})
+                return Move(f"replace-{self.epoch}", "replace", node, self._tokens(replaced), (), replaced, its)
+            case Rebuild(node, datacenter):
+                return Move(f"rebuild-{self.epoch}", "rebuild", node, datacenter=datacenter)
+            case AlterKeyspace(name, setting):
+                own = f"{key_of(self.keyspaces[name])}>{key_of(setting)}"
+                return Move(f"alter-{self.epoch}", "alter", "", keyspace=name, setting=setting, own=own)
+        return None
+
+    def _tokens(self, node: str) -> tuple[int, ...]:
+        return tuple(sorted(token for token, owner in self.owners.items() if owner == node))
 
     def _admit(self, move: Move) -> None:
         move.saved = {key: dict(layout) for key, layout in self.layouts.items()}
-        after = MAPS[move.kind](self.owners, move)
-        exchanges, locked = [], []
-        for key, factor in self.settings():
-            ends = sorted({*self.owners, *after})
-            touched = {covering(self.layouts[key], token) for token in move.tokens if self.layouts[key]}
-            for start, end in zip([*ends[-1:], *ends[:-1]], ends, strict=True):
-                old, new = walk(self.owners, end, factor), walk(after, end, factor)
-                if old != new:
-                    exchanges.append(Exchange(key, start, end, old, new))
-                    touched.update({covering(self.layouts[key], end)} if self.layouts[key] else ())
-            order = sorted(self.layouts[key])
-            for index, end in enumerate(order):
-                if end in touched:
-                    locked.append((key, order[index - 1], end, self.layouts[key][end].changed))
-        move.exchanges, move.locked = tuple(exchanges), tuple(locked)
+        move.exchanges = self._exchanges(move)
+        move.locked = self._locks(move)
         self.flying[move.id] = move
+        if move.kind == "assassinate":
+            self.forfeited |= bool(move.exchanges)
+            move.marks.append(("finished", self.epoch))
+            self._finish(move)
+        elif move.kind == "alter" and not move.exchanges:
+            self._finish(move)
+            del self.ended[move.id]
+        else:
+            move.marks.append(("requested", self.epoch))
+            self._stand(move, 0)
+
+    def _stand(self, move: Move, moment: int) -> None:
+        if move.kind in STANDING:
+            self.standing[move.node] = STANDING[move.kind][moment]
+        if move.replaced:
+            self.standing[move.replaced] = ("leaving", "left", "normal")[moment]
+
+    def _exchanges(self, move: Move) -> tuple[Exchange, ...]:
+        """Every range whose members differ, in any order, before and after the movement."""
+        found: list[Exchange] = []
+        if move.setting is not None:
+            pairs = [(move.own, self.keyspaces[move.keyspace], move.setting)]
+        else:
+            pairs = [(key, setting, setting) for key, setting in self.settings()]
+        after = move.map(self.owners)
+        for key, before, setting in pairs:
+            tokens = {*self.owners, *after}
+            ends = sorted(ends_of(before, tokens) | ends_of(setting, tokens))
+            for start, end in pairwise([*ends[-1:], *ends]):
+                old = replicas(before, self.owners, self.places, end)
+                new = replicas(setting, after, self.places, end)
+                if set(old) != set(new):
+                    found.append(Exchange(key, start, end, old, new))
+        return tuple(found)
+
+    def _locks(self, move: Move) -> tuple[tuple[str, int, int, int], ...]:
+        """The present ranges in which something changes, is cut, is joined, or is streamed."""
+        locked = []
+        for key, layout in sorted(self.layouts.items()):
+            inside = {change.end for change in move.exchanges if change.key == key}
+            if move.kind == "alter":
+                inside = set(layout) if key == key_of(self.keyspaces[move.keyspace]) else set()
+            elif move.kind == "rebuild":
+                inside = {end for end, span in layout.items() if move.node in span.read}
+            elif key != "entire":
+                inside.update(token for token in move.tokens if token not in self.owners)
+                inside.update(end for token in move.gone for end in (token, token + 1))
+            ends = {covering(layout, token) for token in inside if layout}
+            order = sorted(layout)
+            locked += [(key, order[i - 1], end, layout[end].changed) for i, end in enumerate(order) if end in ends]
+        return tuple(locked)
 
     def _advance(self, move: Move, to: str) -> None:
+        if to == "prepared" and move.kind == "alter":
+            self.layouts[move.own] = dict(self.layouts[key_of(self.keyspaces[move.keyspace])])
         move.marks.append((to, self.epoch))
         if to == "finished":
-            self.owners = MAPS[move.kind](self.owners, move)
-            self.standing[move.node] = "normal"
+            self._finish(move)
+        else:
+            self._refresh()
+
+    def _finish(self, move: Move) -> None:
+        """Its new layout is all there is."""
+        if move.setting is None:
+            self.owners = move.map(self.owners)
+            self._stand(move, 1)
             self._end(move)
+            self._refresh()
+            return
+        old, new = key_of(self.keyspaces[move.keyspace]), key_of(move.setting)
+        mine = self.layouts.get(move.own) or self.layouts[old]
+        self.keyspaces[move.keyspace] = move.setting
+        self._end(move)
+        there = self.layouts.get(new)
+        own = self._laid(mine, ends_of(move.setting, self.owners), ((move.setting, self.owners),) * 3)
+        self.layouts[new] = own if there is None else {e: span.with_others([own[e]]) for e, span in there.items()}
         self._refresh()
 
     def _cancel(self, move: Move) -> None:
         move.marks.append(("cancelled", self.epoch))
-        self.standing[move.node] = "none"
+        self._stand(move, 2)
         self._end(move)
         self._refresh()
         for key, _, end, _ in move.locked:
@@ -215,37 +348,81 @@ class Movements:
 
     # --------------------------------------------------------------------------------------------- groups
 
-    def settings(self) -> list[tuple[str, int]]:
-        """(key, factor) of every replication setting in use."""
-        return sorted(set(self.keyspaces.values()))
+    def settings(self) -> list[tuple[str, Replication]]:
+        """(key, setting) of every replication setting in use."""
+        used = {key_of(setting): setting for setting in self.keyspaces.values()}
+        return sorted(used.items(), key=lambda item: item[0])
 
     def after(self, stage: str) -> Owners:
         """The token map with all movements that have reached ``stage``."""
         owners = self.owners
         for move in self.flying.values():
             if move.reached(stage):
-                owners = MAPS[move.kind](owners, move)
+                owners = move.map(owners)
         return owners
+
+    def groups(self, key: str, end: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Of the range that ends at ``end``: who reads; of which two groups a write needs a quorum (may be one)."""
+        read, old, new = (replicas(setting, owners, self.places, end) for setting, owners in self._sides(key))
+        return read, old, new
+
+    def _sides(self, key: str) -> Sides:
+        """By which setting and which token map go those who read, those who write as before, those who write anew."""
+        setting = {**dict(self.settings()), **{m.own: self.keyspaces[m.keyspace] for m in self._altering()}}[key]
+        reading = writing = setting
+        for move in self._altering():
+            if move.own == key and move.setting is not None:
+                reading = move.setting if move.reached(READS_AT) else setting
+                writing = move.setting if move.reached(WRITES_AT) else setting
+        return (reading, self.after(READS_AT)), (setting, self.owners), (writing, self.after(WRITES_AT))
+
+    def _altering(self) -> list[Move]:
+        return [move for move in self.flying.values() if move.setting is not None and move.reached(SPLIT_AT)]
+
+    def _laid(self, known: Layout | None, ends: set[int], sides: Sides) -> Layout:
+        """Ranges with these ends, and who has been in their groups since when, from what was known of the ring."""
+        fine = sorted({*ends, *(known or ())})
+        pieces: Layout = {}
+        for end in fine:
+            read, old, target = (replicas(setting, owners, self.places, end) for setting, owners in sides)
+            order = self._order(end)
+            read = tuple(sorted(read, key=order.index))
+            write = tuple(sorted({*old, *target}, key=order.index))
+            before = known[covering(known, end)] if known else NOBODY
+            fresh = Span(dict.fromkeys(read, self.epoch), dict.fromkeys(write, self.epoch), self.epoch)
+            pieces[end] = fresh if known is None else before.next(read, write, self.epoch)
+        layout: Layout = {}
+        for end in sorted(ends):
+            parts = [piece for piece in fine if piece not in ends and covering(ends, piece) == end]
+            layout[end] = pieces[end].with_others(pieces[part] for part in parts) if parts else pieces[end]
+        return layout
+
+    def _order(self, end: int) -> list[str]:
+        """Everybody as a walk meets them: who joins at its coming tokens, who replaces another beside it."""
+        owners = dict(self.owners)
+        beside: dict[str, str] = {}
+        for move in self.flying.values():
+            if move.kind == "join":
+                owners.update(dict.fromkeys(move.tokens, move.node))
+            if move.replaced:
+                beside[move.replaced] = move.node
+        met = []
+        for node in walk(owners, end):
+            met += [node, beside[node]] if node in beside else [node]
+        return met
 
     def _refresh(self) -> None:
         """Work out all groups, and who has been in them since when."""
         self.refreshed = self.epoch
-        read_by, write_by = self.after(READS_AT), self.after(WRITES_AT)
-        cut, everybody = {*self.owners, *self.after(SPLIT_AT)}, self.after("requested")
-        layouts: dict[str, dict[int, Span]] = {}
-        for key, factor in self.settings():
-            known = self.layouts.get(key)
-            layout = layouts[key] = {}
-            for end in sorted(cut):
-                read = walk(read_by, end, factor)
-                writers = {*walk(self.owners, end, factor), *walk(write_by, end, factor)}
-                order = walk(everybody, end, len(everybody))
-                write = tuple(node for node in order if node in writers)
-                read = tuple(node for node in order if node in read)
-                if known is None:
-                    layout[end] = Span(dict.fromkeys(read, self.epoch), dict.fromkeys(write, self.epoch), self.epoch)
-                else:
-                    layout[end] = (known[covering(known, end)] if known else NOBODY).next(read, write, self.epoch)
+        tokens = {*self.owners, *self.after(SPLIT_AT)}
+        layouts = {
+            key: self._laid(self.layouts.get(key), ends_of(setting, tokens), self._sides(key))
+            for key, setting in self.settings()
+        }
+        for move in self._altering():
+            if move.setting is not None:
+                both = ends_of(self.keyspaces[move.keyspace], self.owners) | ends_of(move.setting, self.owners)
+                layouts[move.own] = self._laid(self.layouts[move.own], both | set(self.owners), self._sides(move.own))
         self.layouts = layouts
 
 

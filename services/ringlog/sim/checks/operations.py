@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, CommitCdcGeneration, PublishCdcGeneration
+from ringlog.kernel.commands.model import (
+    AdvanceOperation,
+    CancelOperation,
+    CommitCdcGeneration,
+    FailOperation,
+    PublishCdcGeneration,
+)
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState, Operation, Plan
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.movements import ORDER, READS_AT, Move, holds, movements
+from ringlog.sim.checks.layout import holds
+from ringlog.sim.checks.movements import ORDER, READS_AT, Move, movements
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -83,8 +91,9 @@ class Stages(Check):
             if op.id in self._ids:
                 self._broken(after, f"the id {op.id} is used again")
             self._ids.add(op.id)
-            self._sources(after, op, move)
-            self._locked(after, op, move)
+            if op.stage not in ENDED:
+                self._sources(after, op, move)
+                self._locked(after, op, move)
             return True
         if (old.id, old.kind, old.node, old.tokens, old.seed) != (op.id, op.kind, op.node, op.tokens, op.seed):
             self._broken(after, f"{op.id} has become another operation")
@@ -100,9 +109,9 @@ class Stages(Check):
         if old.stage in ENDED:
             self._broken(after, f"{op.id} was {old.stage} and is in {op.stage}")
         if op.stage == "cancelled":
-            if not isinstance(command, CancelOperation) or command.operation != op.id:
+            if not isinstance(command, (CancelOperation, FailOperation)) or command.operation != op.id:
                 self._broken(after, f"{item.kind} cancelled {op.id}")
-            if order.index(old.stage) >= order.index(READS_AT):
+            if READS_AT in order and order.index(old.stage) >= order.index(READS_AT):
                 self._broken(after, f"{op.id} was cancelled in {old.stage}, when its new owner may have been read")
         else:
             if not isinstance(command, AdvanceOperation) or command.operation != op.id:
@@ -124,20 +133,48 @@ class Stages(Check):
         if locks != tuple(sorted(move.locked)):
             self.sim.broken("locks", f"epoch {after.epoch}: {op.id} locks {locks}, it changes {move.locked}")
         for other in movements(self.sim).flying.values():
-            if other is not move and _overlap(other, move):
+            if other is not move and _meet(other, move):
                 self.sim.broken("locks", f"epoch {after.epoch}: {op.id} was admitted on ranges that {other.id} holds")
 
     def _sources(self, after: ClusterState, op: Operation, move: Move) -> None:
-        """Rows of a gained range come from the replica whose place is taken; if none is, from one of the old group."""
-        given = {(s.replication, s.start, s.end, s.target): s.source for s in op.plan.sources}
-        for change in move.exchanges:
-            leaving = [node for node in change.old if node not in change.new]
-            for target in [node for node in change.new if node not in change.old]:
-                source = given.pop((change.key, change.start, change.end, target), None)
-                if source not in (leaving or change.old or (None,)):
-                    self._broken(after, f"{op.id} streams {change} from {source}")
+        """Rows of a gained range come from a replica whose place is taken, or from so many that a quorum is known."""
+        given: dict[tuple[str, int, int, str], set[str]] = {}
+        for s in op.plan.sources:
+            given.setdefault((s.replication, s.start, s.end, s.target), set()).add(s.source)
+        for key, start, end, target, old, leaving in self._gained(move):
+            sources = given.pop((key, start, end, target), set())
+            giving = len(sources) == 1 and sources <= leaving
+            if sources & self._dead(move) or not (giving or self._knows_all(sources, old)):
+                self._broken(after, f"{op.id} streams {key} ({start}, {end}] for {target} from {sorted(sources)}")
+            leaving -= sources
         if given:
             self._broken(after, f"{op.id} streams ranges that it does not change: {given}")
+
+    def _gained(self, move: Move) -> Iterator[tuple[str, int, int, str, tuple[str, ...], set[str]]]:
+        """(key, start, end, who needs the rows, the old group, who leaves and is no other's source yet)."""
+        for change in move.exchanges:
+            leaving = set(change.old) - set(change.new)
+            for target in [node for node in change.new if node not in change.old]:
+                yield change.key, change.start, change.end, target, change.old, leaving
+        if move.kind == "rebuild":
+            for key, start, end, _ in move.locked:
+                members = tuple(movements(self.sim).layouts[key][end].read)
+                if move.datacenter:
+                    places = movements(self.sim).places
+                    members = tuple(m for m in members if places[m][0] == move.datacenter and m != move.node)
+                yield key, start, end, move.node, members, set()
+
+    def _dead(self, move: Move) -> set[str]:
+        return {*movements(self.sim).down, *move.ignored}
+
+    def _knows_all(self, sources: set[str], group: tuple[str, ...]) -> bool:
+        """True if every quorum of the group, in each datacenter, has one of the sources."""
+        places = movements(self.sim).places
+        for datacenter in {places[node][0] for node in group}:
+            local = [node for node in group if places[node][0] == datacenter]
+            if len(sources.intersection(local)) + len(local) // 2 + 1 <= len(local):
+                return False
+        return bool(sources) or not group
 
     def _forgotten(self, before: ClusterState, after: ClusterState) -> None:
         """Only ended operations are forgotten, oldest first."""
@@ -150,9 +187,9 @@ class Stages(Check):
                 self._broken(after, f"{op.id} is forgotten before older ones")
 
 
-def _overlap(one: Move, other: Move) -> bool:
-    """True if they lock a range in common; without ranges (an empty ring) any two do."""
-    if not one.locked or not other.locked:
+def _meet(one: Move, other: Move) -> bool:
+    """True if both change a keyspace's replication, are about one node, or lock a range in common."""
+    if "alter" in (one.kind, other.kind) or {one.node, one.replaced} & {other.node, other.replaced} - {""}:
         return True
     return any(
         key == its_key and (holds(start, end, its_end) or holds(its_start, its_end, end))

@@ -49,7 +49,7 @@ class Placements(Check):
 
     def _compare_owners(self, state: ClusterState, record: Movements) -> None:
         if dict(state.token_owners) != record.owners:
-            self.sim.broken("placement", f"epoch {state.epoch}: other tokens are owned than joins have brought in")
+            self.sim.broken("placement", f"epoch {state.epoch}: other tokens are owned than by the entries")
         for node in state.nodes.values():
             mine = tuple(sorted(token for token, owner in record.owners.items() if owner == node.id))
             if node.tokens != mine:

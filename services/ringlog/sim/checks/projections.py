@@ -9,7 +9,7 @@ from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.broker import CHANGES, Partition
 from ringlog.sim.checks.base import Check
-from ringlog.wire.changes import decode_change
+from ringlog.sim.memo import cached_change
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -36,7 +36,7 @@ class ChangesAreTheDifferences(Check):
         for record in records:
             found.append((record.key, record.value))
             if record.key == "epochs":
-                change = decode_change(record.value)
+                change = cached_change(record.value)
                 assert isinstance(change, EpochChange)
                 self._compare(change, found)
                 found = []

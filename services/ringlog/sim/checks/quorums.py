@@ -21,7 +21,8 @@ from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.gates import Acknowledgements
-from ringlog.sim.checks.movements import WRITES_AT, covering, movements, walk
+from ringlog.sim.checks.layout import covering
+from ringlog.sim.checks.movements import movements
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -39,11 +40,15 @@ class Served:
 
 @dataclass(slots=True)
 class View:
-    """From epoch ``first`` to ``last`` (None: still). ``ranges``: setting to end to who serves."""
+    """From epoch ``first`` to ``last`` (None: still). ``ranges``: key to end to who serves.
+
+    ``keys``: where each keyspace lies, told apart from later ones of its name by the epoch that made it.
+    """
 
     first: int
     last: int | None
     ranges: dict[str, dict[int, Served]]
+    keys: dict[tuple[str, int], str]
 
 
 class Quorums(Check):
@@ -61,7 +66,9 @@ class Quorums(Check):
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
     ) -> None:
         """A new view appears: compare it with all that can still be used."""
-        if after.placements is before.placements:
+        record = movements(self.sim).upto(after.epoch)
+        same = after.placements is before.placements and record.refreshed != after.epoch
+        if after is before or same or record.forfeited:
             return
         for view in self._views:
             if view.last is None:
@@ -78,23 +85,18 @@ class Quorums(Check):
     def _view(self, state: ClusterState) -> View:
         """Readers as the state has them; the two groups of a write by the own record."""
         record = movements(self.sim).upto(state.epoch)
-        target = record.after(WRITES_AT)
-        factors = dict(record.settings())
-        ranges = {
-            key: {
-                group.end: Served(
-                    tuple(replica.node for replica in group.read),
-                    _distinct(
-                        walk(record.owners, group.end, factors[key]),
-                        walk(target, group.end, factors[key]),
-                        tuple(replica.node for replica in group.write),
-                    ),
-                )
-                for group in placement.ranges
-            }
-            for key, placement in sorted(state.placements.items())
+        ranges: dict[str, dict[int, Served]] = {}
+        for key, placement in sorted(state.placements.items()):
+            ranges[key] = {}
+            for group in placement.ranges:
+                _, old, new = record.groups(key, group.end)
+                present = tuple(replica.node for replica in group.write)
+                read = tuple(replica.node for replica in group.read)
+                ranges[key][group.end] = Served(read, _distinct(old, new, present))
+        keys = {
+            (name, made): record.key(name) for name, made in sorted(record.created.items()) if name in record.keyspaces
         }
-        return View(state.epoch, None, ranges)
+        return View(state.epoch, None, ranges, keys)
 
     def _serving(self) -> dict[str, int]:
         """Below which epoch each node answers nobody any more."""
@@ -119,8 +121,9 @@ class Quorums(Check):
         return frozenset(node for node in group if view.last is None or serving.get(node, 0) <= view.last)
 
     def _compare(self, reading: View, writing: View, serving: dict[str, int]) -> None:
-        for key in sorted(reading.ranges.keys() & writing.ranges.keys()):
-            readers, writers = reading.ranges[key], writing.ranges[key]
+        shared = reading.keys.keys() & writing.keys.keys()
+        for key, other in sorted({(reading.keys[name], writing.keys[name]) for name in shared}):
+            readers, writers = reading.ranges[key], writing.ranges[other]
             if not readers or not writers:
                 continue
             for end in sorted({*readers, *writers}):
@@ -130,12 +133,12 @@ class Quorums(Check):
 
     def _scopes(self, read: Served, write: Served) -> list[tuple[str, Group]]:
         """The whole cluster, and each datacenter if there are several."""
-        where = movements(self.sim).datacenters
+        where = movements(self.sim).places
         everybody = sorted({*read.read, *(node for group in write.writes for node in group)})
-        names = sorted({where[node] for node in everybody})
+        names = sorted({where[node][0] for node in everybody})
         scopes = [("", tuple(everybody))]
         if len(names) > 1:
-            scopes += [(f" in {name}", tuple(n for n in everybody if where[n] == name)) for name in names]
+            scopes += [(f" in {name}", tuple(n for n in everybody if where[n][0] == name)) for name in names]
         return scopes
 
     def _meet(

@@ -13,7 +13,8 @@ from ringlog.node.holder import Fetch, NotReady, NotServed, Snapshot
 from ringlog.node.store import Version
 from ringlog.sim.checks.accepted import NAME, AcceptedWrites
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.movements import holds
+from ringlog.sim.checks.layout import holds, key_of
+from ringlog.sim.checks.movements import movements
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.records import NodeAck
 
@@ -78,7 +79,7 @@ class Rows(Check):
         for written in mine:
             name = (written.write.timestamp, written.write.mutation_id)
             if written.always and written.offset < positions.get(written.partition, 0) and name not in found:
-                self._broken(node, f"answered {key!r} at {epoch} without {name} of offset {written.offset}")
+                self._lacks(node, f"{name} of offset {written.offset} in its answer of {key!r} at {epoch}")
 
     def received(self, node: str, fetch: Fetch, snapshot: Snapshot, kept: bool) -> None:
         """Rows of the ranges that were asked for, every accepted one that the receiver will not read itself."""
@@ -93,7 +94,7 @@ class Rows(Check):
                 wanted = any(holds(start, end, written.token) for start, end in fetch.ranges)
                 early = written.offset < positions.get(written.partition, 0)
                 if written.always and wanted and early and written.value not in sent:
-                    self._broken(node, f"was sent no {written.key!r} of offset {written.offset} for {fetch.operation}")
+                    self._lacks(node, f"{written.key!r} of offset {written.offset}, not sent for {fetch.operation}")
         if kept:
             self._parts.setdefault((node, fetch.operation), []).append(snapshot)
         self._inspect(self._node(node))
@@ -149,9 +150,12 @@ class Rows(Check):
             if written.offset < holder.positions.get(written.partition, 0):
                 group = _group(placement, written.token)
                 if group is not None and me in [replica.node for replica in group.read]:
-                    self._broken(
-                        me, f"lacks {written.key!r} of {written.partition}/{written.offset} at epoch {state.epoch}"
-                    )
+                    self._lacks(me, f"{written.key!r} of {written.partition}/{written.offset} at epoch {state.epoch}")
+
+    def _lacks(self, node: str, detail: str) -> None:
+        """Something is missing, which nobody promised any more if a node was assassinated."""
+        if not movements(self.sim).forfeited:
+            self._broken(node, f"lacks {detail}")
 
     def _broken(self, node: str, detail: str) -> None:
         self.sim.broken("rows", f"{self._node(node).name} {detail}")
@@ -164,7 +168,7 @@ class Rows(Check):
 def _placement(state: ClusterState) -> Placement | None:
     """Where the load's table lies, if there is one."""
     keyspace = state.keyspaces.get(NAME.split(".", 1)[0])
-    return state.placements.get(f"simple:{keyspace.replication.factor}") if keyspace is not None else None
+    return state.placements.get(keyspace.placement or key_of(keyspace.replication)) if keyspace is not None else None
 
 
 def _group(placement: Placement | None, token: int) -> RangeGroup | None:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import ChangeSettings, InitializeCluster, Noop, RegisterNode, TakeOver
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.model import (
+    ChangeSettings,
+    DeclareDown,
+    DeclareUp,
+    InitializeCluster,
+    Noop,
+    RegisterNode,
+    TakeOver,
+    UnregisterNode,
+)
+from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.answers import Answers
 from ringlog.sim.checks.chain import Chain
@@ -54,6 +63,23 @@ def _register(state: ClusterState, chance: Chance) -> RegisterNode:
     )
 
 
+def _unregister(state: ClusterState, chance: Chance) -> UnregisterNode | None:
+    """Mostly of a node that nobody runs: the others would join sooner or later."""
+    names = [node.id for _, node in in_order(state.nodes) if node.name.startswith("x") or chance.happens(0.1)]
+    return UnregisterNode(chance.pick(names)) if names else None
+
+
+def _down(state: ClusterState, chance: Chance) -> DeclareDown | None:
+    """Of a node that runs, as a rule: whoever declares it may be wrong."""
+    nodes = [node.id for _, node in in_order(state.nodes)]
+    return DeclareDown(chance.pick(nodes), "no heartbeat") if nodes else None
+
+
+def _up(state: ClusterState, chance: Chance) -> DeclareUp | None:
+    down = [node.id for _, node in in_order(state.nodes) if node.down or chance.happens(0.1)]
+    return DeclareUp(chance.pick(down), "heartbeat") if down else None
+
+
 def _take_over(state: ClusterState, chance: Chance) -> TakeOver | None:
     """Of a role that nobody else plays, so that agents are not disturbed by operators (no operator does that)."""
     known = state.terms.get("spare")
@@ -70,6 +96,9 @@ FAMILY = Family(
         "InitializeCluster": (1, _initialize),
         "ChangeSettings": (3, _settings),
         "RegisterNode": (2, _register),
+        "UnregisterNode": (1, _unregister),
+        "DeclareDown": (2, _down),
+        "DeclareUp": (1, _up),
         "TakeOver": (1, _take_over),
         "Noop": (6, _noop),
     },

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, Join, Witness
+from ringlog.kernel.commands.model import (
+    AdvanceOperation,
+    Assassinate,
+    CancelOperation,
+    FailOperation,
+    Join,
+    Leave,
+    Move,
+    Rebuild,
+    Remove,
+    Replace,
+    Witness,
+)
 from ringlog.kernel.operations.stages import STAGES, in_flight, next_stage
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
@@ -26,6 +38,60 @@ def _join(state: ClusterState, chance: Chance) -> Join | None:
     )
 
 
+def _leave(state: ClusterState, chance: Chance) -> Leave | None:
+    nodes = _normal(state) or [node.id for _, node in in_order(state.nodes)]
+    return Leave(chance.pick(nodes)) if nodes else None
+
+
+def _move(state: ClusterState, chance: Chance) -> Move | None:
+    """To one or two other tokens, or to some of its own and others."""
+    nodes = _normal(state)
+    if not nodes:
+        return None
+    name = chance.pick(nodes)
+    kept = state.nodes[name].tokens[: chance.below(2)]
+    fresh = tuple(chance.below(2**64) - 2**63 for _ in range(chance.between(1, 2)))
+    return Move(name, (*kept, *fresh), chance.take(16))
+
+
+def _replace(state: ClusterState, chance: Chance) -> Replace | None:
+    """By a node that is known and owns nothing: often nobody runs it, then the replacement is called off one day."""
+    idle = [node.id for _, node in in_order(state.nodes) if node.state == "none"]
+    nodes = _normal(state)
+    if not idle or not nodes:
+        return None
+    return Replace(chance.pick(idle), chance.pick(nodes), _ignored(state, chance))
+
+
+def _remove(state: ClusterState, chance: Chance) -> Remove | None:
+    down = [node.id for _, node in in_order(state.nodes) if node.down and node.state == "normal"]
+    nodes = down or _normal(state)
+    return Remove(chance.pick(nodes), _ignored(state, chance)) if nodes else None
+
+
+def _assassinate(state: ClusterState, chance: Chance) -> Assassinate | None:
+    """Rarely of a node that was declared down: from then on rows may be missing, and checks of rows look away."""
+    down = [node.id for _, node in in_order(state.nodes) if node.down and node.state == "normal"]
+    nodes = down if down and chance.happens(0.2) else [node.id for _, node in in_order(state.nodes) if not node.down]
+    return Assassinate(chance.pick(nodes)) if nodes else None
+
+
+def _rebuild(state: ClusterState, chance: Chance) -> Rebuild | None:
+    nodes = _normal(state)
+    return Rebuild(chance.pick(nodes), chance.pick(["", "", "dc1", "dc9"])) if nodes else None
+
+
+def _normal(state: ClusterState) -> list[str]:
+    return [node.id for _, node in in_order(state.nodes) if node.state == "normal"]
+
+
+def _ignored(state: ClusterState, chance: Chance) -> tuple[str, ...]:
+    """Sometimes those that were declared down, or somebody who was not."""
+    if chance.happens(0.7):
+        return ()
+    return tuple(node.id for _, node in in_order(state.nodes) if node.down or chance.happens(0.1))
+
+
 def _advance(state: ClusterState, chance: Chance) -> AdvanceOperation | None:
     """A mistaken coordinator: the next stage, or another one, with witnesses that it does not have."""
     operations = in_flight(state)
@@ -47,12 +113,24 @@ def _cancel(state: ClusterState, chance: Chance) -> CancelOperation | None:
     return CancelOperation(chance.pick(operations).id if operations else "join-1", "too late")
 
 
+def _fail(state: ClusterState, chance: Chance) -> FailOperation | None:
+    flying = in_flight(state)
+    return FailOperation(chance.pick(flying).id, "disk broken") if flying else None
+
+
 FAMILY = Family(
     name="operations",
     commands={
         "Join": (2, _join),
+        "Leave": (2, _leave),
+        "Move": (2, _move),
+        "Replace": (1, _replace),
+        "Remove": (2, _remove),
+        "Assassinate": (1, _assassinate),
+        "Rebuild": (1, _rebuild),
         "AdvanceOperation": (3, _advance),
-        "CancelOperation": (4, _cancel),
+        "CancelOperation": (3, _cancel),
+        "FailOperation": (1, _fail),
     },
     checks=(Placements, Stages, Acknowledgements, Gates, Quorums, Rows),
 )

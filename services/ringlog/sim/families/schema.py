@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ringlog.kernel.commands.model import (
+    AlterKeyspace,
     AlterTable,
     CdcOptions,
     Column,
     CreateKeyspace,
     CreateTable,
+    DatacenterReplication,
     DropKeyspace,
     DropTable,
     Replication,
@@ -20,9 +22,32 @@ from ringlog.wire.draw import draw_uuid
 
 
 def _create_keyspace(state: ClusterState, chance: Chance) -> CreateKeyspace:
-    normal = sum(node.state == "normal" for node in state.nodes.values())
     name = chance.pick(["ks", "ks1", "ks2", "ks3"])
-    return CreateKeyspace(name, Replication("simple", chance.between(1, max(normal, 1) + 1)))
+    return CreateKeyspace(name, _replication(state, chance))
+
+
+def _replication(state: ClusterState, chance: Chance) -> Replication:
+    """One that the nodes can hold, mostly: a number, datacenters with numbers or racks, or everybody."""
+    normal = [node for _, node in in_order(state.nodes) if node.tokens]
+    kind = chance.weighted([("simple", 4), ("network", 3), ("entire", 1)])
+    if kind == "entire":
+        return Replication("entire", 0)
+    if kind == "simple" or not normal:
+        return Replication("simple", chance.between(1, max(len(normal), 1) + 1))
+    local = []
+    for datacenter in sorted({node.datacenter for node in normal}):
+        racks = sorted({node.rack for node in normal if node.datacenter == datacenter})
+        there = sum(node.datacenter == datacenter for node in normal)
+        if chance.happens(0.3):
+            local.append(DatacenterReplication(datacenter, len(racks), tuple(racks)))
+        elif chance.happens(0.9):
+            local.append(DatacenterReplication(datacenter, chance.between(1, there)))
+    return Replication("network", sum(one.factor for one in local), tuple(local))
+
+
+def _alter_keyspace(state: ClusterState, chance: Chance) -> AlterKeyspace:
+    """Mostly of the keyspace that is under load."""
+    return AlterKeyspace(chance.pick(["ks", "ks", "ks", "ks1", "ks2"]), _replication(state, chance))
 
 
 def _drop_keyspace(state: ClusterState, chance: Chance) -> DropKeyspace:
@@ -62,6 +87,7 @@ FAMILY = Family(
     commands={
         "CreateKeyspace": (2, _create_keyspace),
         "DropKeyspace": (1, _drop_keyspace),
+        "AlterKeyspace": (2, _alter_keyspace),
         "CreateTable": (2, _create_table),
         "AlterTable": (1, _alter_table),
         "DropTable": (1, _drop_table),

@@ -112,14 +112,6 @@ MUTANTS: tuple[Mutant, ...] = (
         1_000,
     ),
     Mutant(
-        "any_source",
-        "ringlog.kernel.operations.join",
-        "for giver in (leaving or old)[:1]",
-        "for giver in old[:1]",
-        "rows come from the first reader instead of the replica whose place is taken",
-        50,
-    ),
-    Mutant(
         "written_back_nowhere",
         "ringlog.sim.actors.coordinator_path",
         "yield from self._carry_out(Access.WRITE, key, repair.request.level, best, deadline)",

@@ -9,7 +9,11 @@ consistency level (QUORUM, and LOCAL_QUORUM in each datacenter), each view i of 
   and the coordinator plans again with a newer view. The request of the later view needs no such net: it carries its
   epoch, and who is behind catches up before it answers;
 - **streamed**: a write that was done before, in view i, is in a later read of view j: somebody in the read quorum has
-  it, or one who streamed from a node that has it. Gates do not help here, for the write is over.
+  it, or one who streamed from a node that has it. Gates do not help here, for the write is over;
+- **kept**: whatever a write quorum of the first view has, a write quorum of the last view has in the end, by staying or
+  by streaming. The others look at one operation and take for granted that a quorum has each earlier write; this one
+  hands that on to the next operation. Not for LOCAL_QUORUM under SimpleStrategy, which places replicas without regard
+  to datacenters: how many of a range are in one is chance, and changes with every operation.
 
 The second rule does not count on streaming to pick up late writes, nor the third on gates: two nets, each whole.
 """
@@ -20,28 +24,32 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ringlog.sim.quorums.model import (
+    EVERYWHERE,
     History,
     Mask,
     Passage,
     Rules,
+    Stream,
     View,
     bits,
     gate_in_force,
+    majority,
     read_quorums,
     scopes,
     write_quorums,
 )
 
-NEIGHBOURS, APART, STREAMED = "neighbours", "apart", "streamed"
+NEIGHBOURS, APART, STREAMED, KEPT = "neighbours", "apart", "streamed", "kept"
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A read quorum and a write quorum that miss each other.
+    """A read quorum and a write quorum that miss each other; for ``kept``, a write that no quorum has in the end.
 
     ``reader`` and ``writer`` number the views (of ``history``, after the rules that drop views). ``informed``: nodes
     known to have acknowledged the view that ``gate`` (its stage) guards, None where no gate stands between.
-    ``streamed``: (target, source) bits of the streams that did not help.
+    ``streamed``: (target, source) bits of the streams that did not help. ``kept``: who has the write in the end, of
+    those that count.
     """
 
     kind: str
@@ -53,6 +61,7 @@ class Conflict:
     informed: Mask | None = None
     gate: str = ""
     streamed: tuple[tuple[Mask, Mask], ...] = ()
+    kept: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,9 @@ def check(history: History, rules: Rules) -> Verdict:
                     blank = Conflict(NEIGHBOURS, level, reader, writer, read, write)
                     for found in _conflicts(history, rules, blank):
                         conflicts.setdefault((found.kind, level), found)
+        if history.local or level == EVERYWHERE:
+            for found in _forgotten(history, rules, level, scope):
+                conflicts.setdefault((found.kind, level), found)
     return Verdict(history, pairs, tuple(conflicts.values()))
 
 
@@ -137,11 +149,35 @@ def _unhelpful_streams(history: History, rules: Rules, found: Conflict) -> tuple
     before: View = history.views[found.writer]
     unhelpful = []
     for stream in history.streams:
-        if not stream.target & found.read or stream.target & before.write:
+        # A write of a later view may come after the streaming; who was among its writers must have it from there.
+        if not stream.target & found.read or (before.both and stream.target & before.write):
             continue
-        options = [stream.sources] if rules.stream == "on" else [1 << number for number in bits(stream.others)]
-        source = next((option for option in options if not option & found.write), None)
+        source = _blind(stream, rules, found.write)
         if source is None:
             return None
         unhelpful.append((stream.target, source))
     return tuple(unhelpful)
+
+
+def _blind(stream: Stream, rules: Rules, has_it: Mask) -> Mask | None:
+    """Sources that the stream may have had and none of which has the write; None if there are no such."""
+    options = [stream.sources] if rules.stream == "on" else [1 << number for number in bits(stream.others)]
+    return next((option for option in options if not option & has_it), None)
+
+
+def _forgotten(history: History, rules: Rules, level: str, scope: Mask) -> Iterator[Conflict]:
+    """Writes that were done before and that less than a quorum of those who write in the end has."""
+    end = history.views[-1].write & scope
+    for has_it in write_quorums(history, history.views[0], scope, rules) if end else ():
+        kept, unhelpful = has_it & end, []
+        for stream in history.streams:
+            source = _blind(stream, rules, has_it)
+            if source is None:
+                kept |= stream.target & end
+            else:
+                unhelpful.append((stream.target, source))
+                kept &= ~stream.target if stream.afresh else ~0
+        if kept.bit_count() < majority(end):
+            last = len(history.views) - 1
+            yield Conflict(KEPT, level, last, 0, 0, has_it, streamed=tuple(unhelpful), kept=kept)
+            return

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
+from ringlog.sim.quorums.case import Case, Options
 from ringlog.sim.quorums.check import Conflict, Verdict, check
 from ringlog.sim.quorums.model import History, Rules
-from ringlog.sim.quorums.plans import KINDS, Case, Options
+from ringlog.sim.quorums.plans import KINDS
 from ringlog.sim.quorums.timeline import Placed, TooManyMembers, histories
 from ringlog.sim.quorums.walk import Fault, World, cancels, drive, faults
 
@@ -59,12 +61,16 @@ class Broken:
 class Findings:
     """What was looked at for one kind of operation, and what was found.
 
-    ``entries``: applied entries, ``ranges``: ranges that changed, ``distinct``: the histories among them, ``views`` and
-    ``pairs``: of those of all ranges, ``cancels``: cancels tried.
+    ``refused``: requests that the cluster cannot be asked for, as their rejections say. ``unpromised``: plans that
+    admit loss, so that only layouts and cancels were looked at. ``entries``: applied entries, ``ranges``: ranges
+    that changed, ``distinct``: the histories among them, ``views`` and ``pairs``: of those of all ranges,
+    ``cancels``: cancels tried.
     """
 
     kind: str
     plans: int = 0
+    refused: int = 0
+    unpromised: int = 0
     entries: int = 0
     ranges: int = 0
     distinct: set[History] = field(default_factory=set)
@@ -86,15 +92,16 @@ class Explorer:
         """Every plan of one kind on a quiet cluster. Raises NotQuiet, TooMuch."""
         if flying := in_flight(state):
             raise NotQuiet(f"{flying[0].id} is in {flying[0].stage}: finish or cancel it first")
-        count = KINDS[kind].count(state, options)
-        if count > PLANS_MAX:
+        cases = list(islice(KINDS[kind](state, options), PLANS_MAX + 1))
+        if len(cases) > PLANS_MAX:
             raise TooMuch(
-                f"{count} plans of kind {kind}, at most {PLANS_MAX}: try fewer new tokens, or a smaller cluster"
+                f"there are more plans of kind {kind} than {PLANS_MAX}, at most so many are gone through: "
+                "try fewer new tokens, or a smaller cluster"
             )
         findings = Findings(kind)
-        for case in KINDS[kind].cases(state, options):
+        for done, case in enumerate(cases):
             if progress is not None:
-                progress(kind, findings.plans, count)
+                progress(kind, done, len(cases))
             self._plan(state, case, findings)
         return findings
 
@@ -112,14 +119,18 @@ class Explorer:
             outcome = world.apply(command)
             assert outcome.kind is OutcomeKind.APPLIED, f"{case.title}: {outcome.code}: {outcome.detail}"
         steps, fault = drive(world, case.request)
+        if fault is not None and fault.code in case.refusals:
+            findings.refused += 1
+            return
         findings.plans += 1
+        findings.unpromised += not case.promised
         findings.entries += len(steps) - 1
         tried = list(cancels(steps))
         findings.cancels += len(tried)
         found = [fault, *tried] if fault is not None else [*faults(steps), *tried]
         findings.broken += [Broken(case.title, one) for one in found if one is not None]
         try:
-            for placed in histories(steps):
+            for placed in histories(steps) if case.promised else ():
                 self._range(case.title, placed, findings)
         except TooManyMembers as many:
             raise TooMuch(str(many)) from None

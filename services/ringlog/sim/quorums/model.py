@@ -50,6 +50,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Rule to what it may be; the first is how the protocol is meant."""
 
+EVERYWHERE = "QUORUM"
+"""The consistency level that counts all replicas of a range."""
+
 RULE_FIELDS = {"R1": "write", "R3": "recheck", "R4": "stream", "R5": "gate", "step": "step"}
 """Rule to the field of ``Rules`` that holds its choice."""
 
@@ -90,21 +93,29 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """``target`` (one bit) begins with rows of ``sources``, merged. ``others``: the replicas it could have asked."""
+    """``target`` (one bit) gets rows of ``sources``, merged. ``others``: the replicas it could have asked.
+
+    ``afresh``: the target was a replica already and has lost all its rows.
+    """
 
     target: Mask
     sources: Mask
     others: Mask
+    afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What one range goes through. ``datacenters``: that of each node, by bit; at least one view."""
+    """What one range goes through. ``datacenters``: that of each node, by bit; at least one view.
+
+    ``local``: the setting counts replicas by datacenter, so that a quorum of those in one is more than chance.
+    """
 
     datacenters: tuple[str, ...]
     views: tuple[View, ...]
     gates: tuple[Passage, ...] = ()
     streams: tuple[Stream, ...] = ()
+    local: bool = True
 
     @property
     def old(self) -> Mask:
@@ -162,7 +173,7 @@ def bits(group: Mask) -> tuple[int, ...]:
 
 def scopes(history: History) -> tuple[tuple[str, Mask], ...]:
     """(consistency level, nodes that count): the whole cluster, and each datacenter if there are several."""
-    everywhere = ("QUORUM", (1 << len(history.datacenters)) - 1)
+    everywhere = (EVERYWHERE, (1 << len(history.datacenters)) - 1)
     names = sorted(set(history.datacenters))
     if len(names) < 2:
         return (everywhere,)

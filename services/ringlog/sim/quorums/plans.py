@@ -6,71 +6,121 @@ of it on a quiet cluster: the commands that prepare the ground, the request itse
 kind is a function here and a line in ``KINDS``; a new strategy of replication is a line in ``walk.readers_of``.
 
 Exhaustive means: every case that the rules can tell apart. Where exactly in a range a new token lies makes no
-difference, only in which range: so one token stands for all of a gap, and several in one gap stand side by side.
+difference, only in which range: so one token stands for all of a gap, and several in one gap stand side by side. Of
+dead nodes there are at most two: the one that the operation is about, and one that it ignores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import combinations_with_replacement, pairwise
-from math import comb
+from collections.abc import Iterator
+from itertools import combinations
 
-from ringlog.kernel.commands.model import Command, Join, RegisterNode
+from ringlog.kernel.commands.model import (
+    Assassinate,
+    Command,
+    DeclareDown,
+    Join,
+    Leave,
+    Move,
+    Rebuild,
+    Remove,
+    Replace,
+)
 from ringlog.kernel.operations.stages import STAGES_OF
-from ringlog.kernel.state import ClusterState, in_order
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Token
+from ringlog.kernel.state import ClusterState, Node
+from ringlog.sim.quorums.case import (
+    NEW_ID,
+    SEED,
+    Case,
+    Cases,
+    Options,
+    gaps_of,
+    members,
+    newcomer,
+    placings,
+)
+from ringlog.sim.quorums.settings import alterations
 
-SEED = bytes(16)
-STEP_MAX = 100
-"""How far apart new tokens stand in a wide range: small numbers are easier to read."""
-
-NEW_ID = "ffffffff-ffff-4fff-bfff-ffffffffff00"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the cases may vary in. ``new_tokens``: how many tokens a joining node asks for."""
-
-    new_tokens: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One plan to be made: ``ground`` is applied first, then ``request`` begins the operation."""
-
-    title: str
-    ground: tuple[Command, ...]
-    request: Command
+IMPOSSIBLE, TOO_FEW = "replication_impossible", "too_few_replicas"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """``count``: how many cases there are, without making them; ``cases``: each of them."""
-
-    count: Callable[[ClusterState, Options], int]
-    cases: Callable[[ClusterState, Options], Iterator[Case]]
-
-
-def _join_count(state: ClusterState, options: Options) -> int:
-    gaps = len(_gaps(state, options.new_tokens))
-    return len(_locations(state)) * comb(gaps + options.new_tokens - 1, options.new_tokens) if gaps else 0
-
-
-def _join_cases(state: ClusterState, options: Options) -> Iterator[Case]:
+def joins(state: ClusterState, options: Options) -> Iterator[Case]:
     """A new node in every datacenter and rack that there is, its tokens in every choice of ranges."""
-    name = _free_name(state)
-    gaps = _gaps(state, options.new_tokens)
-    for datacenter, rack in _locations(state):
-        register = RegisterNode(name, NEW_ID, f"{name}.new:1", datacenter, rack, 1, 12, "any", ("any",), capacity=1)
-        for chosen in combinations_with_replacement(range(len(gaps)), options.new_tokens):
-            tokens = tuple(gaps[gap][chosen[:place].count(gap)] for place, gap in enumerate(chosen))
-            title = f"{name} joins {datacenter}/{rack} with {', '.join(map(str, tokens))}"
-            yield Case(title, (register,), Join(NEW_ID, tokens, SEED))
+    gaps = gaps_of(state, options.new_tokens)
+    for datacenter, rack in sorted({(node.datacenter, node.rack) for node in members(state)}):
+        new = newcomer(state, datacenter, rack)
+        for tokens in placings(gaps, options.new_tokens):
+            title = f"{new.name} joins {datacenter}/{rack} with {', '.join(map(str, tokens))}"
+            yield Case(title, (new,), Join(NEW_ID, tokens, SEED))
 
 
-KINDS: dict[str, Kind] = {
-    "join": Kind(_join_count, _join_cases),
+def leaves(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+    """Every node leaves."""
+    for node in members(state):
+        yield Case(f"{node.name} leaves", (), Leave(node.id), (IMPOSSIBLE,))
+
+
+def moves(state: ClusterState, options: Options) -> Iterator[Case]:
+    """Every node gives up to ``new_tokens`` of its tokens away and takes up to as many, in every choice of both."""
+    most = options.new_tokens
+    choices = [new for count in range(most + 1) for new in placings(gaps_of(state, most), count)]
+    for node in members(state):
+        kept = [keep for count in range(most + 1) for keep in combinations(node.tokens, max(0, _left(node, count)))]
+        for keep in dict.fromkeys(kept):
+            for new in choices:
+                tokens = tuple(sorted((*keep, *new)))
+                if tokens and tokens != node.tokens:
+                    title = f"{node.name} moves from {_told(node.tokens)} to {_told(tokens)}"
+                    yield Case(title, (), Move(node.id, tokens, SEED))
+
+
+def replacements(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+    """A new node replaces each node, that being alive or dead, also while another one is dead and ignored."""
+    for old in members(state):
+        new = newcomer(state, old.datacenter, old.rack)
+        for dead, ground in (("", ()), ("the dead ", (_down(old),))):
+            for told, more, ignored in _ignoring(state, old):
+                title = f"{new.name} replaces {dead}{old.name}{told}"
+                yield Case(title, (*ground, *more, new), Replace(NEW_ID, old.id, ignored), (TOO_FEW,))
+
+
+def removals(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+    """Each node is dead and removed, also while another one is dead and ignored."""
+    refusals = (IMPOSSIBLE, TOO_FEW, "bad_field")  # the last: who is ignored would get rows
+    for node in members(state):
+        for told, more, ignored in _ignoring(state, node):
+            request = Remove(node.id, ignored)
+            yield Case(f"{node.name} is removed{told}", (_down(node), *more), request, refusals)
+
+
+def assassinations(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+    """Each node is dead and assassinated: one entry, nothing is streamed, nothing is promised."""
+    for node in members(state):
+        request = Assassinate(node.id)
+        yield Case(f"{node.name} is assassinated", (_down(node),), request, (IMPOSSIBLE,), promised=False)
+
+
+def rebuilds(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+    """Every node streams all its ranges anew.
+
+    From one datacenter alone it gets what a quorum there knows, and no more is promised.
+    """
+    for node in members(state):
+        yield Case(f"{node.name} is rebuilt", (), Rebuild(node.id), (TOO_FEW,))
+        for name in sorted({other.datacenter for other in members(state)}):
+            request = Rebuild(node.id, name)
+            yield Case(f"{node.name} is rebuilt from {name}", (), request, (TOO_FEW,), promised=False)
+
+
+KINDS: dict[str, Cases] = {
+    "join": joins,
+    "leave": leaves,
+    "move": moves,
+    "replace": replacements,
+    "remove": removals,
+    "assassinate": assassinations,
+    "rebuild": rebuilds,
+    "alter": alterations,
 }
 """Kind of operation to its cases."""
 
@@ -80,29 +130,24 @@ def unknown_here() -> tuple[str, ...]:
     return tuple(sorted(STAGES_OF.keys() - KINDS.keys()))
 
 
-# ------------------------------------------------------------------------------------------------- positions
+# ------------------------------------------------------------------------------------------------------ parts
 
 
-def _gaps(state: ClusterState, count: int) -> list[tuple[Token, ...]]:
-    """For each range of the ring with room for them, ``count`` free tokens inside it, ascending along the range."""
-    owned = sorted(state.token_owners)
-    if not owned:
-        return [tuple(range(count))]
-    # The wrapping range is the one that ends at the first token; its free tokens lie at one end of the line or both.
-    last = (owned[-1], TOKEN_MAX + 1) if TOKEN_MAX - owned[-1] >= owned[0] - TOKEN_MIN else (TOKEN_MIN - 1, owned[0])
-    gaps = []
-    for low, high in (*pairwise(owned), last):
-        step = min((high - low) // (count + 1), STEP_MAX)
-        if step:
-            gaps.append(tuple(low + step * place for place in range(1, count + 1)))
-    return gaps
+def _ignoring(state: ClusterState, subject: Node) -> Iterator[tuple[str, tuple[Command, ...], tuple[str, ...]]]:
+    """(words, ground, ignore_nodes): nobody is ignored, or one other node that is dead."""
+    yield "", (), ()
+    for other in members(state):
+        if other.id != subject.id:
+            yield f", ignoring the dead {other.name}", (_down(other),), (other.id,)
 
 
-def _locations(state: ClusterState) -> list[tuple[str, str]]:
-    """The (datacenter, rack) pairs of the nodes that own tokens."""
-    return sorted({(node.datacenter, node.rack) for _, node in in_order(state.nodes) if node.tokens})
+def _down(node: Node) -> DeclareDown:
+    return DeclareDown(node.id, "tried")
 
 
-def _free_name(state: ClusterState) -> str:
-    names = ("X", *(f"X{number}" for number in range(1, len(state.nodes) + 2)))
-    return next(name for name in names if name not in state.node_names)
+def _left(node: Node, given: int) -> int:
+    return len(node.tokens) - given
+
+
+def _told(tokens: tuple[int, ...]) -> str:
+    return ", ".join(map(str, tokens))

@@ -20,7 +20,7 @@ from ringlog.sim.quorums.explore import Counterexample, Findings
 from ringlog.sim.quorums.model import RULE_FIELDS, Mask, Rules, View, bits
 
 Json = dict[str, Any]
-COUNTS = ("plans", "entries", "cancels", "ranges", "distinct", "views", "pairs")
+COUNTS = ("plans", "refused", "entries", "cancels", "ranges", "distinct", "views", "pairs")
 BROKEN_SHOWN_MAX = 10
 
 
@@ -37,6 +37,12 @@ def printed(found: Sequence[Findings], rules: Rules, left_out: Sequence[str]) ->
     yield _summary(found)
     if weakened := _weakened(rules):
         yield Text(f"rules weakened: {', '.join(weakened)}")
+    for findings in found:
+        if findings.unpromised:
+            yield Text(
+                f"{findings.kind}: {findings.unpromised} of {findings.plans} plans admit loss; "
+                "their quorums are not compared, only layouts and cancels"
+            )
     if left_out:
         yield Text(f"kinds of operation without plans here: {', '.join(left_out)}")
     for findings in found:
@@ -96,19 +102,24 @@ def table_of(example: Counterexample) -> Table:
     table = Table("node", "datacenter", box=None, padding=(0, 2))
     for number, view in enumerate(placed.history.views):
         marks = "".join(
-            mark for mark, own in ((" ←read", conflict.reader), (" ←write", conflict.writer)) if own == number
+            mark
+            for mark, own in ((" ←read", conflict.reader), (" ←write", conflict.writer))
+            if own == number and (conflict.kept is None or own == conflict.writer)
         )
         table.add_column(view.name + marks)
-    for name in ("read quorum", "write quorum", *(("acked",) if conflict.informed is not None else ())):
+    columns = {"write quorum": conflict.write, "has it": conflict.kept}
+    if conflict.kept is None:
+        columns = {"read quorum": conflict.read, "write quorum": conflict.write, "acked": conflict.informed}
+    groups = {name: group for name, group in columns.items() if group is not None}
+    for name in groups:
         table.add_column(name, justify="center")
     for number, node in enumerate(placed.names):
-        took_part = [conflict.read, conflict.write, *([conflict.informed] if conflict.informed is not None else [])]
         roles = [_role(view, number) for view in placed.history.views]
         table.add_row(
             node,
             placed.history.datacenters[number],
             *roles,
-            *("x" if group >> number & 1 else "" for group in took_part),
+            *("x" if group >> number & 1 else "" for group in groups.values()),
         )
     return table
 
@@ -133,6 +144,10 @@ def sentence(example: Counterexample) -> str:
         for target, source in conflict.streamed
     )
     story = f"A write was done by {write} in view {writer}, long ago"
+    if conflict.kept is not None:
+        kept = _names(example, conflict.kept)
+        end = "In the end only {} of {} have it, less than a quorum: this operation or the next one loses the write."
+        return f"{story}. {streams + '. ' if streams else ''}{end.format(kept, _names(example, views[-1].write))}"
     return f"{story}. {streams + '. ' if streams else ''}A read in view {reader} asks {read}. {lost}"
 
 
@@ -173,6 +188,7 @@ def as_json(found: Sequence[Findings], rules: Rules, left_out: Sequence[str]) ->
             {
                 "operation": findings.kind,
                 **{name: _count(findings, name) for name in COUNTS},
+                "unpromised": findings.unpromised,
                 "faults": [{"plan": one.title, **asdict(one.fault)} for one in findings.broken],
                 "counterexamples": [_example(example) for example in findings.counterexamples.values()],
             }
@@ -197,10 +213,13 @@ def _example(example: Counterexample) -> Json:
         "end": placed.end,
         "datacenters": dict(zip(placed.names, placed.history.datacenters, strict=True)),
         "views": [{"name": v.name, "read": names(v.read), "write": names(v.write)} for v in placed.history.views],
-        "read": {"view": placed.history.views[conflict.reader].name, "quorum": names(conflict.read)},
+        "read": None
+        if conflict.kept is not None
+        else {"view": placed.history.views[conflict.reader].name, "quorum": names(conflict.read)},
         "write": {"view": placed.history.views[conflict.writer].name, "quorum": names(conflict.write)},
         "acknowledged": None if conflict.informed is None else names(conflict.informed),
         "gate": conflict.gate or None,
+        "has_it": None if conflict.kept is None else names(conflict.kept),
         "streamed": [{"target": names(target), "source": names(source)} for target, source in conflict.streamed],
         "story": sentence(example),
     }

@@ -1,9 +1,11 @@
 """From the steps of a plan to the histories of its ranges: the production data, translated into sets of bits.
 
-Ranges are cut at every range end of any step, so that each history is that of one indivisible range. A step that
-changes neither the groups nor what R1 asks adds no view. The sets of nodes that a gate is content with are found by
-asking the production gate itself about every subset of the nodes involved; nodes that the range does not involve count
-as having acknowledged. Ranges that no view of the plan changes have no history.
+A history follows a keyspace, whose placement is another one while its replication changes; keyspaces that share their
+placements all the time have one history. Ranges are cut at every range end of any step, so that each history is that of
+one indivisible range. A step that changes neither the groups nor what R1 asks adds no view. The sets of nodes that a
+gate is content with are found by asking the production gate itself about every subset of the nodes involved; nodes that
+the range does not involve count as having acknowledged. Ranges that no view of the plan changes have no history, unless
+rows are streamed there anew.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from functools import cache
 from ringlog.kernel.commands.model import Witness
 from ringlog.kernel.operations.gates import GATED_STAGES, Gate, GateNeed, gate, missing
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
-from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.ownership.placements import group_at, nodes_of, placement_key
+from ringlog.kernel.ownership.strategies import SIMPLE
 from ringlog.kernel.ring.ranges import in_range, ranges_between
 from ringlog.kernel.state import ClusterState, Plan
 from ringlog.kernel.values import NodeId, Token
 from ringlog.sim.quorums.model import MEMBERS_MAX, History, Mask, Passage, Stream, View, bits, minimal_where
 from ringlog.sim.quorums.walk import Step
+
+AT_ONCE = "at once"
+"""The view after a request that was done without an operation."""
 
 _BOTH = (WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
 
@@ -31,7 +37,9 @@ class TooManyMembers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A history, and where it happens: replication setting, range ``(start, end]``, node names by bit."""
+    """A history, and where it happens: replication setting (or the change of it), range ``(start, end]``, node names
+    by bit.
+    """
 
     history: History
     replication: str
@@ -52,13 +60,19 @@ class Moment:
 def histories(steps: Sequence[Step]) -> Iterator[Placed]:
     """The history of every range that the plan changes, by setting and end. Raises TooManyMembers."""
     moments = _moments(steps)
-    plan = next((step.operation.plan for step in steps if step.operation is not None), Plan())
-    for key in sorted(steps[0].state.placements):
-        ends = sorted({end for moment in moments for end in _ends(moment.state, key)})
+    begun = next((step.operation for step in steps if step.operation is not None), None)
+    plan = begun.plan if begun is not None else Plan()
+    for keys in sorted({_keys(moments, name) for name in steps[0].state.keyspaces}):
+        ends = sorted({end for moment, key in zip(moments, keys, strict=True) for end in _ends(moment.state, key)})
         for start, end in ranges_between(ends):
-            found = _history(moments, plan, key, (start, end))
+            found = _history(moments, plan, keys, (start, end))
             if found is not None:
                 yield found
+
+
+def _keys(moments: Sequence[Moment], keyspace: str) -> tuple[str, ...]:
+    """The key of the keyspace's placement at each moment."""
+    return tuple(placement_key(moment.state.keyspaces[keyspace]) for moment in moments)
 
 
 def _moments(steps: Sequence[Step]) -> tuple[Moment, ...]:
@@ -66,11 +80,11 @@ def _moments(steps: Sequence[Step]) -> tuple[Moment, ...]:
     found: dict[str, Moment] = {}
     for step in steps:
         operation = step.operation
-        if step.stage not in found:
-            guard = gate(step.state, operation) if operation is not None and step.stage in GATED_STAGES else None
-            found[step.stage] = Moment(step.state, step.stage, guard)
-        same = found[step.stage].state.placements is step.state.placements
-        assert same, f"placements change within {step.stage}"
+        stage = AT_ONCE if operation is None and step is not steps[0] else step.stage
+        if stage not in found:
+            guard = gate(step.state, operation) if operation is not None and stage in GATED_STAGES else None
+            found[stage] = Moment(step.state, stage, guard)
+        assert found[stage].state.placements is step.state.placements, f"placements change within {stage}"
     return tuple(found.values())
 
 
@@ -87,20 +101,20 @@ def _groups(state: ClusterState, key: str, token: Token) -> tuple[tuple[NodeId, 
     return nodes_of(group.read), nodes_of(group.write)
 
 
-def _history(moments: Sequence[Moment], plan: Plan, key: str, where: tuple[Token, Token]) -> Placed | None:
+def _history(moments: Sequence[Moment], plan: Plan, keys: tuple[str, ...], where: tuple[Token, Token]) -> Placed | None:
     start, end = where
-    groups = [_groups(moment.state, key, end) for moment in moments]
-    if len(set(map(_unordered, groups))) == 1:
+    groups = [_groups(moment.state, key, end) for moment, key in zip(moments, keys, strict=True)]
+    streamed = tuple(dict.fromkeys(pair for key in dict.fromkeys(keys) for pair in _sources(plan, key, end)))
+    if len(set(map(_unordered, groups))) == 1 and not streamed:
         return None
-    streamed = _sources(plan, key, end)
     served = (node for read, write in groups for node in (*write, *read))
     nodes = tuple(dict.fromkeys((*served, *(node for source in streamed for node in source))))
     if len(nodes) > MEMBERS_MAX:
-        raise TooManyMembers(f"({start}, {end}] of {key} involves {len(nodes)} nodes, at most {MEMBERS_MAX} can be")
+        raise TooManyMembers(f"({start}, {end}] of {keys[0]} involves {len(nodes)} nodes, at most {MEMBERS_MAX} can be")
     bit = {node: 1 << number for number, node in enumerate(nodes)}
     views: list[View] = []
     gates: list[Passage] = []
-    for moment, (read, write) in zip(moments, groups, strict=True):
+    for moment, key, (read, write) in zip(moments, keys, groups, strict=True):
         view = View(moment.stage, _mask(bit, read), _mask(bit, write), moment.stage in _BOTH)
         if not views or view != replace(views[-1], name=view.name):
             views.append(view)
@@ -112,9 +126,11 @@ def _history(moments: Sequence[Moment], plan: Plan, key: str, where: tuple[Token
         tuple(directory[node].datacenter for node in nodes),
         tuple(views),
         tuple(gates),
-        tuple(_streams(streamed, bit, views[0].read)),
+        tuple(_streams(streamed, bit, views)),
+        local=not any(key.startswith(f"{SIMPLE}:") for key in (keys[0], keys[-1])),
     )
-    return Placed(history, key, start, end, tuple(directory[node].name for node in nodes))
+    label = next((key for key in keys if key != keys[0]), keys[0])
+    return Placed(history, label, start, end, tuple(directory[node].name for node in nodes))
 
 
 def _unordered(groups: tuple[tuple[NodeId, ...], tuple[NodeId, ...]]) -> tuple[frozenset[NodeId], frozenset[NodeId]]:
@@ -131,13 +147,15 @@ def _sources(plan: Plan, key: str, end: Token) -> tuple[tuple[NodeId, NodeId], .
     return tuple((one.target, one.source) for one in here)
 
 
-def _streams(sources: Sequence[tuple[NodeId, NodeId]], bit: Mapping[NodeId, Mask], readers: Mask) -> Iterator[Stream]:
-    """One for each target: what several sources have is merged."""
+def _streams(
+    sources: Sequence[tuple[NodeId, NodeId]], bit: Mapping[NodeId, Mask], views: Sequence[View]
+) -> Iterator[Stream]:
+    """One for each target: what several sources have is merged. Where no group changes, a replica begins afresh."""
     merged: dict[NodeId, Mask] = {}
     for target, source in sources:
         merged[target] = merged.get(target, 0) | bit[source]
     for target, mask in sorted(merged.items()):
-        yield Stream(bit[target], mask, readers)
+        yield Stream(bit[target], mask, views[0].read, afresh=len(views) == 1)
 
 
 # ----------------------------------------------------------------------------------------------------- gates

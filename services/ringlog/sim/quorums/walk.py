@@ -6,8 +6,8 @@ and nodes are replaced. Each applied entry gives a state, and every one of them 
 - reads are a part of writes, and exactly as many as the replication setting allows: those of the members before the
   operation until it reads from the new ones, those of the members after it from then on;
 - with nothing in flight the live placement is the canonical one;
-- a cancel before the point of no return leaves placements, tokens and nodes as they were before the request; from
-  there on it is refused.
+- a cancel before the point of no return leaves placements, tokens, nodes and keyspaces as they were before the request;
+  from there on it is refused.
 
 What breaks one of these is a ``Fault``: a defect of the plan or of a rule, whatever the quorums say.
 """
@@ -22,8 +22,8 @@ from ringlog.kernel.commands.model import CancelOperation, Command, Replication,
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, in_flight, is_ended
 from ringlog.kernel.outcome import Outcome, OutcomeKind
-from ringlog.kernel.ownership.placements import canonical, nodes_of, replications_in_use
-from ringlog.kernel.state import ClusterState, Operation, Placement
+from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_key, replications_in_use
+from ringlog.kernel.state import ClusterState, Operation, Placement, in_order
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.draw import SeededDraw
@@ -38,11 +38,12 @@ SUBMITTER = "quorums"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An invariant that does not hold, where."""
+    """An invariant that does not hold, where. ``code``: of the rejection, where a command was rejected."""
 
     rule: str
     stage: str
     detail: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,11 @@ class World:
 
 
 def _acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
-    """What nodes say when all is well: all applied, and a report of no rows for every operation in flight."""
-    reports = tuple(StreamReport(op.node, op.id, 0, "00") for op in in_flight(state))
+    """What nodes say when all is well: all applied, and a report of no rows for every operation in flight.
+
+    Those that were declared down say nothing, ever.
+    """
+    flying = in_flight(state)
     return {
         node: NodeAck(
             cluster_id=state.cluster_id,
@@ -96,22 +100,28 @@ def _acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
             incarnation=SUBMITTER,
             applied=state.epoch,
             drained=state.epoch,
-            reports=tuple(report for report in reports if report.node == node),
+            reports=tuple(StreamReport(node, operation.id, 0, "00") for operation in flying),
             rows=0,
             at=at,
         )
-        for node in state.nodes
+        for node, found in state.nodes.items()
+        if not found.down
     }
 
 
 def drive(world: World, request: Command) -> tuple[tuple[Step, ...], Fault | None]:
-    """Ask for an operation and drive it to its end: the step before it, then one for each entry."""
+    """Ask for an operation and drive it to its end: the step before it, then one for each entry.
+
+    What is done at once, with the request, has two steps and no operation in either.
+    """
     before = world.state
     steps = [Step(before, None)]
     outcome = world.apply(request)
     if outcome.kind is not OutcomeKind.APPLIED:
-        return tuple(steps), Fault("admitted", "before", f"{outcome.code}: {outcome.detail}")
+        return tuple(steps), Fault("admitted", "before", f"{outcome.code}: {outcome.detail}", outcome.code)
     begun = [name for name in sorted(world.state.operations) if name not in before.operations]
+    if not begun:
+        return (*steps, Step(world.state, None)), None
     assert len(begun) == 1, "a request begins one operation"
     steps.append(Step(world.state, world.state.operations[begun[0]]))
     for _ in range(STEPS_MAX):
@@ -121,7 +131,8 @@ def drive(world: World, request: Command) -> tuple[tuple[Step, ...], Fault | Non
         for outcome in world.coordinate():
             stopped = False
             if outcome.kind is not OutcomeKind.APPLIED:
-                return tuple(steps), Fault("goes on", steps[-1].stage, f"{outcome.code}: {outcome.detail}")
+                detail = f"{outcome.code}: {outcome.detail}"
+                return tuple(steps), Fault("goes on", steps[-1].stage, detail, outcome.code)
             steps.append(Step(world.state, world.state.operations[begun[0]]))
         if stopped:
             break
@@ -147,8 +158,7 @@ def cancels(steps: Sequence[Step]) -> Iterator[Fault | None]:
     before = steps[0].state
     for step in steps[1:]:
         operation = step.operation
-        assert operation is not None, "only the first step has none"
-        if is_ended(operation):
+        if operation is None or is_ended(operation):
             continue
         after, outcome = World(step.state).would(CancelOperation(operation.id, "tried"))
         if has_reached(operation, POINT_OF_NO_RETURN):
@@ -157,17 +167,22 @@ def cancels(steps: Sequence[Step]) -> Iterator[Fault | None]:
         elif outcome.kind is not OutcomeKind.APPLIED:
             yield Fault("cancel", step.stage, f"{outcome.code}: {outcome.detail}")
         else:
-            parts = ("placements", "token_owners", "nodes")
+            parts = ("placements", "token_owners", "nodes", "keyspaces", "schema_version")
             left = [part for part in parts if getattr(after, part) != getattr(before, part)]
             yield Fault("cancel", step.stage, f"leaves traces in {', '.join(left)}") if left else None
 
 
 def _wrong_groups(step: Step, steps: Sequence[Step]) -> Iterator[Fault]:
     operation = step.operation
-    is_late = operation is not None and (is_ended(operation) or has_reached(operation, POINT_OF_NO_RETURN))
-    members = steps[-1].state if is_late else steps[0].state
-    for key, replication in replications_in_use(step.state):
-        expected = readers_of(replication, members)
+    is_late = step is steps[-1] or (operation is not None and has_reached(operation, POINT_OF_NO_RETURN))
+    expected_of = steps[-1].state if is_late else steps[0].state
+    seen: set[str] = set()
+    for name, keyspace in in_order(step.state.keyspaces):
+        key = placement_key(keyspace)
+        if key in seen:
+            continue
+        seen.add(key)
+        expected = readers_of(expected_of.keyspaces[name].replication, expected_of)
         for group in step.state.placements[key].ranges:
             where = f"{key} ({group.start}, {group.end}]"
             reads, writes = nodes_of(group.read), nodes_of(group.write)
@@ -179,19 +194,33 @@ def _wrong_groups(step: Step, steps: Sequence[Step]) -> Iterator[Fault]:
 
 
 def readers_of(replication: Replication, state: ClusterState) -> int:
-    """How many replicas a range has: the factor, or all owners of tokens where there are fewer.
+    """How many replicas a range has, as far as there are nodes that own tokens.
 
     A strategy that counts otherwise is added here.
     """
-    assert replication.strategy == "simple", f"how many replicas has {replication.strategy}?"
-    return min(replication.factor, len(set(state.token_owners.values())))
+    members = [state.nodes[node] for node in set(state.token_owners.values())]
+    match replication.strategy:
+        case "simple":
+            return min(replication.factor, len(members))
+        case "entire":
+            return len(members)
+        case "network":
+            count = 0
+            for local in replication.datacenters:
+                racks = [node.rack for node in members if node.datacenter == local.datacenter]
+                count += len(set(racks) & set(local.racks)) if local.racks else min(local.factor, len(racks))
+            return count
+    raise AssertionError(f"how many replicas has {replication.strategy}?")
 
 
 def _not_canonical(step: Step) -> Iterator[Fault]:
     state = step.state
     if in_flight(state):
         return
-    for key, replication in replications_in_use(state):
+    settings = replications_in_use(state)
+    if set(state.placements) != {key for key, _ in settings}:
+        yield Fault("canonical when quiet", step.stage, f"there are placements {', '.join(sorted(state.placements))}")
+    for key, replication in settings:
         if _shape(state.placements[key]) != _shape_of_canonical(state, replication):
             yield Fault("canonical when quiet", step.stage, f"{key}: the live placement is another one")
 

@@ -1,0 +1,68 @@
+"""What an agent's log says of a broker that is away: one line when it begins, one when it is over.
+
+The client library under faust repeats its complaints many times a second while it has no broker. The first one is
+worth a line; the others only say that nothing has changed, and are counted. Who looks at the broker by itself
+(``ringlog.agents.watch``) says when it answers again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+CLIENT = "aiokafka"
+"""The library whose complaints are counted; what others say goes to the log as it is."""
+
+log = structlog.get_logger(__name__)
+
+
+class Outage(logging.Handler):
+    """Knows whether the broker is away. A handler of the standard library's logs, too; safe from threads.
+
+    ``on_trouble``: called when the client library begins to complain.
+    """
+
+    def __init__(self, bootstrap_servers: str, on_trouble: Callable[[], None] = lambda: None) -> None:
+        super().__init__(logging.ERROR)
+        self._bootstrap = bootstrap_servers
+        self._on_trouble = on_trouble
+        self._state = threading.Lock()
+        self._since: float | None = None
+        self._passed_over = 0
+
+    def away(self, why: str) -> None:
+        """The broker does not answer, or the client library says so."""
+        with self._state:
+            if self._since is not None:
+                self._passed_over += 1
+                return
+            self._since, self._passed_over = time.monotonic(), 0
+        log.warning("broker_away", bootstrap=self._bootstrap, why=why)
+
+    def answers(self) -> None:
+        """The broker has answered."""
+        with self._state:
+            since, self._since = self._since, None
+            passed_over = self._passed_over
+        if since is not None:
+            away_s = round(time.monotonic() - since, 1)
+            log.info("broker_answers_again", bootstrap=self._bootstrap, away_s=away_s, passed_over=passed_over)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take one record of another library's log."""
+        if record.name.partition(".")[0] == CLIENT:
+            self.away(record.getMessage().strip())
+            self._on_trouble()
+        else:
+            log.error("worker", logger=record.name, said=record.getMessage().strip(), exc_info=record.exc_info)
+
+
+def take_over_logs(outage: Outage) -> None:
+    """Send all that other libraries log from the level of errors on to ``outage``, and nothing below it anywhere."""
+    root = logging.getLogger()
+    root.handlers[:] = [outage]
+    root.setLevel(logging.ERROR)

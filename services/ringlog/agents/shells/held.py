@@ -1,0 +1,54 @@
+"""What a change topic holds now: the keys whose last record has a value, as compaction would leave them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka import reader_config
+from ringlog.log.reading import POLL_S, SILENCE_S
+
+RECORDS_MAX = 5_000
+
+
+def keys_held(bootstrap_servers: str, topic: str, look: Callable[[], None]) -> set[bytes]:
+    """Read the topic's only partition, committed records, from its beginning to its present end.
+
+    ``look`` is called before each wait and may raise. Raises LogUnavailable if nothing comes for ``SILENCE_S``.
+    """
+    consumer = Consumer(reader_config(bootstrap_servers, "read_committed") | {"auto.offset.reset": "earliest"})
+    held: set[bytes] = set()
+    moved = time.monotonic()
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            look()
+            messages = consumer.consume(RECORDS_MAX, POLL_S)
+            if messages:
+                moved = time.monotonic()
+            elif time.monotonic() - moved >= SILENCE_S:
+                raise LogUnavailable(f"{topic}: nothing came for {SILENCE_S:.0f} s", "is the broker up?")
+            for message in messages:
+                if _is_end(message):
+                    return held
+                _take(message, held)
+    finally:
+        consumer.close()
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+
+def _take(message: Message, held: set[bytes]) -> None:
+    if message.error() is not None:
+        return  # the client tries again; if nothing comes of it, the silence ends the wait
+    key = message.key() or b""
+    if message.value() is None:
+        held.discard(bytes(key))
+    else:
+        held.add(bytes(key))

@@ -1,0 +1,135 @@
+"""Asking for an operation and watching it to its end: each stage, whom it waits for, and how to end the wait.
+
+The log has the operation: who stops watching, by Ctrl-C or a time-out, stops nothing. The exit status is 0 when it has
+finished, 1 when it was cancelled, or had not ended in the time given (``still_in_flight``).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli import views
+from ringlog.cli.connection import connect, errors, fail, out
+from ringlog.cli.shown import printable
+from ringlog.cli.submitting import answer_json, show_answer, submitted
+from ringlog.client.acks import AcksReader
+from ringlog.client.client import Client
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.operations.stages import CANCELLED, FINISHED
+from ringlog.kernel.state import ClusterState
+from ringlog.log.errors import WaitTimedOut
+from ringlog.runtime.context import Context
+
+Json = dict[str, Any]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Watch the operation to its end.")]
+Timeout = Annotated[
+    float | None, typer.Option(help="Seconds after which to stop watching; the operation goes on.", min=0)
+]
+
+LOOK_S = 1.0
+"""How often the acknowledgements are looked at while the log is silent."""
+
+PATIENCE_S = 5.0
+"""How long a stage lasts before its wait is put down in the output."""
+
+
+def ask(context: Context, given: Json, as_json: bool, *, wait: bool = True, timeout_s: float | None = None) -> None:
+    """Submit a command; if it began an operation, watch that. ``given``: the command as JSON."""
+    with connect(context) as client:
+        answer, began = submitted(client, given)
+        if began is None or not wait or not isinstance(answer, AppliedResult):
+            show_answer(answer, began, as_json)
+            return
+        if not as_json:
+            out.print(f"applied at epoch {answer.epoch}, operation {began}")
+        with closing(AcksReader(context.bootstrap, context.cluster)) as acks:
+            view = watch(client, acks, began, timeout_s, _silent if as_json else Progress().tell)
+    if as_json:
+        typer.echo(json.dumps(answer_json(answer) | {"operation": began, "stage": view["stage"], "ended": view}))
+    _conclude(view, as_json)
+
+
+def watch(
+    client: Client, acks: AcksReader, name: str, timeout_s: float | None, tell: Callable[[Json, float], None]
+) -> Json:
+    """The operation as it is when it has ended, or when the time is over.
+
+    ``tell`` hears of it at every look, with the seconds since its stage began.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    stage, since = "", time.monotonic()
+    with errors.status("") as status:  # seen by somebody at a terminal only
+        while True:
+            state = client.replica.state
+            view = views.operation(state, state.operations[name], acks.refresh())
+            if view["stage"] != stage:
+                stage, since = view["stage"], time.monotonic()
+            tell(view, time.monotonic() - since)
+            status.update(printable(_headline(view)))
+            left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+            if stage in (FINISHED, CANCELLED) or left <= 0:
+                return view
+            try:
+                client.replica.wait_for(partial(_newer, state.epoch), left, "a new epoch")
+            except WaitTimedOut:
+                continue
+            except KeyboardInterrupt:
+                errors.print(f"{name} goes on; watch it again with: ringlog operation list --watch", markup=False)
+                raise
+
+
+class Progress:
+    """Prints a line for each stage, and the wait of one that lasts, once."""
+
+    def __init__(self) -> None:
+        self._told = 0
+        self._waits: set[str] = set()
+
+    def tell(self, view: Json, seconds: float) -> None:
+        """What is new in ``view``; its stage has lasted for ``seconds``."""
+        for mark in view["stages"][self._told :]:
+            out.print(f"  {mark['stage']}, epoch {mark['epoch']}", markup=False)
+        self._told = len(view["stages"])
+        waits = view.get("waits_for")
+        if waits and seconds >= PATIENCE_S and view["stage"] not in self._waits:
+            self._waits.add(view["stage"])
+            for line in wait_lines(view):
+                out.print(f"    {printable(line)}", markup=False)
+
+
+def wait_lines(view: Json) -> list[str]:
+    """For whom an operation in flight waits, and what can be done, a line each."""
+    lines = [f"waits for {view['waits_for']}"]
+    return [*lines, *view["ways_out"]]
+
+
+def _headline(view: Json) -> str:
+    return f"{view['id']}: {view['stage']}" + (f", waits for {view['waits_for']}" if "waits_for" in view else "")
+
+
+def _conclude(view: Json, as_json: bool) -> None:
+    """The end in words, and as exit status."""
+    if view["stage"] == FINISHED:
+        if not as_json and view["reason"]:
+            out.print(view["reason"], markup=False)
+        return
+    if as_json:
+        raise typer.Exit(1)
+    if view["stage"] == CANCELLED:
+        fail("operation_cancelled", f"{view['id']}: {view['reason'] or 'no reason given'}")
+    fail("still_in_flight", "\n".join([f"{view['id']} is in {view['stage']}", *wait_lines(view)]))
+
+
+def _silent(_view: Json, _seconds: float) -> None:
+    """Somebody else tells what there is to tell."""
+
+
+def _newer(seen: int, state: ClusterState) -> bool | None:
+    return state.epoch > seen or None

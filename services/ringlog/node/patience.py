@@ -1,0 +1,93 @@
+"""A node waits for its broker, at its start as at work, and says so: one line when that begins, one when it is over.
+
+A topic that seems to be missing may be known again soon to a broker that has just come back. Who follows the log halts
+once it is certain that it is gone, and ends the wait by that; before anybody follows it, the wait itself is bounded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from ringlog.client.client import Client
+from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.replica import MISSING_S
+
+T = TypeVar("T")
+RETRY_S = 0.5
+
+log = structlog.get_logger("ringlog.node")
+
+
+class Patience:
+    """Repeats what the broker did not answer; for use by one thread. ``stopping``: ends every wait."""
+
+    def __init__(self, waits_for: str, stopping: threading.Event) -> None:
+        self._waits_for = waits_for
+        self._stopping = stopping
+        self._since: float | None = None
+
+    def until_answered(self, step: Callable[[], T]) -> T | None:
+        """What ``step`` gives, however long the broker takes; None once the process is to stop.
+
+        Other errors than LogUnavailable, TopicMissing and WaitTimedOut pass.
+        """
+        while not self._stopping.is_set():
+            try:
+                found = step()
+            except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
+                self._waiting(error)
+                # No wait on the event: a signal handler that sets it may run inside of that.
+                time.sleep(RETRY_S)
+            else:
+                self._over()
+                return found
+        return None
+
+    def _waiting(self, error: Exception) -> None:
+        if self._since is None:
+            self._since = time.monotonic()
+            log.warning("broker_away", waits_for=self._waits_for, why=str(error))
+
+    def _over(self) -> None:
+        since, self._since = self._since, None
+        if since is not None:
+            log.info("broker_answers_again", waited_for=self._waits_for, away_s=round(time.monotonic() - since, 1))
+
+
+def connected(make: Callable[[], Client], stopping: threading.Event) -> Client | None:
+    """A client that has begun to follow the log; None once the process is to stop.
+
+    A broker that is away is waited for, and then for ``MISSING_S`` to find the topic again. Raises TopicMissing from a
+    broker that was there all the time; NotFounded and other LogErrors as ``Client.start`` does.
+    """
+    missing_until = 0.0
+
+    def start() -> Client:
+        nonlocal missing_until
+        try:
+            return make().start()
+        except TopicMissing as error:
+            if time.monotonic() >= missing_until:
+                raise GaveUp(error) from error
+            raise
+        except (LogUnavailable, WaitTimedOut):
+            missing_until = time.monotonic() + MISSING_S
+            raise
+
+    try:
+        return Patience("the metadata log", stopping).until_answered(start)
+    except GaveUp as gave_up:
+        raise gave_up.error from None
+
+
+class GaveUp(Exception):
+    """Carries an error past the patience for its kind."""
+
+    def __init__(self, error: TopicMissing) -> None:
+        super().__init__(str(error))
+        self.error = error

@@ -1,0 +1,121 @@
+"""What an agent's watch says of topics that are gone, and what of an outage gets into the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import pytest
+from structlog.testing import capture_logs
+
+from ringlog.agents.exits import CRASHED, HALTED, End
+from ringlog.agents.outage import Outage
+from ringlog.agents.watch import TopicWatch
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.replica import MISSING_S
+
+NOBODY = "127.0.0.1:1"
+METADATA, REQUESTS = "c.metadata", "c.requests"
+IDS: Mapping[str, str | None] = {METADATA: "a", REQUESTS: "b"}
+UP = dict(IDS)
+
+
+class Scripted(TopicWatch):
+    """Looks at what a test says is there; None: no broker answers."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.there: Mapping[str, str | None] | None = UP
+        super().__init__(NOBODY, "c", {METADATA: "a", REQUESTS: "b"}, lambda _: None, lambda: self.now)
+
+    def _id_of(self, name: str) -> str | None:
+        if self.there is None:
+            raise LogUnavailable("no answer")
+        return self.there[name]
+
+    def at(self, seconds: float, there: Mapping[str, str | None] | None) -> End | None:
+        self.now, self.there = seconds, there
+        return self.look()
+
+
+@pytest.mark.parametrize(("topic", "code"), [(METADATA, HALTED), (REQUESTS, CRASHED)])
+def test_a_topic_that_stays_missing_ends_the_agent(topic: str, code: int) -> None:
+    watch = Scripted()
+    assert watch.at(0, UP) is None
+    assert watch.at(1, UP | {topic: None}) is None
+    assert watch.at(MISSING_S, UP | {topic: None}) is None
+    end = watch.at(1 + MISSING_S, UP | {topic: None})
+    assert end is not None
+    assert end.code == code
+    assert end.detail.startswith(f"topic_missing: topic {topic} was deleted (")
+
+
+@pytest.mark.parametrize(("topic", "code"), [(METADATA, HALTED), (REQUESTS, CRASHED)])
+def test_another_id_that_is_seen_twice_ends_the_agent(topic: str, code: int) -> None:
+    watch = Scripted()
+    assert watch.at(0, UP | {topic: "z"}) is None
+    end = watch.at(0.1, UP | {topic: "z"})
+    assert end is not None
+    assert end.code == code
+    assert end.detail.startswith(f"log_replaced: topic {topic} was deleted and made again")
+
+
+@pytest.mark.parametrize("between", [None, UP])
+def test_a_silent_broker_and_one_that_knows_the_topic_begin_the_wait_anew(between: Mapping[str, str | None]) -> None:
+    watch, gone = Scripted(), UP | {METADATA: None}
+    assert watch.at(0, gone) is None
+    assert watch.at(MISSING_S, between) is None
+    assert watch.at(MISSING_S + 1, gone) is None
+    assert watch.at(2 * MISSING_S, gone) is None
+    assert watch.at(2 * MISSING_S + 1, gone) is not None
+
+
+def test_the_log_counts_before_any_other_topic() -> None:
+    watch, gone = Scripted(), {METADATA: None, REQUESTS: None}
+    assert watch.at(0, gone) is None
+    end = watch.at(MISSING_S, gone)
+    assert end is not None
+    assert end.code == HALTED
+
+
+def test_a_crash_that_no_topic_explains_stays_one() -> None:
+    watch, crash = Scripted(), End(CRASHED, "why ever")
+    assert watch.verdict(crash) is crash
+    watch.there = None
+    assert watch.verdict(crash) is crash
+
+
+def test_a_crash_is_explained_by_the_topic_that_another_one_replaced() -> None:
+    watch = Scripted()
+    watch.there = UP | {METADATA: "z"}
+    assert watch.verdict(End(CRASHED, "why ever")).code == HALTED
+
+
+def complain(outage: Outage, times: int, name: str = "aiokafka.conn") -> None:
+    for number in range(times):
+        outage.handle(logging.LogRecord(name, logging.ERROR, __file__, 1, "no broker %d", (number,), None))
+
+
+def test_an_outage_is_two_lines() -> None:
+    woken: list[bool] = []
+    outage = Outage(NOBODY, lambda: woken.append(True))
+    with capture_logs() as lines:
+        complain(outage, 500)
+        outage.away("no answer")
+        outage.answers()
+        outage.answers()
+    assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"]
+    assert lines[0]["why"] == "no broker 0"
+    assert lines[1]["passed_over"] == 500
+    assert woken
+
+
+def test_the_next_outage_is_told_again_and_others_are_never_passed_over() -> None:
+    outage = Outage(NOBODY)
+    with capture_logs() as lines:
+        complain(outage, 2)
+        complain(outage, 2, "mode.worker")
+        outage.answers()
+        complain(outage, 1)
+    events = [line["event"] for line in lines]
+    assert events == ["broker_away", "worker", "worker", "broker_answers_again", "broker_away"]

@@ -1,0 +1,139 @@
+"""For whom an operation waits, at every stage of every kind, and what an operator is told to do."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from ringlog.agents.coordinator_core import Known, propose
+from ringlog.cli import views
+from ringlog.cli.following import wait_lines
+from ringlog.cli.movements import foretold
+from ringlog.cli.operations import described, subject
+from ringlog.cli.rehearsal import acknowledgements
+from ringlog.cli.waiting import COORDINATOR, waiting
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.operations.stages import PRIORITY
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import NodeAck
+from tests.cli.test_docs import unknown
+from tests.kernel.movements.clusters import network, placed, simple
+from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven
+
+FIVE = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 6)} | {"x": ("dc1/r1", [])}
+REQUESTS: dict[str, m.Command] = {
+    "join": m.Join("x", (150,), SEED),
+    "leave": m.Leave("n3"),
+    "move": m.Move("n3", (150,), SEED),
+    "replace": m.Replace("x", "n3"),
+    "remove": m.Remove("n3"),
+    "rebuild": m.Rebuild("n3"),
+    "alter": m.AlterKeyspace("ks0", network(dc1=5)),
+}
+KINDS = [kind for kind in PRIORITY if kind != "assassinate"]  # that one never waits
+
+
+def asked(kind: str) -> tuple[ClusterState, str]:
+    """The state in which an operation of that kind is requested, and its id."""
+    cluster = placed(FIVE, simple(3))
+    if kind == "remove":
+        cluster = applied(cluster, m.DeclareDown("n3", "disk"))
+    return begun(replace(cluster, cluster_id="c"), REQUESTS[kind])
+
+
+def all_acks(state: ClusterState) -> dict[str, NodeAck]:
+    return acknowledgements(state, 0)
+
+
+def goes_on(state: ClusterState, operation: str, acks: dict[str, NodeAck]) -> bool:
+    commands = [proposal.command for proposal in propose(Known(state, acks, state.epoch, 0))]
+    return any(isinstance(one, m.AdvanceOperation) and one.operation == operation for one in commands)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_coordinator_is_waited_for_when_it_would_go_on_and_only_then(kind: str) -> None:
+    first, operation = asked(kind)
+    for stage, state in at_every_stage(first, operation).items():
+        if stage == "finished":
+            continue
+        for silent in (None, *sorted(state.nodes)):
+            acks = {node: ack for node, ack in all_acks(state).items() if node != silent}
+            found = waiting(state, state.operations[operation], acks)
+            if "cdc_generation" not in stage:
+                assert (found.text == COORDINATOR) == goes_on(state, operation, acks), (stage, silent, found)
+            assert silent in found.nodes or not found.nodes
+        nobody = waiting(state, state.operations[operation], {})
+        assert bool(nobody.nodes) == (stage in ("prepared", "streaming", "write_both_read_old", "write_both_read_new"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_way_out_is_a_command_that_there_is(kind: str) -> None:
+    first, operation = asked(kind)
+    for stage, state in at_every_stage(first, operation).items():
+        if stage == "finished":
+            continue
+        found = waiting(state, state.operations[operation], {})
+        assert bool(found.ways_out) == bool(found.nodes)
+        for way in found.ways_out:
+            for shown in re.findall(r"ringlog [^,;]*", way):
+                assert unknown(shlex.split(shown)) is None
+        cancels = [way for way in found.ways_out if "operation cancel" in way]
+        assert not cancels or stage != "write_both_read_new"
+        assert cancels or not found.nodes or stage == "write_both_read_new"
+
+
+def test_the_turn_names_those_ahead() -> None:
+    state = placed(
+        {f"n{n}": ("d/r", [1000 * n]) for n in range(1, 13)} | {"x": ("d/r", []), "y": ("d/r", [])}, simple(1)
+    )
+    state = replace(state, settings=state.settings.set("operations_concurrent_max", 1))
+    state, first = begun(state, m.Join("x", (1500,), SEED))
+    state, second = begun(state, m.Join("y", (7500,), SEED))
+    assert waiting(state, state.operations[first], {}).text == COORDINATOR
+    state = driven(state, first, "prepared")
+    found = waiting(state, state.operations[second], all_acks(state))
+    assert found.text == f"its turn: one of {first} to end"
+    assert [unknown(shlex.split(shown)) for way in found.ways_out for shown in re.findall("ringlog .*", way)] == [
+        None
+    ] * 2
+
+
+def test_a_leaving_node_that_died_may_be_declared_down() -> None:
+    first, operation = asked("leave")
+    state = driven(first, operation, "write_both_read_new")
+    silent = {node: ack for node, ack in all_acks(state).items() if node not in ("n3", "n4")}
+    before = waiting(state, state.operations[operation], silent)
+    assert "n3" in before.nodes
+    assert any("ringlog node down n3" in way for way in before.ways_out)
+    view = views.operation(applied(state, m.DeclareDown("n4", "power")), state.operations[operation], silent)
+    assert view["down"] == ["n4"]
+    assert view["ways_out"][0] == "start it again: n4 was declared down"
+    alone = {node: ack for node, ack in all_acks(state).items() if node != "n3"}
+    dead = applied(state, m.DeclareDown("n3", "disk"))
+    assert waiting(dead, dead.operations[operation], alone).nodes == ()
+
+
+def test_operations_in_words() -> None:
+    first, operation = asked("alter")
+    view = views.operation(first, first.operations[operation], {})
+    assert subject(view) == "keyspace ks0, to dc1=5"
+    assert described(view)[0] == f"{operation} of keyspace ks0, to dc1=5: requested"
+    assert described(view)[-1] == "waits for the coordinator"
+    swap, operation = asked("replace")
+    state = driven(swap, operation, "write_both_read_old")
+    view = views.operation(state, state.operations[operation], {})
+    assert subject(view) == "x for n3"
+    assert wait_lines(view)[0].startswith("waits for witnesses: epoch")
+    failed = applied(state, m.FailOperation(operation, "bad disk"))
+    lines = described(views.operation(failed, failed.operations[operation], {}))
+    assert lines[-1] == "bad disk"
+    assert any(line.startswith("failed at epoch") for line in lines)
+
+
+def test_what_an_assassination_would_lose_is_foretold() -> None:
+    state = placed(FIVE, simple(3), down=["n2", "n3"])
+    assert foretold(state, {"command": "Assassinate", "node": "n3"}).startswith("3 ranges have replicas without all")
+    assert "rows of 2 ranges may be lost" in foretold(state, {"command": "Assassinate", "node": "n3"})

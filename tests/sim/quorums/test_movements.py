@@ -1,0 +1,170 @@
+"""Every kind of operation on clusters with racks, datacenters and all strategies; defects planted in the planner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.commands import movements
+from ringlog.kernel.commands.model import AlterKeyspace, Replication
+from ringlog.kernel.operations import sources
+from ringlog.kernel.operations.plan import plan_rebuild
+from ringlog.kernel.state import ClusterState, Plan
+from ringlog.sim.quorums import walk
+from ringlog.sim.quorums.case import Options
+from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
+from ringlog.sim.quorums.description import state_of
+from ringlog.sim.quorums.explore import Explorer, Findings
+from ringlog.sim.quorums.model import Rules
+from ringlog.sim.quorums.plans import KINDS
+from ringlog.sim.quorums.settings import settings
+from ringlog.sim.quorums.timeline import histories
+from ringlog.sim.quorums.walk import World, drive, readers_of
+
+SIMPLE = {"strategy": "simple", "factor": 3}
+ENTIRE = {"strategy": "entire"}
+
+CLUSTERS = {
+    "racks": ("dc1/r1 dc1/r2 dc1/r3 dc1/r1 dc1/r2", ({"strategy": "network", "datacenters": {"dc1": 3}}, ENTIRE)),
+    "datacenters": (
+        "dc1/r1 dc2/r1 dc1/r2 dc2/r2 dc1/r1",
+        ({"strategy": "network", "datacenters": {"dc1": 2, "dc2": 1}},),
+    ),
+    "rack lists": ("dc1/r1 dc1/r2 dc1/r1 dc1/r2", ({"strategy": "network", "datacenters": {"dc1": ["r1", "r2"]}},)),
+    "beside datacenters": ("dc1/r1 dc2/r1 dc1/r1 dc2/r1 dc1/r1", (SIMPLE,)),
+    "several at once": ("dc1/r1 " * 5, (SIMPLE,)),
+    "five replicas": ("dc1/r1 " * 6, ({"strategy": "simple", "factor": 5},)),
+}
+
+
+@cache
+def quiet(name: str) -> ClusterState:
+    places, replications = CLUSTERS[name]
+    nodes = [
+        {"name": f"n{number}", "tokens": [100 * number], "datacenter": place[:3], "rack": place[4:]}
+        for number, place in enumerate(places.split(), start=1)
+    ]
+    keyspaces = [{"name": f"k{number}", "replication": one} for number, one in enumerate(replications)]
+    return state_of({"nodes": nodes, "keyspaces": keyspaces})
+
+
+def explored(name: str, kind: str, rules: Rules | None = None) -> Findings:
+    return Explorer(rules or Rules()).plans(quiet(name), kind, Options())
+
+
+def kinds(findings: Findings) -> set[str]:
+    return {kind for kind, _ in findings.counterexamples}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [name for name in CLUSTERS if name != "several at once"])
+def test_no_kind_of_operation_has_a_counterexample(name: str, kind: str) -> None:
+    findings = explored(name, kind)
+    assert (findings.counterexamples, findings.broken) == ({}, [])
+    assert findings.plans + findings.refused == len(list(KINDS[kind](quiet(name), Options())))
+    assert (findings.ranges == 0) == (findings.plans == findings.unpromised)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "plans", "refused"),
+    [
+        ("racks", "leave", 5, 0),
+        ("racks", "replace", 34, 16),  # two dead ones of a group of three are too many
+        ("datacenters", "leave", 5, 0),
+        ("datacenters", "remove", 4, 21),  # whoever is alone in its datacenter has nobody who knows its rows
+        ("rack lists", "alter", 11, 0),
+    ],
+)
+def test_what_the_cluster_can_be_asked_for(name: str, kind: str, plans: int, refused: int) -> None:
+    findings = explored(name, kind)
+    assert (findings.plans, findings.refused) == (plans, refused)
+
+
+def test_settings_are_all_that_the_nodes_can_hold() -> None:
+    found = list(settings(quiet("rack lists")))
+    assert len(set(found)) == len(found)
+    assert [one.factor for one in found if one.strategy == "simple"] == [1, 2, 3, 4]
+    local = [one.datacenters[0] for one in found if one.strategy == "network"]
+    assert [one.factor for one in local if not one.racks] == [1, 2, 3, 4]
+    assert [one.racks for one in local if one.racks] == [("r1",), ("r2",), ("r1", "r2")]
+    assert [one.strategy for one in found][-1] == "entire"
+    two = [one for one in settings(quiet("datacenters")) if one.strategy == "network"]
+    assert {tuple(local.datacenter for local in one.datacenters) for one in two} == {("dc1",), ("dc2",), ("dc1", "dc2")}
+
+
+def test_readers_are_counted_without_the_kernel() -> None:
+    state = quiet("datacenters")
+    for replication in settings(state):
+        expected = 5 if replication.strategy == "entire" else replication.factor
+        assert readers_of(replication, state) == expected
+
+
+def test_what_changes_no_group_is_done_at_once() -> None:
+    state = quiet("rack lists")
+    one_each = next(
+        one for one in settings(state) if one.strategy == "network" and one.factor == 2 and not one.datacenters[0].racks
+    )
+    steps, fault = drive(World(state), AlterKeyspace("k0", one_each))
+    assert (fault, [step.operation for step in steps], list(histories(steps))) == (None, [None, None], [])
+
+
+@pytest.mark.parametrize(
+    ("rules", "kind"),
+    [
+        (Rules(write="majority"), NEIGHBOURS),
+        (Rules(gate="union"), APART),
+        (Rules(stream="off"), KEPT),
+        (Rules(gates_off=("write_both_read_old",)), APART),
+        (Rules(gates_off=("write_both_read_new",)), APART),
+        (Rules(step="off"), NEIGHBOURS),
+    ],
+)
+def test_several_replicas_at_once_need_every_rule(rules: Rules, kind: str) -> None:
+    """Of joins alone, a majority of all writers, or of all nodes at a gate, would be enough."""
+    assert kind in kinds(explored("several at once", "alter", rules))
+
+
+# ------------------------------------------------------------------------------------------- planted defects
+
+
+def test_a_smaller_group_that_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer replicas at once lose writes; a node that leaves EntireStrategy prepares the loss."""
+    quiet("racks"), quiet("five replicas")
+    monkeypatch.setattr(sources, "_surer", lambda *_: set())
+    assert kinds(explored("five replicas", "alter")) == {STREAMED, KEPT}
+    assert kinds(explored("racks", "leave")) == {KEPT}
+    assert kinds(explored("racks", "remove")) == {KEPT}
+    assert kinds(explored("five replicas", "leave")) == set()
+
+
+def test_a_dead_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One survivor instead of a quorum of them."""
+    quiet("five replicas")
+    real = sources.quorum_sources
+    monkeypatch.setattr(sources, "quorum_sources", lambda *arguments: real(*arguments)[:1])
+    assert kinds(explored("five replicas", "replace")) == {STREAMED, KEPT}
+
+
+def test_a_rebuild_from_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet("five replicas")
+
+    def careless(state: ClusterState, *rest: Any) -> Plan:
+        plan = plan_rebuild(state, *rest)
+        first = {source.end: source for source in reversed(plan.sources)}
+        return replace(plan, sources=tuple(first[end] for end in sorted(first)))
+
+    monkeypatch.setattr(movements, "plan_rebuild", careless)
+    assert kinds(explored("five replicas", "rebuild")) == {KEPT}
+
+
+def test_an_alteration_that_leaves_its_own_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = quiet("rack lists")
+    real = walk.replications_in_use
+    monkeypatch.setattr(
+        walk, "replications_in_use", lambda found: real(found)[:0] if found is not state else real(found)
+    )
+    steps, _ = drive(World(state), AlterKeyspace("k0", Replication("simple", 3)))
+    assert [one.rule for one in walk.faults(steps)] == ["canonical when quiet"]

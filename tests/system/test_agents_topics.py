@@ -1,0 +1,94 @@
+"""Another log takes the place of the one that agents act or stand by on: each ends in the same way, and stays down.
+
+The faults delete it without making it again, which takes longer.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ringlog.agents.exits import HALTED
+from ringlog.agents.worker import ROLES
+from ringlog.log.topics import METADATA, admin_client, create_topics, topic_name
+from ringlog.stack import StackInfo
+
+from .agents_world import DEADLINE_S, AgentsWorld, until
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+
+class Supervised:
+    """All four agents under one supervisor, and what they have written."""
+
+    def __init__(self, world: AgentsWorld, folder: Path) -> None:
+        self._log = folder / "log"
+        folder.mkdir(exist_ok=True)
+        environment = world.environment | {"RINGLOG_DATA_DIR": str(folder)}
+        with self._log.open("ab") as sink:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ringlog.cli", "agents"], env=environment, stdout=sink, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def text(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[AgentsWorld]:
+    own = AgentsWorld(stack, cluster_name, tmp_path / "agents")
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+@pytest.fixture
+def supervise(world: AgentsWorld, tmp_path: Path) -> Iterator[Callable[[str], Supervised]]:
+    with ExitStack() as opened:
+
+        def start(name: str) -> Supervised:
+            own = Supervised(world, tmp_path / name)
+            opened.callback(own.close)
+            return own
+
+        yield start
+
+
+def test_every_agent_halts_when_the_metadata_topic_was_made_again(
+    world: AgentsWorld, supervise: Callable[[str], Supervised]
+) -> None:
+    acting = supervise("acting")
+    for role in ROLES:
+        world.await_term(role, 1)
+    until(lambda: acting.text.count("] active ") == len(ROLES), "all roles to be active")
+    standing_by = supervise("standing by")
+    until(lambda: standing_by.text.count("stands_by") == len(ROLES), "all stand-bys")
+    name = topic_name(world.cluster, METADATA.suffix)
+    admin = admin_client(world.stack.bootstrap_servers)
+    admin.delete_topics([name])[name].result(DEADLINE_S)
+    until(lambda: create_topics(admin, world.cluster, specs=[METADATA]), "the topic to be made again")
+
+    for supervisor in (acting, standing_by):
+        assert supervisor.process.wait(DEADLINE_S) == HALTED, supervisor.text
+        for role in ROLES:
+            ends = [line for line in supervisor.text.splitlines() if "] halted " in line and f"role={role}" in line]
+            assert len(ends) == 1, supervisor.text
+            assert f"code={HALTED}" in ends[0]
+            assert f"log_replaced: topic {name} was deleted and made again" in ends[0]
+            assert f"{role} halted and stays down" in supervisor.text
+        assert "crashed; again in" not in supervisor.text
+
+    again = supervise("acting")
+    assert again.process.wait(DEADLINE_S) == HALTED
+    assert again.text.count("halted and stays down") == 2 * len(ROLES)

@@ -1,0 +1,88 @@
+"""The commands for range movements against real agents and real nodes: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.test_node_cluster import World
+from typer.testing import CliRunner, Result
+
+from ringlog.cli.main import app
+from ringlog.stack import StackInfo
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World]:
+    made = World(stack, cluster_name, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_day_of_an_operator(world: World) -> None:
+    where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
+
+    def run(*words: str, typed: str = "") -> Result:
+        return CliRunner().invoke(app, [*words, *where], input=typed)
+
+    def done(*words: str) -> str:
+        ended = run(*words)
+        assert ended.exit_code == 0, (words, ended.output)
+        return ended.stdout
+
+    names = ("n1", "n2", "n3", "n4")
+    for name in names:
+        world.begin(name)
+    world.await_normal(*names)
+    world.create()
+    world.write(300)
+    world.await_rows()
+
+    altered = json.loads(done("keyspace", "alter", "shop", "--replication", "dc1=3", "--json"))
+    assert (altered["outcome"], altered["stage"], altered["ended"]["keyspace"]) == ("applied", "finished", "shop")
+    assert "dc1=3" in done("keyspace", "list")
+    world.await_rows()
+    # Back to fewer at once: those that stay learn what a quorum knew.
+    shown = done("keyspace", "alter", "shop", "--factor", "1")
+    assert [line.split(",")[0].strip() for line in shown.splitlines()[1:]] == [
+        "requested",
+        "prepared",
+        "write_both_read_old",
+        "write_both_read_new",
+        "finished",
+    ]
+    world.await_rows()
+    done("keyspace", "alter", "shop", "--factor", "2")
+    assert "finished, epoch" in done("node", "move", "n2", "--num-tokens", "4")
+    assert "finished, epoch" in done("node", "rebuild", "n1")
+    assert "finished, epoch" in done("node", "leave", "n4")
+    world.nodes.pop("n4").kill()
+    world.await_rows()
+
+    # A node dies: the operation that needs it waits, says for whom, and may be called off.
+    refused = run("node", "remove", "n3")
+    assert (refused.exit_code, refused.stderr.split(":")[0]) == (1, "wrong_node_state")
+    world.nodes["n3"].kill()
+    waits = run("node", "rebuild", "n3", "--timeout", "8")
+    assert (waits.exit_code, waits.stderr.split(":")[0]) == (1, "still_in_flight")
+    assert "n3" in waits.stderr
+    (held,) = [one for one in json.loads(done("operation", "list", "--json")) if "waits_for" in one]
+    assert held["waits_for_nodes"] == ["n3"]
+    assert any("ringlog operation cancel" in way for way in held["ways_out"])
+    assert "waits for" in done("operation", "show", held["id"])
+    done("operation", "fail", held["id"], "--reason", "its disk is gone")
+    done("node", "down", "n3", "--reason", "its disk is gone")
+    assert "normal, down" in done("node", "list")
+    declined = run("node", "assassinate", "n3")
+    assert (declined.exit_code, declined.stderr.split(":")[0]) == (1, "not_confirmed")
+    assert "enough old replicas of every range are left" in declined.stdout
+    assert "finished, epoch" in done("node", "remove", "n3")
+    world.nodes.pop("n3")
+    world.await_rows()
+    world.check_answers()
