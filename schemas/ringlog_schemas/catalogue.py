@@ -22,7 +22,7 @@ from typing import Any
 
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-FAMILIES = ("log", "commands", "requests", "acks", "agents", "mutations", "cdc", "changes")
+FAMILIES = ("log", "commands", "requests", "acks", "agents", "mutations", "cdc", "changes", "data")
 """The folders of the present schemas, in the order of the reference page."""
 
 VERSION = "ringlog.version"

@@ -17,8 +17,9 @@ _INTRODUCTION = """\
 
 <!-- Made by `python -m ringlog_schemas.docs`; do not edit. -->
 
-Everything that Ringlog writes to Kafka is one of these Avro records. Values travel as **single objects**: the two
-bytes `C3 01`, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), the plain Avro binary
+Everything that Ringlog writes to Kafka, and what its reference nodes say over gRPC and keep on disk, is one of these
+Avro records. Values travel as **single objects**: the two bytes
+`C3 01`, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), the plain Avro binary
 body. The one exception is a command inside a log entry or a request: a plain body, its schema named by kind and
 version beside it.
 
@@ -46,6 +47,7 @@ _TITLES = {
     "mutations": "mutations: writes to base tables",
     "cdc": "cdc: the CDC log and its dead letters",
     "changes": "changes: the state, topic by topic",
+    "data": "data: what the reference nodes say to each other and keep on disk",
 }
 
 

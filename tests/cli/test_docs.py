@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from pathlib import Path
@@ -91,3 +92,22 @@ def test_python_that_is_shown_compiles_and_its_imports_exist(page: Path) -> None
 def test_the_readme_begins_with_the_two_commands() -> None:
     lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line]
     assert [line.split("#")[0].strip() for line in lines[1:3]] == ["make demo", "make test"]
+
+
+def test_the_worked_example_is_one_that_is_tested() -> None:
+    """What the guide shows as typed stands in the transcript, in that order; what it shows as answered, too."""
+    lines = iter((ROOT / "tests/testdata/rehearsals/dead_node.txt").read_text(encoding="utf-8").splitlines())
+    guide = (ROOT / "docs/guide/range-movements.md").read_text(encoding="utf-8").splitlines()
+    shown = [line.strip() for line in guide if line.startswith("    ") and line.strip().startswith("{")]
+    assert len(shown) > 10
+    for line in shown:
+        typed = json.loads(line)
+        found = next(
+            (other for other in lines if other.startswith((">", "{")) and _holds(other.removeprefix("> "), typed)), None
+        )
+        assert found is not None, line
+
+
+def _holds(line: str, shown: dict[str, Any]) -> bool:
+    found = json.loads(line)
+    return all(found.get(name) == value for name, value in shown.items())

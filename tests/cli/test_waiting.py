@@ -121,7 +121,7 @@ def test_operations_in_words() -> None:
     view = views.operation(first, first.operations[operation], {})
     assert subject(view) == "keyspace ks0, to dc1=5"
     assert described(view)[0] == f"{operation} of keyspace ks0, to dc1=5: requested"
-    assert described(view)[-1] == "waits for the coordinator"
+    assert described(view)[-2:] == ["waits for the coordinator", "in this stage since 1970-01-01 00:00:00.011000 UTC"]
     swap, operation = asked("replace")
     state = driven(swap, operation, "write_both_read_old")
     view = views.operation(state, state.operations[operation], {})

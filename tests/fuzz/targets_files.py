@@ -21,18 +21,39 @@ from ringlog.cli.connection import errors
 from ringlog.cli.log import fold_lines, read_dump
 from ringlog.log.errors import LogDamaged
 from ringlog.log.identity import load_record
+from ringlog.node.data_server import bodies as cell_bodies
 from ringlog.node.errors import NodeFailed
-from ringlog.node.holder import Holder, Snapshot
+from ringlog.node.frames import MAGIC, JournalDamaged, frame
+from ringlog.node.holder import Fetch, Holder
 from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder
+from ringlog.node.journal import recover
+from ringlog.node.pages import StreamBroken
+from ringlog.node.pull import cells_of
+from ringlog.node.row_stream import bodies as row_bodies
+from ringlog.node.row_stream import rows_of
 from ringlog.node.server import make_api
-from ringlog.node.store import RowStore, Version, checksum
-from ringlog.node.transfer import CHECKSUM_HEADER, ROWS_HEADER, TransferError, pack, unpack
+from ringlog.node.store import RowStore, Version
 from ringlog.runtime.clock import ManualClock
 from ringlog.stack.artifacts import LIST, parse
 from ringlog.stack.errors import StackError
 from ringlog.stack.java import parse_major
 from ringlog.stack.layout import Layout, read_settings, read_state
-from ringlog.wire.records import Cell, Mutation, encode_mutation
+from ringlog.wire.cells import Cell, key_of
+from ringlog.wire.data import RECORDS as DATA_RECORDS
+from ringlog.wire.data import (
+    JournalRecord,
+    ReadReply,
+    ReadRequest,
+    RowsRequest,
+    StreamPage,
+    StreamRequest,
+    WriteRequest,
+    pack,
+    unpack,
+)
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import Cell as RowCell
+from ringlog.wire.records import Mutation, encode_mutation
 from ringlog_cdc.batch import decode_offsets
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan_store import decode_claim
@@ -202,7 +223,7 @@ def _node() -> tuple[Holder, FastAPI]:
 
 
 def _write(key: str) -> Mutation:
-    cells = (Cell("v", bytes(8)),)
+    cells = (RowCell("v", bytes(8)),)
     at, place = START + 10**8, (0).to_bytes(4, "big")
     return Mutation(None, None, "ks", "t", at, None, "INSERT", (key.encode(),), (place,), cells)
 
@@ -261,12 +282,15 @@ def _requests() -> tuple[bytes, ...]:
     return (b"POST /v1/stream\n" + json.dumps(body).encode(), *(b"GET " + path.encode() for path in paths))
 
 
+_FETCH = Fetch("join-1", 7, "s", "simple:2", ((-100, 100),), ((0, 3),))
+
+
 def stream(data: bytes) -> None:
-    """Rows as they come from another node: announced number in the first byte, checksum in the next 64, body."""
-    rows, digest, body = data[:1], data[1:65], data[65:]
-    found = unpack(body, rows[0] if rows else 0, digest.decode("latin-1"))
-    assert len(found.versions) == rows[0]
-    assert unpack(pack(found)[0], rows[0], found.checksum) == found
+    """A page of rows as it comes from another node: the announced number in the first byte, then the body."""
+    rows = rows_of((data[1:], data[0] if data else 0), None, _FETCH)
+    assert len(rows) == data[0]
+    ((body, count),) = row_bodies(rows, None, 2**40)
+    assert rows_of((body, count), None, _FETCH) == rows
 
 
 def _streams() -> tuple[bytes, ...]:
@@ -274,10 +298,61 @@ def _streams() -> tuple[bytes, ...]:
     some = []
     for number in range(4):
         store.add(Version("a.t", number, b"k%d" % number, (b"c", None), number, b"v" * number))
-        versions = tuple(store.versions(((0, 0),)))
-        body, headers = pack(Snapshot(versions, checksum(versions)))
-        some.append(bytes((int(headers[ROWS_HEADER]),)) + headers[CHECKSUM_HEADER].encode() + body)
+        ((body, count),) = row_bodies(store.versions(((0, 0),)), None, 2**40)
+        some.append(bytes((count,)) + body)
     return tuple(some)
+
+
+def cells(data: bytes) -> None:
+    """A page of cells as it comes from another node."""
+    found = cells_of((data[1:], data[0] if data else 0), None)
+    ((body, count),) = cell_bodies(found, None, 2**40)
+    assert cells_of((body, count), None) == found
+
+
+def _cells() -> tuple[bytes, ...]:
+    some = {key_of("ks", b"k%d" % number): Cell(number, b"v" * number) for number in range(4)}
+    ((body, count),) = cell_bodies(dict(sorted(some.items())), None, 2**40)
+    return (bytes((count,)) + body,)
+
+
+def journal(data: bytes) -> None:
+    """A journal as a crash or a bad disk leaves it: what is kept of it once is kept of it again."""
+    folder = _folder() / "cells"
+    folder.mkdir(exist_ok=True)
+    path = folder / "cells-00000001.journal"
+    path.write_bytes(data)
+    image, number, size = recover(folder)
+    assert (number, size) == (1, path.stat().st_size)
+    assert recover(folder) == (image, number, size)
+
+
+def _journals() -> tuple[bytes, ...]:
+    key = key_of("ks", b"k")
+    records = [JournalRecord(epoch=3, cells=((key, Cell(1, b"v")),)), JournalRecord(dropped=(key,), ended=("join-1",))]
+    frames = [frame(pack(record), len(MAGIC)) for record in records]
+    return (MAGIC + b"".join(frames), MAGIC, MAGIC[:4])
+
+
+def message(data: bytes) -> None:
+    """A message of the data path; the first byte says which."""
+    kind = DATA_RECORDS[(data[0] if data else 0) % len(DATA_RECORDS)]
+    found = unpack(kind, data[1:])
+    assert unpack(kind, pack(found)) == found
+
+
+def _messages() -> tuple[bytes, ...]:
+    key, cell, cluster = key_of("ks", b"k"), Cell(1, b"v"), "00000001-0000-4000-8000-000000000002"
+    version = Version("a.t", 1, b"k", (b"c", None), 1, b"v")
+    some = (
+        WriteRequest(cluster, "n", 3, (b"e",), key, cell),
+        ReadRequest(cluster, "n", 3, (), key, True),
+        ReadReply("n", 3, cell=cell, digest=b"d"),
+        StreamRequest(cluster, "n", 3, (), "t", "join-1", "simple:2", ((1, 2),), key),
+        RowsRequest(cluster, "n", 3, (), "t", "join-1", "simple:2", ((1, 2),), ((0, 5),), version),
+        StreamPage("n", 3, body=b"b", crc=1, count=2),
+    )
+    return tuple(bytes((DATA_RECORDS.index(type(one)),)) + pack(one) for one in some)
 
 
 TARGETS = (
@@ -324,7 +399,10 @@ TARGETS = (
         of_json,
     ),
     Target("http_requests", (), http, (), _requests, of_json),
-    Target("streamed_rows", ("node.transfer.unpack",), stream, (TransferError,), _streams),
+    Target("streamed_rows", (), stream, (StreamBroken, WireError), _streams),
+    Target("streamed_cells", (), cells, (StreamBroken, WireError), _cells),
+    Target("journals", (), journal, (JournalDamaged,), _journals),
+    Target("data_messages", ("wire.data.unpack",), message, (WireError,), _messages),
     Target(
         "claims",
         ("ringlog_cdc.plan_store.decode_claim",),

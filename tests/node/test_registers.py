@@ -6,12 +6,13 @@ from ringlog.kernel.commands.model import CancelOperation
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.state import ClusterState
 from ringlog.node import registers
-from ringlog.node.registers import Behind, Cell, Durable, Key, Registers, Reply
+from ringlog.node.registers import Behind, Durable, Registers, Reply
+from ringlog.wire.cells import Cell, Key, newest
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
 from tests.node.world import begin_join, cluster, name_of, step
 
-KEY = Key("shop", 100, "k")
+KEY = Key("shop", 100, b"k")
 OLD, JOINER, OTHER = name_of(1), name_of(9), name_of(2)
 
 
@@ -41,7 +42,7 @@ def at(node: str, *through: ClusterState, durable: Durable | None = None) -> Reg
 
 def written(replica: Registers, number: int, timestamp: int) -> Registers:
     """After a write that was planned at the replica's own epoch."""
-    replica, verdict = registers.admit_write(replica, number, KEY, Cell(timestamp, "v"), replica.state.epoch)
+    replica, verdict = registers.admit_write(replica, number, KEY, Cell(timestamp, b"v"), replica.state.epoch)
     assert verdict is None
     replica, replies = registers.apply(replica, number)
     assert replies == (Reply(number, replica.state.epoch),)
@@ -50,22 +51,22 @@ def written(replica: Registers, number: int, timestamp: int) -> Registers:
 
 def test_the_greater_timestamp_wins_whatever_comes_last() -> None:
     replica = written(written(at(OLD, BEFORE), 1, 7), 2, 5)
-    assert replica.durable.cells[KEY] == Cell(7, "v")
-    assert registers.newest(Cell(7, "a"), Cell(7, "b")) == Cell(7, "b")
+    assert replica.durable.cells[KEY] == Cell(7, b"v")
+    assert newest(Cell(7, b"a"), Cell(7, b"b")) == Cell(7, b"b")
 
 
 def test_a_message_that_is_ahead_waits_and_one_that_is_behind_is_answered_with_the_own_epoch() -> None:
     replica = at(OLD, BEFORE)
     assert registers.admit_read(replica, 1, KEY, BOTH_OLD.epoch) == (replica, Behind(BOTH_OLD.epoch))
     replica = at(OLD, BEFORE, BOTH_OLD)
-    replica, verdict = registers.admit_write(replica, 1, KEY, Cell(1, "v"), BEFORE.epoch)
+    replica, verdict = registers.admit_write(replica, 1, KEY, Cell(1, b"v"), BEFORE.epoch)
     assert verdict is None
     assert registers.apply(replica, 1)[1] == (Reply(1, BOTH_OLD.epoch),)
 
 
 def test_who_is_no_member_refuses() -> None:
     for replica in (at(OTHER, BEFORE), at(OLD, BEFORE, DONE), at(JOINER, BEFORE)):
-        _, verdict = registers.admit_write(replica, 1, KEY, Cell(1, "v"), BEFORE.epoch)
+        _, verdict = registers.admit_write(replica, 1, KEY, Cell(1, b"v"), BEFORE.epoch)
         assert verdict == Reply(1, replica.state.epoch, refused=registers.NOT_MEMBER)
     _, verdict = registers.admit_read(at(JOINER, BEFORE, BOTH_OLD), 1, KEY, BEFORE.epoch)
     assert isinstance(verdict, Reply)
@@ -73,7 +74,7 @@ def test_who_is_no_member_refuses() -> None:
 
 
 def test_an_epoch_is_acknowledged_when_older_writes_are_on_disk() -> None:
-    replica, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, Cell(1, "v"), BEFORE.epoch)
+    replica, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, Cell(1, b"v"), BEFORE.epoch)
     replica, _ = registers.adopt(replica, BOTH_OLD)
     assert registers.acknowledgeable(replica) == BEFORE.epoch
     replica, replies = registers.apply(replica, 1)
@@ -92,23 +93,23 @@ def test_a_restart_keeps_what_is_on_disk_and_serves_nothing_older() -> None:
     again, _ = registers.adopt(again, BOTH_OLD)
     again, verdict = registers.admit_read(again, 2, KEY, BOTH_OLD.epoch)
     assert verdict is None
-    assert registers.look_up(again, 2)[1] == (Reply(2, BOTH_OLD.epoch, Cell(3, "v")),)
+    assert registers.look_up(again, 2)[1] == (Reply(2, BOTH_OLD.epoch, Cell(3, b"v")),)
 
 
 def test_a_source_gives_its_cells_when_it_has_drained() -> None:
     joiner = at(JOINER, BEFORE, BOTH_OLD)
     (fetch,) = joiner.fetching
     assert fetch.source == OLD
-    source, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, Cell(1, "v"), BEFORE.epoch)
+    source, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, Cell(1, b"v"), BEFORE.epoch)
     assert registers.snapshot(source, fetch) == Behind(BOTH_OLD.epoch)
     source, _ = registers.adopt(source, BOTH_OLD)
     assert registers.snapshot(source, fetch) == Behind(BOTH_OLD.epoch)
     source, _ = registers.apply(source, 1)
     cells = registers.snapshot(source, fetch)
-    assert cells == {KEY: Cell(1, "v")}
+    assert cells == {KEY: Cell(1, b"v")}
     after = registers.receive(written(joiner, 2, 2), fetch, cells)
     assert after is not None
-    assert after.durable.cells[KEY] == Cell(2, "v")
+    assert after.durable.cells[KEY] == Cell(2, b"v")
     assert after.received == (fetch.operation,)
     assert registers.receive(after, fetch, cells) is None
     assert registers.snapshot(at(OTHER, BOTH_OLD), fetch) == registers.BAD_STREAM
@@ -119,7 +120,7 @@ def test_a_cancel_drops_what_was_streamed_and_refuses_what_comes_late() -> None:
     (fetch,) = joiner.fetching
     joiner, _ = registers.adopt(joiner, applied(BOTH_OLD, CancelOperation(fetch.operation, "not now")))
     assert not joiner.durable.cells
-    assert registers.receive(joiner, fetch, {KEY: Cell(1, "v")}) is None
+    assert registers.receive(joiner, fetch, {KEY: Cell(1, b"v")}) is None
 
 
 def test_who_comes_back_begins_empty_even_if_it_never_saw_that_it_had_left() -> None:
@@ -136,13 +137,13 @@ def test_who_comes_back_begins_empty_even_if_it_never_saw_that_it_had_left() -> 
 def test_who_loses_a_range_answers_its_reads_refuses_its_writes_and_then_forgets() -> None:
     replica = written(at(OLD, BEFORE, BOTH_OLD), 1, 1)
     replica, _ = registers.admit_read(replica, 2, KEY, BOTH_OLD.epoch)
-    replica, _ = registers.admit_write(replica, 3, KEY, Cell(2, "v"), BOTH_OLD.epoch)
+    replica, _ = registers.admit_write(replica, 3, KEY, Cell(2, b"v"), BOTH_OLD.epoch)
     replica, none = registers.adopt(replica, BOTH_NEW)
     assert none == ()
     assert registers.acknowledgeable(replica) == BOTH_OLD.epoch
     replica, replies = registers.adopt(replica, DONE)
     assert replies == (
-        Reply(2, BOTH_OLD.epoch, Cell(1, "v")),
+        Reply(2, BOTH_OLD.epoch, Cell(1, b"v")),
         Reply(3, DONE.epoch, refused=registers.NOT_MEMBER),
     )
     assert not replica.durable.cells

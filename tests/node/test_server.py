@@ -8,13 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
 from ringlog.node.holder import Holder
 from ringlog.node.server import make_api
-from ringlog.node.transfer import CHECKSUM_HEADER, ROWS_HEADER, unpack
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import Cell, encode_mutation
-from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, replicas, step, write
+from tests.node.world import APPENDED, TABLE, cluster, name_of, replicas, write
 
 STATE = cluster((-(2**62),), (0,), (2**62,))
 
@@ -87,21 +85,3 @@ def test_who_may_not_answer_says_so(holder: Holder) -> None:
     answer = asked(holder, "GET", path_of(own_key(True)))
     assert answer.status_code == 503
     assert "restarted" in answer.json()["detail"]
-
-
-def test_a_stream_is_given_once_the_source_may(holder: Holder) -> None:
-    state, operation = begin_join(STATE, 4, (-(2**62) - 2**61, 2**61, -(2**61)))
-    while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
-        state = step(state, operation)
-    ranges = [(s.start, s.end) for s in state.operations[operation].plan.sources if s.source == name_of(1)]
-    assert ranges
-    body = {"operation": operation, "replication": "simple:2", "ranges": ranges, "positions": {"0": 4}}
-    assert asked(holder, "POST", "/v1/stream", body).status_code == 503
-    holder.adopt(state)
-    assert asked(holder, "POST", "/v1/stream", body | {"positions": {"0": 5}}).status_code == 503
-    assert asked(holder, "POST", "/v1/stream", body | {"ranges": [(0, 0)]}).status_code == 421
-    assert asked(holder, "POST", "/v1/stream", body | {"more": 1}).status_code == 422
-    answer = asked(holder, "POST", "/v1/stream", body)
-    found = unpack(answer.content, int(answer.headers[ROWS_HEADER]), answer.headers[CHECKSUM_HEADER])
-    assert found == holder.snapshot(operation, "simple:2", ranges, {0: 4})
-    assert found.versions

@@ -14,6 +14,7 @@ import pytest
 
 from ringlog.kernel.commands.model import COMMANDS
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.sim.coverage import tables
 from ringlog.sim.families import CHECKS, FAMILIES
 from ringlog.sim.prefix import forget_prefixes, prefix_of
@@ -88,7 +89,9 @@ def test_a_prepared_log_is_a_cluster_at_rest(founded: int) -> None:
     assert len(prefix.records) == state.epoch
     assert sum(node.state == "normal" for node in state.nodes.values()) == founded
     assert "ks.t" in state.tables
-    assert all(len(group.read) == min(2, founded) for group in state.placements[f"simple:{min(2, founded)}"].ranges)
+    placement = placement_of_keyspace(state, "ks")
+    assert placement is not None
+    assert all(len(group.read) == min(2, founded) for group in placement.ranges)
     forget_prefixes()
     assert digest(prefix_of(Shape(founded, 1, 2, 2, 10_000, old=False)).states[-1]) == digest(state)
 

@@ -25,17 +25,25 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World
         made.close()
 
 
-def test_a_day_of_an_operator(world: World) -> None:
-    where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
+class Typed:
+    """The program, with the cluster already named."""
 
-    def run(*words: str, typed: str = "") -> Result:
-        return CliRunner().invoke(app, [*words, *where], input=typed)
+    def __init__(self, world: World) -> None:
+        self._where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
 
-    def done(*words: str) -> str:
-        ended = run(*words)
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(app, [*words, *self._where])
+
+    def done(self, *words: str) -> str:
+        """Its output; it ended well."""
+        ended = self.run(*words)
         assert ended.exit_code == 0, (words, ended.output)
         return ended.stdout
 
+
+def test_a_day_of_an_operator(world: World) -> None:
+    typed = Typed(world)
+    run, done = typed.run, typed.done
     names = ("n1", "n2", "n3", "n4")
     for name in names:
         world.begin(name)

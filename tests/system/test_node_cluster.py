@@ -6,10 +6,6 @@ At the end every node answers exactly the rows that a plain look at the placemen
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -19,13 +15,14 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 from tests.system.agents_world import AgentsWorld, until
+from tests.system.nodes_world import NodeProcess, NodesWorld
 
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.model import CdcOptions, Column, CreateKeyspace, CreateTable, Replication
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.state import Node, Operation
+from ringlog.kernel.state import Operation
 from ringlog.log.topics import MUTATIONS
 from ringlog.stack import StackInfo
 from ringlog.wire.partitions import mutation_key, mutation_partition
@@ -37,68 +34,13 @@ ROWS = 2_000
 KEYS = 150
 
 
-class NodeProcess:
-    """One node, started and restarted with the same folder."""
-
-    def __init__(self, world: AgentsWorld, folder: Path, name: str) -> None:
-        self.name = name
-        self._log = folder / f"{name}.log"
-        self._command = [sys.executable, "-m", "ringlog.cli", "node", "run", name, "--join", "--tokens", "3"]
-        self._command += ["--bootstrap", world.stack.bootstrap_servers, "--cluster", world.cluster]
-        self._command += ["--data", str(folder)]
-        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        self.process = self.again()
-
-    def again(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT)
-
-    def restart(self) -> None:
-        self.process = self.again()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(30)
-
-    def terminate(self) -> int:
-        self.process.terminate()
-        return self.process.wait(30)
-
-
-class World:
+class World(NodesWorld):
     """Agents, nodes and a table; ``written`` is what the producer sent."""
 
     def __init__(self, stack: StackInfo, cluster: str, folder: Path) -> None:
-        self.agents = AgentsWorld(stack, cluster, folder)
-        self.folder = folder
-        self.nodes: dict[str, NodeProcess] = {}
+        super().__init__(AgentsWorld(stack, cluster, folder), folder)
         self.written: list[Mutation] = []
         self._producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "enable.idempotence": True})
-        for role in ("validator", "coordinator", "publisher"):
-            self.agents.start(role)
-
-    def close(self) -> None:
-        for node in self.nodes.values():
-            if node.process.poll() is None:
-                node.process.send_signal(signal.SIGCONT)
-                node.kill()
-        self.agents.close()
-
-    def begin(self, name: str) -> NodeProcess:
-        self.nodes[name] = NodeProcess(self.agents, self.folder, name)
-        return self.nodes[name]
-
-    def member(self, name: str) -> Node | None:
-        found = self.agents.state.node_names.get(name)
-        return None if found is None else self.agents.state.nodes[found]
-
-    def await_normal(self, *names: str) -> None:
-        def normal() -> bool:
-            for name in names:
-                assert self.nodes[name].process.poll() is None, (self.folder / f"{name}.log").read_text()[-3_000:]
-            return all((found := self.member(name)) is not None and found.state == "normal" for name in names)
-
-        until(normal, f"{names} to join", 120)
 
     def join(self) -> Operation | None:
         return next((op for op in self.agents.state.operations.values() if op.stage != FINISHED), None)
@@ -125,16 +67,6 @@ class World:
                 topic, encode_mutation(made), key=kafka_key, partition=mutation_partition(place, MUTATIONS.partitions)
             )
         self._producer.flush()
-
-    def status(self, name: str) -> dict[str, object] | None:
-        member = self.member(name)
-        assert member is not None
-        try:
-            answer = httpx.get(f"http://{member.address}/v1/status", timeout=5)
-        except httpx.HTTPError:
-            return None
-        found: dict[str, object] = answer.json()
-        return found
 
     def replicas(self, key: bytes) -> tuple[str, ...]:
         (placement,) = self.agents.state.placements.values()

@@ -17,7 +17,7 @@ import typer
 
 from ringlog.cli import views
 from ringlog.cli.connection import connect, errors, fail, out
-from ringlog.cli.shown import printable
+from ringlog.cli.shown import printable, when
 from ringlog.cli.submitting import answer_json, show_answer, submitted
 from ringlog.client.acks import AcksReader
 from ringlog.client.client import Client
@@ -105,9 +105,9 @@ class Progress:
 
 
 def wait_lines(view: Json) -> list[str]:
-    """For whom an operation in flight waits, and what can be done, a line each."""
-    lines = [f"waits for {view['waits_for']}"]
-    return [*lines, *view["ways_out"]]
+    """For whom an operation in flight waits, since when, and what can be done, a line each."""
+    since = when(view["stages"][-1]["at"])
+    return [f"waits for {view['waits_for']}", f"in this stage since {since}", *view["ways_out"]]
 
 
 def _headline(view: Json) -> str:

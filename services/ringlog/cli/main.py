@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "operation": ("ringlog.cli.operations", "app"),
     "keyspace": ("ringlog.cli.schema", "keyspace_app"),
     "table": ("ringlog.cli.schema", "table_app"),
+    "data": ("ringlog.cli.registers", "app"),
     "cdc": ("ringlog.cli.data", "app"),
     "audit": ("ringlog.cli.data", "audit_command"),
     "submit": ("ringlog.cli.cluster", "submit"),

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.following import wait_lines
+from ringlog.cli.following import PATIENCE_S, wait_lines
 from ringlog.cli.replication import replication_words
 from ringlog.cli.shown import printable, when
 from ringlog.cli.submitting import submit_json
@@ -66,7 +66,8 @@ def _print(found: list[dict[str, Any]], as_json: bool) -> None:
         table.add_row(view["id"], subject(view), view["stage"], ago, Text(printable(waits)))
     out.print(table if found else "no operations")
     for view in found:
-        for way in view.get("ways_out", ()):
+        lasts = time.time() - view["stages"][-1]["at"] / 1e6 >= PATIENCE_S
+        for way in view.get("ways_out", ()) if lasts else ():
             out.print(f"{view['id']}: {printable(way)}", markup=False)
 
 

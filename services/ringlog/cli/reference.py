@@ -28,6 +28,7 @@ from ringlog.log import errors as log_errors
 from ringlog.log.errors import LogError
 from ringlog.log.topics import TOPICS, TopicSpec
 from ringlog.runtime.settings import Settings
+from ringlog.wire.data import REFUSALS
 from ringlog_cdc.verdicts import REASONS
 
 Page = list[str]
@@ -201,6 +202,8 @@ def _codes() -> Iterator[str]:
     yield from _table(("code", "meaning"), [(f"`{code}`", text) for code, text in sorted(codes.CODES.items())])
     yield from ("## Why a write has no CDC row", "", "The `reason` of a dead letter. The first that holds counts.", "")
     yield from _table(("reason", "meaning"), [(f"`{code}`", f"{text[0].upper()}{text[1:]}.") for code, text in REASONS])
+    yield from ("## Why a replica refuses", "", "Coordinators and gaining nodes ask again, or others.", "")
+    yield from _table(("code", "meaning"), [(f"`{code}`", text) for code, text in sorted(REFUSALS.items())])
     yield from (
         "## Errors of the log and of the client",
         "",

@@ -5,7 +5,10 @@ ClientError
 ├── InvalidSubmission    it could not be sent as asked for
 ├── ClientBroken         a thread of the client has failed; fates of requests are open
 ├── NotFounded           the log has no founding entry
-└── TakeOverRefused      the rules refuse the take-over itself
+├── TakeOverRefused      the rules refuse the take-over itself
+├── RequestTimedOut      a read or a write of a register had too few answers in time
+├── RequestImpossible    no plan serves it at its consistency level
+└── TooLarge             a key or value that no replica takes
 """
 
 from __future__ import annotations
@@ -67,3 +70,37 @@ class TakeOverRefused(ClientError):
     """The take-over breaks a rule other than that of the term."""
 
     code = "take_over_refused"
+
+
+class RequestTimedOut(ClientError):
+    """Too few answers in time. A read may be asked again; of a write nobody knows whether it will be seen."""
+
+    code = "request_timed_out"
+
+    def __init__(self, what: str, waited_s: float, waited_for: tuple[str, ...], epoch: Epoch) -> None:
+        nodes = ", ".join(waited_for) or "a plan that can succeed"
+        super().__init__(
+            f"{what}: {waited_s:.1f} s waited for {nodes} at epoch {epoch}",
+            "ask again; a write with the same timestamp and value has the same effect once or twice",
+        )
+        self.waited_for = waited_for
+        self.epoch = epoch
+
+
+class RequestImpossible(ClientError):
+    """The placement has no replicas that could meet the consistency level; nothing was asked of anybody.
+
+    ``reason``: unknown_keyspace, no_replicas, no_local_replicas or too_few_replicas.
+    """
+
+    code = "request_impossible"
+
+    def __init__(self, what: str, reason: str, detail: str) -> None:
+        super().__init__(f"{what}: {reason}: {detail}", "choose another level, or create what is missing")
+        self.reason = reason
+
+
+class TooLarge(ClientError):
+    """Key or value is larger than a replica takes."""
+
+    code = "too_large"

@@ -7,6 +7,7 @@ import uuid
 from confluent_kafka import KafkaError, Message, Producer
 
 from ringlog.log.topics import topic_name
+from ringlog.node.data_side import DataSide
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder
 from ringlog.node.identity import NodeFolder
@@ -39,12 +40,15 @@ class Acks:
             }
         )
 
-    def publish(self, holder: Holder) -> None:
-        """Acknowledge the adopted epoch and the streams received, if that is news. Raises NodeFailed."""
+    def publish(self, holder: Holder, data: DataSide) -> None:
+        """Acknowledge the epoch that rows and cells have come to, and the streams received, if that is news.
+
+        Raises NodeFailed.
+        """
         self._producer.poll(0)
         with holder.lock:
-            epoch = holder.state.epoch
-            reports = tuple(holder.reports[name] for name in sorted(holder.reports))
+            epoch = min(holder.state.epoch, data.acknowledgeable())
+            reports = tuple(holder.reports[name] for name in sorted(holder.reports) if data.received(name))
             now = (epoch, tuple(report.operation for report in reports))
             if epoch == 0 or (now == self._last and not self._failed):
                 return

@@ -1,6 +1,7 @@
 """What a node keeps on disk: who it is, and the newest epoch that it acknowledged.
 
-Rows are not kept: the mutations topic has them. A folder belongs to one process at a time (a lock that the kernel of
+Rows are not kept here: the mutations topic has them. Cells of registers are, beside these files (see
+``ringlog.node.journal``). A folder belongs to one process at a time (a lock that the kernel of
 the machine drops with the process, also with a killed one), so two processes never act as the same node.
 
 Invariant: the epoch is on the disk before an acknowledgement of it leaves the node, and never goes back; a restarted
@@ -60,8 +61,9 @@ class NodeFolder:
             self.socket = _listen(options.host, options.port or port)
             self.port: int = self.socket.getsockname()[1]
             self.node = node or str(uuid.uuid4())
+            self.data_port = self.kept_data_port()
             if (node, port) != (self.node, self.port):
-                self._write(IDENTITY, {"id": self.node, "port": self.port})
+                self._keep_identity()
             self.cluster_id, self.acknowledged = self.kept_acknowledgement()
         except BaseException:
             os.close(self._lock)
@@ -90,6 +92,19 @@ class NodeFolder:
         if epoch > self.acknowledged:
             self._write(ACKNOWLEDGED, {"cluster_id": cluster_id, "epoch": epoch})
             self.cluster_id, self.acknowledged = cluster_id, epoch
+
+    def keep_data_port(self, port: int) -> None:
+        """Have the port of the node's data side on the disk; it says, too, that the folder has cells."""
+        if port != self.data_port:
+            self.data_port = port
+            self._keep_identity()
+
+    def _keep_identity(self) -> None:
+        self._write(IDENTITY, {"id": self.node, "port": self.port, "data_port": self.data_port})
+
+    def kept_data_port(self) -> int:
+        """Port of the data side on the disk; 0 where the node never had one. Raises NodeFailed."""
+        return _integer(self._read(IDENTITY), "data_port", PORT_MAX)
 
     def kept_identity(self) -> tuple[str, int]:
         """(node id, port) on the disk; empty and 0 where nothing is kept yet. Raises NodeFailed."""

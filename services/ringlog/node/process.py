@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-import httpx
 import structlog
 
 from ringlog.client.client import Client
@@ -27,14 +26,15 @@ from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError
 from ringlog.node.acks import Acks
+from ringlog.node.data_side import DataSide
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import NOT_MINE, Fetch, Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.membership import Membership
 from ringlog.node.patience import Patience
+from ringlog.node.pull import STREAM_ERRORS, told
 from ringlog.node.server import HttpServer, make_api
 from ringlog.node.tail import Tail, Tailed
-from ringlog.node.transfer import SourceNotReady, TransferError, fetch_rows
 from ringlog.runtime.clock import Clock
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import decode_mutation
@@ -71,6 +71,7 @@ class NodeProcess:
         self._verdicts: Counter[str] = Counter()
         self._holder = Holder(self._folder.node)
         self._tail = Tail(bootstrap, cluster, options.name)
+        self._data = DataSide(self._folder, options, self._holder)
         self._acks = Acks(bootstrap, cluster, self._folder, clock)
         self._membership = Membership(client, options, self._folder.node, self._address, self._stopping)
         self._patience = Patience("the metadata log and the mutations topic", self._stopping)
@@ -89,13 +90,14 @@ class NodeProcess:
 
         Raises NodeFailed when the node is refused or loses the log, the topic or its own server.
         """
-        server = HttpServer(make_api(self._holder, self._options.name, self._clock), self._folder.socket)
+        server = HttpServer(make_api(self._holder, self._options.name, self._clock, self._data), self._folder.socket)
         server.start()
         try:
             known = self._barrier()
             if known is not None:
                 self._folder.check(known)
             self._membership.register(release)
+            self._data.start(self._client.replica)
             self._patience.until_answered(self._tail.assign)
             self._holder.positions.update(self._tail.begin)
             if join_tokens is not None:
@@ -104,6 +106,7 @@ class NodeProcess:
                 self._turn()
                 if not server.alive():
                     raise NodeFailed(f"the server on {self._address} ended: {server.failure}")
+                self._data.check()
                 if self._failure is not None:
                     raise self._failure
         finally:
@@ -111,6 +114,7 @@ class NodeProcess:
             for thread in self._threads:
                 thread.join(timeout=5)
             server.stop()
+            self._data.stop()
             self._tail.close()
             self._acks.close()
             self._folder.close()
@@ -143,7 +147,7 @@ class NodeProcess:
         for item in taken:
             self._apply(item)
         if self._holder.caught_up or self._catches_up():
-            self._acks.publish(self._holder)
+            self._acks.publish(self._holder, self._data)
 
     def _barrier(self) -> ClusterState | None:
         """Everything that is in the log, however long the broker takes; None once the node is to stop."""
@@ -189,19 +193,19 @@ class NodeProcess:
     def _fetch(self, fetch: Fetch) -> None:
         """Try until the rows are here whole or the operation does not want them any more."""
         said = ""
-        with httpx.Client(timeout=60) as http:
-            while not self._stopping.is_set() and self._holder.wants(fetch):
-                source = self._holder.state.nodes[fetch.source]
-                try:
-                    snapshot = fetch_rows(http, source.address, fetch)
-                except (SourceNotReady, TransferError) as waiting:
-                    if str(waiting) != said:
-                        said = str(waiting)
-                        log.info("stream waits", source=source.name, operation=fetch.operation, reason=said)
-                    self._stopping.wait(RETRY_S)
-                    continue
-                kept = self._holder.receive(fetch, snapshot)
-                log.info(
-                    "streamed", source=source.name, operation=fetch.operation, rows=len(snapshot.versions), kept=kept
-                )
-                return
+        state = self._holder.state
+        source = state.nodes[fetch.source].name
+        pull = self._data.row_pull(fetch, state.cluster_id)
+        while not self._stopping.is_set() and self._holder.wants(fetch):
+            try:
+                snapshot = pull.once()
+            except STREAM_ERRORS as waiting:
+                reason = told(waiting)
+                if reason != said:
+                    said = reason
+                    log.info("stream waits", source=source, operation=fetch.operation, reason=said)
+                self._stopping.wait(RETRY_S)
+                continue
+            kept = self._holder.receive(fetch, snapshot)
+            log.info("streamed", source=source, operation=fetch.operation, rows=len(snapshot.versions), kept=kept)
+            return

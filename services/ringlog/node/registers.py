@@ -29,26 +29,9 @@ from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
 from ringlog.kernel.ring.ranges import Range, in_range
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Operation, RangeGroup, Replica
-from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
-
-NOT_MEMBER, NOT_READY, BAD_STREAM = "not_member", "not_ready", "bad_stream"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Key:
-    """Names a register. ``token``: that of ``name``."""
-
-    keyspace: str
-    token: Token
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What a register holds. Of two cells the one with the greater timestamp wins, of equal ones the greater value."""
-
-    timestamp: int
-    value: str
+from ringlog.kernel.values import Epoch, NodeId, OperationId
+from ringlog.wire.cells import Cell, Key, newest
+from ringlog.wire.data import BAD_STREAM, NOT_MEMBER, NOT_READY
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +248,6 @@ def _with(replica: Registers, cells: dict[Key, Cell]) -> Registers:
     return replace(replica, durable=replace(replica.durable, cells=held))
 
 
-def newest(one: Cell | None, other: Cell) -> Cell:
-    """The cell that wins."""
-    return other if one is None or (other.timestamp, other.value) > (one.timestamp, one.value) else one
-
-
 # -------------------------------------------------------------------------------------------------- streaming
 
 
@@ -301,6 +279,16 @@ def receive(replica: Registers, fetch: Fetch, cells: dict[Key, Cell]) -> Registe
     if all(other.operation != fetch.operation for other in rest):
         after = replace(after, received=(*after.received, fetch.operation))
     return after
+
+
+def receive_page(replica: Registers, fetch: Fetch, cells: dict[Key, Cell]) -> Registers | None:
+    """Keep some cells of a stream that goes on; None refuses them as ``receive`` does."""
+    return _with(replica, cells) if fetch in replica.fetching else None
+
+
+def covers(replica: Registers, fetch: Fetch, key: Key) -> bool:
+    """True if the key belongs to what is fetched."""
+    return _covers(replica.state, fetch, key)
 
 
 def _gaining(state: ClusterState, node: NodeId) -> dict[OperationId, Operation]:

@@ -1,4 +1,4 @@
-"""The node's HTTP side: its status, the rows of a partition, and the stream for a node that takes over ranges."""
+"""The node's HTTP side: its status, and the rows of a partition."""
 
 from __future__ import annotations
 
@@ -12,24 +12,12 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict
 
+from ringlog.node.data_side import DataSide
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.merge import RowState, merged
-from ringlog.node.transfer import MEDIA_TYPE, pack
 from ringlog.runtime.clock import Clock
 from ringlog.wire.records import decode_mutation
-
-
-class StreamRequest(BaseModel):
-    """What a gaining node asks for; see ``ringlog.node.holder.Fetch``."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    operation: str
-    replication: str
-    ranges: list[tuple[int, int]]
-    positions: dict[int, int]
 
 
 @contextlib.contextmanager
@@ -48,8 +36,8 @@ def _sayable(why: Exception) -> str:
     return str(why).encode("utf-8", "backslashreplace").decode()
 
 
-def make_api(holder: Holder, name: str, clock: Clock) -> FastAPI:
-    """The routes of one node. ``clock`` says which cells' time to live is over."""
+def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = None) -> FastAPI:
+    """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers."""
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
 
     @api.exception_handler(RequestValidationError)
@@ -60,8 +48,9 @@ def make_api(holder: Holder, name: str, clock: Clock) -> FastAPI:
 
     @api.get("/v1/status")
     def status() -> dict[str, Any]:
+        about_data = {} if data is None else _about(data)
         with holder.lock:
-            return {
+            return about_data | {
                 "node": holder.node,
                 "name": name,
                 "epoch": holder.state.epoch,
@@ -81,13 +70,6 @@ def make_api(holder: Holder, name: str, clock: Clock) -> FastAPI:
         live = merged((decode_mutation(version.value) for version in versions), clock.now_us())
         return {"epoch": epoch, "versions": len(versions), "rows": [_shown(row) for row in live]}
 
-    @api.post("/v1/stream")
-    def stream(request: StreamRequest) -> Response:
-        with _refusals():
-            snapshot = holder.snapshot(request.operation, request.replication, request.ranges, request.positions)
-        body, headers = pack(snapshot)
-        return Response(body, media_type=MEDIA_TYPE, headers=headers)
-
     return api
 
 
@@ -97,6 +79,11 @@ def _shown(row: RowState) -> dict[str, Any]:
         "inserted": row.inserted,
         "cells": {cell.column: {"value": cell.value.hex(), "timestamp": cell.timestamp} for cell in row.cells},
     }
+
+
+def _about(data: DataSide) -> dict[str, Any]:
+    found = data.status()
+    return {"data_port": data.port, "data_epoch": found.epoch, "cells": found.cells, "start": found.start}
 
 
 class HttpServer:

@@ -17,20 +17,9 @@ from dataclasses import dataclass
 
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.values import Token
+from ringlog.wire.data import Version as Version
 
 Range = tuple[Token, Token]
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One write of one row as it came: ``value`` is the encoded mutation."""
-
-    table: str
-    token: Token
-    partition_key: bytes
-    clustering_key: tuple[bytes | None, ...]
-    timestamp: int
-    value: bytes
 
 
 @dataclass(slots=True)
@@ -77,13 +66,13 @@ class RowStore:
             if inside(partition.token, ranges)
             for version in _listed(table, key, partition)
         ]
-        found.sort(key=_order)
+        found.sort(key=order)
         return found
 
     def partition(self, table: str, partition_key: bytes) -> list[Version]:
         """The versions of one partition, in a fixed order."""
         partition = self._tables.get(table, {}).get(partition_key)
-        return [] if partition is None else sorted(_listed(table, partition_key, partition), key=_order)
+        return [] if partition is None else sorted(_listed(table, partition_key, partition), key=order)
 
     def keep(self, table: str, wanted: Callable[[Token], bool]) -> int:
         """Forget the partitions of ``table`` whose token is not wanted; the number of versions dropped."""
@@ -124,6 +113,7 @@ def _listed(table: str, key: bytes, partition: _Partition) -> Iterable[Version]:
             yield Version(table, partition.token, key, clustering, timestamp, value)
 
 
-def _order(version: Version) -> tuple[str, bytes, tuple[bytes, ...], int, bytes]:
+def order(version: Version) -> tuple[str, bytes, tuple[bytes, ...], int, bytes]:
+    """By this versions ascend wherever they are listed."""
     clustering = tuple(b"" if part is None else b"\x01" + part for part in version.clustering_key)
     return (version.table, version.partition_key, clustering, version.timestamp, version.value)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.commands.model import Noop
 from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.values import Micros
-from ringlog.sim.broker import METADATA, REQUESTS
+from ringlog.sim.broker import METADATA, REQUESTS, RESULTS
 from ringlog.sim.chance import Chance
+from ringlog.sim.memo import cached_request, cached_result
 from ringlog.sim.world import MS, Host
 from ringlog.wire.commands import encode_command
 from ringlog.wire.draw import draw_uuid
 from ringlog.wire.entries import author_entry, decode_entry
+from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
-from ringlog.wire.records import Request, encode_request
+from ringlog.wire.records import REJECTED, Request, encode_request
 
 if TYPE_CHECKING:
     from ringlog.sim.run import Run
@@ -33,6 +36,7 @@ class Faults:
     def stop(self) -> None:
         """No more faults: everything works again, and whoever is down is started."""
         self.calm = True
+        self.run.sim.moments.disarm()
         self.world.heal()
         for host in self.world.hosts.values():
             host.tears = False
@@ -88,6 +92,13 @@ class Faults:
                 self.run.job.second()
             case "mid_batch", (steps, duration):
                 self.run.job.die_after(steps, lambda host: self._crash(host, duration, wipe=False))
+            case "stall", (name, role, duration):
+                self.world.pause(self.world.host(name), duration * MS)
+                broker.hand_over(role)
+            case "slow_disk", (name, most):
+                self.run.nodes[name].registers.disk = most * MS
+            case "asked_again", ():
+                self._asked_again()
             case "torn", (name,):
                 self.world.host(name).tears = True
             case _:
@@ -166,12 +177,14 @@ class Faults:
         records = broker.partition(METADATA).records
         values: list[tuple[str, Any]] = []
         for _ in range(count):
-            choice = chance.below(4)
+            choice = chance.below(5)
             if choice == 0 or not records:
                 values.append(("", chance.take(chance.between(1, 60))))
             elif choice == 1:
                 values.append(("", self._foreign(chance)))
             elif choice == 2:
+                values.append(("", self._under_a_used_id(chance)))
+            elif choice == 3:
                 data = chance.pick(records).value
                 values.append(("", data[: chance.below(len(data))]))
             else:
@@ -189,6 +202,29 @@ class Faults:
         made = new_state_id(previous, self.world.clock(self.world.host("stranger")), chance.take(ENTROPY_BYTES))
         request = draw_uuid(chance)
         return author_entry(draw_uuid(chance), made, previous, request, state.epoch, "stranger", 0, Noop()).data
+
+    def _under_a_used_id(self, chance: Chance) -> bytes:
+        """An author that follows the head, but takes a request id that was applied."""
+        state = self.run.sim.log.state
+        used = next((entry for entry in self.run.sim.log.entries[::-1] if entry and chance.happens(0.5)), None)
+        request, now = used.request_id if used else draw_uuid(chance), self.world.clock(self.world.host("stranger"))
+        previous = state.state_id or None
+        made = new_state_id(previous, now, chance.take(ENTROPY_BYTES))
+        return author_entry(self.run.sim.cluster_id, made, previous, request, state.epoch, "stranger", 0, Noop()).data
+
+    def _asked_again(self) -> None:
+        """Every request that was refused so far arrives once more, from clients who retried."""
+        broker, host = self.run.sim.broker, self.world.host("stranger")
+        results, requests = broker.partition(RESULTS), broker.partition(REQUESTS)
+        read = [cached_result(record.value) for record in results.records[: results.visible]]
+        refused = {result.request_id for result in read if result.outcome == REJECTED}
+        values: dict[bytes, None] = {}
+        for record in requests.records[: requests.visible]:
+            with suppress(WireError):
+                if cached_request(record.value).request_id in refused:
+                    values[record.value] = None
+        again = [("", value) for value in values]
+        self.world.spawn(host, "asked again", broker.try_append(host, REQUESTS, again))
 
     def _copies(self, chance: Chance, count: int) -> None:
         """A producer that retried long ago: copies of old entries arrive again."""

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from ringlog.kernel.commands.model import InitializeCluster
 from ringlog.kernel.values import Micros
@@ -73,6 +74,7 @@ class Run:
         self.world = World(script.seed, tracing)
         self.sim = Simulation(self.world, cluster_id_of(script.shape), CHECKS)
         self.faults = Faults(self)
+        self.sim.moments.happen = self._happen
         self.started: set[str] = set()
         self.lost: set[str] = set()
         self.nodes: dict[str, SimNode] = {}
@@ -176,6 +178,9 @@ class Run:
         if entries < entries_min:
             raise Violation("too_little", f"{entries} entries were applied, a run that counts has {entries_min}")
 
+    def _happen(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
+        self.act(Action(number, self.world.now, what, arguments))
+
     def act(self, action: Action) -> None:
         """One action of the script."""
         self.sim.did["action", action.what] += 1
@@ -199,6 +204,10 @@ class Run:
             case "register", (name, register, wish):
                 access, level = level_of(wish)
                 self.applications[name].operate(access, self.registers[register], level)
+            case "when", (moment, nth, delay, what, *arguments):
+                self.sim.moments.arm(action.number, moment, nth, delay, what, *arguments)
+            case "call_off", ():
+                self.operator.cancel()
             case "command", (kind, way):
                 self.operator.command(action.number, kind, way)
             case what, arguments:

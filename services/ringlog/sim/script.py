@@ -14,6 +14,7 @@ from typing import Any
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
+from ringlog.sim.scenarios import LASTS, Scenario, Setting, choose
 from ringlog.sim.shape import Shape
 from ringlog.sim.switches import switches
 from ringlog.sim.world import MS, SECOND
@@ -73,31 +74,31 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 
-FIRST_SWITCH = 1_000
-"""Number of the first action of a switch under load, beyond those of all others."""
+FIRST_SWITCH, FIRST_OF_SCENARIO = 1_000, 2_000
+"""Number of the first action of a switch under load, and of a scenario, beyond those of all others."""
 
 
-FIRST_REPLACEMENT = 2_000
+FIRST_REPLACEMENT = 3_000
 """Number of the first action about a newcomer that replaces another node."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
     """The script of a seed."""
-    chance = Chance(seed, f"script/{profile.name}")
-    founded = chance.between(*profile.nodes)
-    joining = max(chance.between(*profile.joining), 0 if founded else 1)
+    chance, special = Chance(seed, f"script/{profile.name}"), Chance(seed, f"scenario/{profile.name}")
+    chosen = choose(special)
+    founded, joining, factor = _cluster(chance, profile, chosen, special)
     history = chance.pick([10_000, 10_000, 100])
     # Few shapes for short runs, since each costs as much as a run to prepare.
     shape = Shape(
         founded=founded,
         joining=joining,
-        factor=chance.between(1, 3),
+        factor=factor,
         tokens=chance.between(1, profile.tokens) if profile.tokens > 2 else 1 + founded % 2,
         history=history,
         old=founded > 0 and history == 100 and chance.happens(0.7),
     )
     drawn: list[tuple[str, tuple[Any, ...]]] = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
-    replaced = _replaced(Chance(seed, f"replace/{profile.name}"), founded, joining)
+    replaced = _replaced(Chance(seed, f"replace/{profile.name}"), founded, joining if chosen is None else 0)
     drawn += [("burst", (chance.between(*profile.writes),)) for _ in range(chance.between(*profile.bursts))]
     drawn += [("read", ()) for _ in range(profile.reads)]
     kinds = [(kind, entry[0]) for family in FAMILIES for kind, entry in family.commands.items() if entry is not None]
@@ -121,11 +122,21 @@ def draw_script(seed: int, profile: Profile) -> Script:
         Action(number, _when(number, moments, chance, profile), what, arguments)
         for number, (what, arguments) in enumerate(drawn)
     ]
-    switching = switches(Chance(seed, f"switches/{profile.name}"), [at for _, at in sorted(moments.items())], WRITER)
+    starts = [at for _, at in sorted(moments.items())]
+    switching = switches(Chance(seed, f"switches/{profile.name}"), starts, WRITER) if chosen is None else []
     actions += [Action(FIRST_SWITCH + n, at, what, arguments) for n, (at, what, arguments) in enumerate(switching)]
     actions += _replacements(Chance(seed, f"lost/{profile.name}"), actions, replaced)
     actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     calm = profile.length + profile.fault * MS
+    if chosen is not None:
+        number = special.pick(sorted(moments)) if moments else -1
+        start, name = (moments[number], drawn[number][1][0]) if moments else (0, "")
+        nodes = tuple(f"n{number + 1}" for number in range(founded))
+        befalls = chosen.draw(special, Setting(start, name, nodes, WRITER, AGENT_HOSTS, APPLICATIONS))
+        actions += [
+            Action(FIRST_OF_SCENARIO + n, at, what, arguments) for n, (at, what, arguments) in enumerate(befalls)
+        ]
+        calm = max(calm, start + LASTS if chosen.joins else 0, *(at for at, _, _ in befalls))
     return Script(seed, profile.name, shape, calm, tuple(sorted(actions, key=lambda a: a.at)))
 
 
@@ -145,6 +156,17 @@ def _replacements(chance: Chance, actions: list[Action], replaced: dict[str, str
         if chance.happens(0.5):
             made.append(Action(FIRST_REPLACEMENT + 2 * number + 1, at, "lost", (founder,)))
     return made
+
+
+def _cluster(chance: Chance, profile: Profile, chosen: Scenario | None, special: Chance) -> tuple[int, int, int]:
+    """(nodes that are there, nodes that will join, replication factor), as a scenario wants them."""
+    founded = chance.between(*profile.nodes)
+    joining, factor = chance.between(*profile.joining), chance.between(1, 3)
+    if chosen is not None:
+        founded = special.pick(chosen.founded) if chosen.founded else founded
+        factor = special.pick(chosen.factors) if chosen.factors else factor
+        joining = max(joining, int(chosen.joins))
+    return founded, joining if founded else max(joining, 1), factor
 
 
 def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: Profile) -> list[Action]:

@@ -30,6 +30,7 @@ from ringlog.sim.broker import (
     Partition,
 )
 from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.moments import Moments
 from ringlog.sim.prefix import Prefix, change_values
 from ringlog.sim.recording import Recording
 from ringlog.sim.replica import SimReplica
@@ -114,6 +115,7 @@ class Simulation:
         self.on_replied = self._hearing("replied")
         self.on_wrote = self._hearing("wrote")
         self.on_found = self._hearing("found")
+        self.moments = Moments(self)
 
     def _hearing(self, hook: str) -> list[Check]:
         return [check for check in self.checks if getattr(type(check), hook) is not getattr(Check, hook)]

@@ -20,11 +20,12 @@ from ringlog.kernel.operations.gates import Gate, gate, missing
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.node import registers
-from ringlog.node.registers import Behind, Cell, Key, Registers, Reply
+from ringlog.node.registers import Behind, Registers, Reply
+from ringlog.wire.cells import Cell, Key
 
 WRITE, READ = 1, 2
 """Numbers of the two requests."""
-VALUE = Cell(1, "x")
+VALUE = Cell(1, b"x")
 
 GateRule = Callable[[Gate, tuple[Witness, ...]], bool]
 

@@ -7,16 +7,16 @@ import pytest
 from ringlog.kernel.commands.model import CancelOperation
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD
 from ringlog.kernel.state import ClusterState
-from ringlog.node.registers import Key
 from ringlog.sim.mutants.plant import Mutant, planted
 from ringlog.sim.mutants.registers import EXPLORED, MUTANTS
+from ringlog.wire.cells import Key
 from tests.client.explorer.model import Explorer
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
 from tests.node.world import begin_join, cluster, name_of, step
 
 TOKEN, JOINER = 100, 9
-KEY = Key("shop", TOKEN, "k")
+KEY = Key("shop", TOKEN, b"k")
 STATES_MAX, PART = 60_000, 6_000
 
 

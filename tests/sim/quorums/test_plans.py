@@ -170,7 +170,7 @@ def test_a_reader_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_operation_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(Numbers(nodes=4))
-    monkeypatch.setattr(walk, "_acknowledgements", lambda state, at: {})
+    monkeypatch.setattr(walk, "acknowledgements", lambda state, at: {})
     assert {(one.fault.rule, one.fault.stage) for one in explored(Numbers(nodes=4)).broken} == {("ends", "prepared")}
 
 

@@ -65,6 +65,7 @@ class CoordinatorWorker(Worker):
             self.look()
             refused = False
             for proposal in propose(self._known()):
+                yield from self.sim.moments.at("proposing", self.host)
                 applied = yield from self._submit(proposal)
                 refused = refused or not applied
             if refused:

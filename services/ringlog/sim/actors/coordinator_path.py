@@ -16,12 +16,13 @@ from ringlog.client.plans import Access, Answer, Failed, Level, Plan, Replan, Re
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros, NodeId
-from ringlog.node.registers import Cell, Key, Reply, newest
+from ringlog.node.registers import Reply
 from ringlog.sim.actors.registers import Message
 from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, Signal
+from ringlog.wire.cells import Cell, Key, newest
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -78,21 +79,23 @@ class SimApplication:
         timestamp = self.written[key] = self.written.get(key, 0) + 1
         for check in self.sim.on_wrote:
             check.wrote(key, timestamp, level, done=False)
-        begun = self.sim.recording.invoke(self.host.name, Op.WRITE, key.name, timestamp)
+        begun = self.sim.recording.invoke(self.host.name, Op.WRITE, key.name.decode(), timestamp)
         try:
-            yield from self._carry_out(Access.WRITE, key, level, Cell(timestamp, str(timestamp)), self._deadline())
+            yield from self._carry_out(Access.WRITE, key, level, Cell(timestamp, b"%d" % timestamp), self._deadline())
         except GaveUp:
             self.sim.did["application", "write", level.value, "gave up"] += 1
             return
         self.sim.did["application", "write", level.value, "ok"] += 1
-        self.sim.world.tell(self.host.name, f"wrote {key.name} = {timestamp} at {level}")
+        self.sim.world.tell(self.host.name, f"wrote {key.name.decode()} = {timestamp} at {level}")
         self.sim.recording.ok(begun)
         for check in self.sim.on_wrote:
             check.wrote(key, timestamp, level, done=True)
 
     def _read(self, key: Key, level: Level) -> Step:
         # At ONE nothing is promised that an order of operations could explain.
-        begun = self.sim.recording.invoke(self.host.name, Op.READ, key.name) if level is not Level.ONE else None
+        begun = (
+            self.sim.recording.invoke(self.host.name, Op.READ, key.name.decode()) if level is not Level.ONE else None
+        )
         try:
             cell = yield from self._carry_out(Access.READ, key, level, None, self._deadline())
         except GaveUp:
@@ -100,7 +103,7 @@ class SimApplication:
             return
         self.sim.did["application", "read", level.value, "ok"] += 1
         found = cell.timestamp if cell is not None else None
-        self.sim.world.tell(self.host.name, f"read {key.name} = {found} at {level}")
+        self.sim.world.tell(self.host.name, f"read {key.name.decode()} = {found} at {level}")
         if begun is not None:
             self.sim.recording.ok(begun, found)
         for check in self.sim.on_found:
@@ -190,7 +193,7 @@ def register_keys(seed: int, tokens: tuple[int, ...]) -> tuple[Key, ...]:
     """
     chance = Chance(seed, "registers")
     near = [token - chance.below(2**20) for token in tokens] or [0]
-    return tuple(Key(KEYSPACE, max(chance.pick(near), -(2**63) + 1), name) for name in ("r0", "r1", "one"))
+    return tuple(Key(KEYSPACE, max(chance.pick(near), -(2**63) + 1), name) for name in (b"r0", b"r1", b"one"))
 
 
 def disturb(sim: Simulation, applications: list[Host], nodes: list[Host]) -> None:

@@ -251,6 +251,7 @@ class Driver:
     def _carry_out(self, batch: Batch, entry: PlanEntry) -> Step:
         if self._store.is_done(entry):
             return
+        yield from self.sim.moments.at("part", self.host)
         yield from self._write(within(batch.rows, entry), entry)
         yield from self._store.mark_done(entry)
 

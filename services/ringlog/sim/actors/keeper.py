@@ -41,6 +41,7 @@ class KeeperWorker(Worker):
         confirmed_at = self.direct.now()
         state = yield from self.replica.barrier()
         confirmation = Confirmation(state.state_id, self.replica.position, confirmed_at)
+        yield from sim.moments.at("caching", self.host)
         written = yield from self._apply(next_write(keeper, state), confirmation)
         if written is Written.BASE_MISSING:
             written = yield from self._apply(next_write(Keeper(), state), confirmation)

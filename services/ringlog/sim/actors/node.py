@@ -114,6 +114,7 @@ class SimNode:
             taken, self._inbox = self._inbox, []
             reached = [(tail.partition.number, tail.position) for tail in self._tails]
             if taken:
+                yield from sim.moments.at("judging", self.host)
                 yield from replica.barrier()
             self._adopt(replica.state)
             for partition, record in taken:
@@ -192,6 +193,7 @@ class SimNode:
                 )
                 for check in sim.on_acked:
                     check.acked(ack)
+                yield from sim.moments.at("acknowledging", self.host)
                 try:
                     yield from sim.broker.append(self.host, ACKS, [(self.registration.id, encode_node_ack(ack))])
                     self._acked = what
@@ -255,6 +257,7 @@ class SimNode:
                 sim.did["stream", type(waiting).__name__] += 1
                 yield RETRY_US
                 continue
+            yield from sim.moments.at("streamed", self.host)
             kept = holder.receive(fetch, snapshot)
             for check in sim.on_received:
                 check.received(self.registration.id, fetch, snapshot, kept)

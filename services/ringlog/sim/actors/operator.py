@@ -16,7 +16,7 @@ from ringlog.kernel.commands.model import (
     Remove,
 )
 from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, OperationId
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
 from ringlog.sim.replica import Step
@@ -83,6 +83,17 @@ class SimOperator:
         if self.host.up and self._ready:
             self.unfinished += 1
             self.sim.world.spawn(self.host, f"operator.{kind}", self._ask(number, kind, way), self._ended)
+
+    def cancel(self) -> None:
+        """Call off, at once, whatever this operator sees in flight."""
+        if self.host.up and self._ready:
+            for operation in in_flight(self._client.replica.state):
+                self.unfinished += 1
+                self.sim.world.spawn(self.host, "operator.cancel", self._cancel(operation.id), self._ended)
+
+    def _cancel(self, operation: OperationId) -> Step:
+        with suppress(TimedOut):
+            yield from self._client.submit(CancelOperation(operation, "called off"), PATIENCE_US)
 
     def call_off(self, nodes: Mapping[str, SimNode]) -> None:
         """The faults are over: see that somebody answers, and cancel what waits for a node that nobody runs."""

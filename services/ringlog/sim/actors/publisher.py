@@ -65,6 +65,7 @@ class PublisherWorker(Worker):
             self._tail.close()
 
     def _publish(self, epoch: int, values: list[tuple[str, Any]]) -> Step:
+        yield from self.sim.moments.at("announcing", self.host)
         try:
             yield from self.sim.broker.transact(self.host, self.role, epoch, CHANGES, values)
         except Fenced:

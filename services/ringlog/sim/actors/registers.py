@@ -14,10 +14,11 @@ from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
-from ringlog.node.registers import Behind, Cell, Durable, Fetch, Key, Registers, Reply
+from ringlog.node.registers import Behind, Durable, Fetch, Registers, Reply
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, PowerCut, Signal, Unanswered
+from ringlog.wire.cells import Cell, Key
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -43,7 +44,10 @@ class Message:
 
 
 class SimRegisters:
-    """The registers of one node, over its lives. ``news`` fires when there may be more to acknowledge."""
+    """The registers of one node, over its lives. ``news`` fires when there may be more to acknowledge.
+
+    ``disk``: how long it takes at most until something is there.
+    """
 
     def __init__(self, sim: Simulation, host: Host, node: NodeId) -> None:
         self.sim = sim
@@ -54,7 +58,7 @@ class SimRegisters:
         self._life = -1
         self._chance = Chance(sim.world.seed, f"registers/{host.name}")
         self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
-        self._disk: Micros = self._chance.pick([1, 20, 300, 1_500]) * MS
+        self.disk: Micros = self._chance.pick([1, 20, 300, 1_500]) * MS
         self._open: dict[int, Message] = {}
         self._waiting: list[Message] = []
 
@@ -132,7 +136,7 @@ class SimRegisters:
         if verdict is None:
             for check in self.sim.on_admitted:
                 check.admitted(self.node, number, self.value.state.epoch, message.cell is not None)
-            delay = self._chance.below(self._disk)
+            delay = self._chance.below(self.disk)
             self.sim.world.on(self.host, delay, self._carry_out, message)
         else:
             self._reply((verdict,))

@@ -47,6 +47,7 @@ class Worker(ABC):
             self.term = yield from self.direct.take_over(self.role, self.instance)
             self.sim.world.tell(self.name, f"acts in term {self.term}")
             self.look()
+            yield from self.sim.moments.at(f"took over {self.role}", self.host)
             yield from self.work()
         finally:
             self.close()

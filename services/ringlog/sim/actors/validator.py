@@ -98,11 +98,13 @@ class ValidatorWorker(Worker):
         while effects:
             match effects.pop(0):
                 case Commit(chain):
+                    yield from self.sim.moments.at("decided", self.host)
                     judged = yield from self.replica.commit(chain)
                     step = settle(validator, judged)
                     validator = step.validator
                     effects = [*step.effects, *effects]
                 case Publish(results):
+                    yield from self.sim.moments.at("publishing", self.host)
                     yield from self._publish(results)
                 case Hint(results):
                     values = [("", encode_result(result)) for result in results]

@@ -149,6 +149,8 @@ class Promises:
             self._bound = horizon
         self.unlock()
         if horizon is not None:
+            if horizon < mine.horizon:
+                yield from self.sim.moments.at("lowering", self.host)
             yield from self._advance(horizon, mine.low_watermark, ())
         if self.sim.world.now >= self._close_at:
             self._close_at = self.sim.world.now + CLOSE_LOOK_US

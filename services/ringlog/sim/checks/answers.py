@@ -24,7 +24,7 @@ from ringlog.sim.checks.base import Check
 from ringlog.sim.memo import cached_request, cached_result
 from ringlog.wire.commands import decode_command
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import REJECTED, Request, Result
+from ringlog.wire.records import APPLIED, REJECTED, Request, Result
 
 if TYPE_CHECKING:
     from ringlog.sim.broker import Partition
@@ -80,11 +80,14 @@ class Answers(Check):
                 )
 
     def results(self, partition: Partition) -> None:
-        """A published rejection is true of the state that it names, and of nothing that was applied."""
+        """A published rejection is true of the state that it names, and never of what is applied. Hints are true."""
         for record in partition.records[self._read : partition.visible]:
             result = cached_result(record.value)
+            if result.outcome == APPLIED and self._applied.get(result.request_id) != (result.epoch, result.digest):
+                self.sim.broken("answers", f"{result.request_id} is said to have made epoch {result.epoch}: it did not")
             if result.outcome != REJECTED:
                 continue
+            self._ended.setdefault((result.request_id, result.digest), result.code)
             if self._applied.get(result.request_id, (0, ""))[1] == result.digest:
                 self.sim.broken("answers", f"{result.request_id} was applied, and then rejected as {result.code}")
             request = self._request(result.request_id, result.digest)

@@ -15,7 +15,8 @@ from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.node.holder import Fetch, Snapshot
-from ringlog.node.registers import Key, Reply
+from ringlog.node.registers import Reply
+from ringlog.wire.cells import Key
 from ringlog.wire.records import Mutation, NodeAck
 
 if TYPE_CHECKING:

@@ -99,6 +99,8 @@ class Cdc(Check):
             case AdvanceCdcWriter() as command:
                 self._advance(before, command)
             case CommitCdcGeneration(_, timestamp, _):
+                if before.generations and timestamp <= before.generations[-1].timestamp:
+                    self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not after the one before it")
                 if timestamp <= self._used:
                     self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, {self._used} was routed before")
                 behind = [name for name, horizon in sorted(self._horizon.items()) if timestamp <= horizon]

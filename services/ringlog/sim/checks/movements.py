@@ -133,6 +133,7 @@ class Move:
     datacenter: str = ""
     marks: list[tuple[str, int]] = field(default_factory=list)
     exchanges: tuple[Exchange, ...] = ()
+    streaming: frozenset[str] = frozenset()
     locked: tuple[tuple[str, int, int, int], ...] = ()
     saved: dict[str, Layout] = field(default_factory=dict)
 
@@ -146,9 +147,9 @@ class Move:
         return any(entered == stage for entered, _ in self.marks)
 
     def gaining(self) -> set[str]:
-        """Who gets rows by it."""
+        """Who gets rows by it: who enters a group, and those members of smaller groups that its plan lets stream."""
         fixed = {self.node} if self.kind in ("join", "replace", "rebuild") else set()
-        return fixed.union(*(set(change.new) - set(change.old) for change in self.exchanges))
+        return fixed.union(self.streaming).union(*(set(change.new) - set(change.old) for change in self.exchanges))
 
     def map(self, owners: Owners) -> Owners:
         """What it makes of a token map."""

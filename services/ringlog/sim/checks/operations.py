@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.model import (
@@ -92,6 +93,7 @@ class Stages(Check):
                 self._broken(after, f"the id {op.id} is used again")
             self._ids.add(op.id)
             if op.stage not in ENDED:
+                move.streaming = frozenset(source.target for source in op.plan.sources)
                 self._sources(after, op, move)
                 self._locked(after, op, move)
             return True
@@ -137,44 +139,39 @@ class Stages(Check):
                 self.sim.broken("locks", f"epoch {after.epoch}: {op.id} was admitted on ranges that {other.id} holds")
 
     def _sources(self, after: ClusterState, op: Operation, move: Move) -> None:
-        """Rows of a gained range come from a replica whose place is taken, or from so many that a quorum is known."""
-        given: dict[tuple[str, int, int, str], set[str]] = {}
+        """Whatever a quorum knew before, every quorum knows afterwards: by who stays, and by what is streamed."""
+        given: dict[tuple[str, int, int], dict[str, set[str]]] = {}
         for s in op.plan.sources:
-            given.setdefault((s.replication, s.start, s.end, s.target), set()).add(s.source)
-        for key, start, end, target, old, leaving in self._gained(move):
-            sources = given.pop((key, start, end, target), set())
-            giving = len(sources) == 1 and sources <= leaving
-            if sources & self._dead(move) or not (giving or self._knows_all(sources, old)):
-                self._broken(after, f"{op.id} streams {key} ({start}, {end}] for {target} from {sorted(sources)}")
-            leaving -= sources
+            given.setdefault((s.replication, s.start, s.end), {}).setdefault(s.target, set()).add(s.source)
+        dead = {*movements(self.sim).down, *move.ignored}
+        for key, start, end, old, new in self._served(move):
+            sources = given.pop((key, start, end), {})
+            where = f"{op.id} streams {key} ({start}, {end}] {old} to {new} from {sources}"
+            if any(giver in dead or giver not in old for givers in sources.values() for giver in givers):
+                self._broken(after, f"{where}: of a node that cannot give them")
+            if not set(sources) <= set(new) or any(node not in sources for node in new if old and node not in old):
+                self._broken(after, f"{where}: not to those who need them")
+            places = movements(self.sim).places
+            scopes = [{places[node][0]} for node in (*old, *new)] if not key.startswith("simple") else []
+            for scope in ({place for place, _ in places.values()}, *scopes):
+                before = [node for node in old if places[node][0] in scope]
+                then = [node for node in new if places[node][0] in scope]
+                if before and then and not _kept(before, then, sources):
+                    self._broken(after, f"{where}: a quorum in {sorted(scope)} may miss a write")
         if given:
             self._broken(after, f"{op.id} streams ranges that it does not change: {given}")
 
-    def _gained(self, move: Move) -> Iterator[tuple[str, int, int, str, tuple[str, ...], set[str]]]:
-        """(key, start, end, who needs the rows, the old group, who leaves and is no other's source yet)."""
+    def _served(self, move: Move) -> Iterator[tuple[str, int, int, tuple[str, ...], tuple[str, ...]]]:
+        """(key, start, end, who has the rows, who is to have them) of each range in which rows are streamed."""
         for change in move.exchanges:
-            leaving = set(change.old) - set(change.new)
-            for target in [node for node in change.new if node not in change.old]:
-                yield change.key, change.start, change.end, target, change.old, leaving
+            yield change.key, change.start, change.end, change.old, change.new
         if move.kind == "rebuild":
             for key, start, end, _ in move.locked:
-                members = tuple(movements(self.sim).layouts[key][end].read)
+                old = tuple(movements(self.sim).layouts[key][end].read)
+                places = movements(self.sim).places
                 if move.datacenter:
-                    places = movements(self.sim).places
-                    members = tuple(m for m in members if places[m][0] == move.datacenter and m != move.node)
-                yield key, start, end, move.node, members, set()
-
-    def _dead(self, move: Move) -> set[str]:
-        return {*movements(self.sim).down, *move.ignored}
-
-    def _knows_all(self, sources: set[str], group: tuple[str, ...]) -> bool:
-        """True if every quorum of the group, in each datacenter, has one of the sources."""
-        places = movements(self.sim).places
-        for datacenter in {places[node][0] for node in group}:
-            local = [node for node in group if places[node][0] == datacenter]
-            if len(sources.intersection(local)) + len(local) // 2 + 1 <= len(local):
-                return False
-        return bool(sources) or not group
+                    old = tuple(node for node in old if places[node][0] == move.datacenter and node != move.node)
+                yield key, start, end, old, (move.node,)
 
     def _forgotten(self, before: ClusterState, after: ClusterState) -> None:
         """Only ended operations are forgotten, oldest first."""
@@ -185,6 +182,18 @@ class Stages(Check):
                 self._broken(after, f"{op.id} is gone, it was in {op.stage}")
             if kept and op.stage_epoch > min(kept):
                 self._broken(after, f"{op.id} is forgotten before older ones")
+
+
+def _kept(old: list[str], new: list[str], sources: dict[str, set[str]]) -> bool:
+    """True if each majority of ``new`` has somebody who knows what any majority of ``old`` knows.
+
+    That is who is of that majority itself, or who streams from one of it.
+    """
+    for knowing in combinations(old, len(old) // 2 + 1):
+        ignorant = [node for node in new if node not in knowing and not sources.get(node, set()).intersection(knowing)]
+        if len(ignorant) > len(new) // 2:
+            return False
+    return True
 
 
 def _meet(one: Move, other: Move) -> bool:

@@ -16,7 +16,7 @@ from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.client.submission import Asked
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
-from ringlog.node.registers import Key, Reply
+from ringlog.node.registers import Reply
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.layout import key_of
 from ringlog.sim.checks.movements import movements
@@ -25,6 +25,7 @@ from ringlog.sim.histories.events import Event, Op
 from ringlog.sim.histories.operations import is_register
 from ringlog.sim.histories.verdict import Verdict
 from ringlog.sim.recording import LOG
+from ringlog.wire.cells import Key
 from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Registers(Check):
     def found(self, key: Key, timestamp: int | None, level: Level) -> None:
         """A read succeeded: no level gives away what nobody wrote."""
         if timestamp is not None and timestamp > self._begun.get(key, 0):
-            self.sim.broken("out_of_thin_air", f"{key.name} = {timestamp} was read and never written")
+            self.sim.broken("out_of_thin_air", f"{key.name.decode()} = {timestamp} was read and never written")
         if timestamp is not None and level is not Level.ONE:
             self._promise(key, timestamp)
 
@@ -139,7 +140,9 @@ class Registers(Check):
             values = {node: self._holds(node, key) for node in readers if not self.sim.shared["nodes"][node].is_lost}
             for chosen in combinations(values, len(readers) // 2 + 1):
                 if all(values[node] < promised for node in chosen):
-                    self.sim.broken("write_lost", f"{key.name} = {promised} was promised, readers hold {values}")
+                    self.sim.broken(
+                        "write_lost", f"{key.name.decode()} = {promised} was promised, readers hold {values}"
+                    )
 
     def _promise(self, key: Key, timestamp: int) -> None:
         self._promised[key] = max(timestamp, self._promised.get(key, 0))

@@ -26,6 +26,7 @@ class Terms(Check):
         self._read = 0
         self._last = 0
         self._rejected: dict[tuple[str, str], Result] = {}
+        self._applied: set[str] = set()
 
     def begin(self, state: ClusterState) -> None:
         """The terms so far."""
@@ -35,6 +36,8 @@ class Terms(Check):
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
     ) -> None:
         """A take-over must raise the term."""
+        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
+            self._applied.add(item.request_id)
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry) and isinstance(item.command, TakeOver):
             command = item.command
             if command.term <= self._terms.get(command.role, 0):
@@ -47,15 +50,18 @@ class Terms(Check):
         """New results: rejections are written under the fence."""
         for record in partition.records[self._read : partition.visible]:
             result = cached_result(record.value)
+            if result.outcome == REJECTED and result.term < self._last:
+                self.sim.broken("fence", f"a rejection of term {result.term} was published after one of {self._last}")
+            # Whoever answers at all has read the results before it, and will see no more of earlier terms.
+            self._last = max(self._last, result.term)
             if result.outcome != REJECTED:
                 continue
-            if result.term < self._last:
-                self.sim.broken("fence", f"a rejection of term {result.term} was published after one of {self._last}")
-            self._last = result.term
             if self._holders.get(result.term) != result.instance:
                 self.sim.broken("fence", f"{result.instance} published in term {result.term}, which is not its own")
             key = (result.request_id, result.digest)
             first = self._rejected.setdefault(key, result)
-            if first.code != result.code:
+            # Who gave a request up has taken its id, with a Noop: from then on it is another command's.
+            withdrawn = result.code == "request_id_reused" and result.request_id in self._applied
+            if first.code != result.code and not withdrawn:
                 self.sim.broken("answers", f"{result.request_id} was rejected as {first.code} and as {result.code}")
         self._read = partition.visible

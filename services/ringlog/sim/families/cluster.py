@@ -81,7 +81,12 @@ def _up(state: ClusterState, chance: Chance) -> DeclareUp | None:
 
 
 def _take_over(state: ClusterState, chance: Chance) -> TakeOver | None:
-    """Of a role that nobody else plays, so that agents are not disturbed by operators (no operator does that)."""
+    """Of a role that nobody else plays, so that agents are not disturbed by operators (no operator does that); or one
+    of an agent's, with a term that is not above its own.
+    """
+    if state.terms and chance.happens(0.6):
+        role, held = chance.pick(in_order(state.terms))
+        return TakeOver(role, f"operator-{chance.below(9)}", max(held.term - chance.below(2), 1))
     known = state.terms.get("spare")
     return TakeOver("spare", f"operator-{chance.below(9)}", (known.term if known else 0) + chance.below(3))
 
@@ -99,7 +104,7 @@ FAMILY = Family(
         "UnregisterNode": (1, _unregister),
         "DeclareDown": (2, _down),
         "DeclareUp": (1, _up),
-        "TakeOver": (1, _take_over),
+        "TakeOver": (2, _take_over),
         "Noop": (6, _noop),
     },
     checks=(Chain, Replicas, Answers, Defects, Terms, ChangesAreTheDifferences, CacheIsAState),

@@ -27,6 +27,14 @@ MUTANTS: tuple[Mutant, ...] = (
         600,
     ),
     Mutant(
+        "commit_any_time",
+        RULES,
+        "if last is not None and timestamp <= last.timestamp:",
+        "if last is not None and timestamp <= 0:",
+        "a generation may start before the one that precedes it",
+        400,
+    ),
+    Mutant(
         "horizon_rises_while_prepared",
         RULES,
         "if horizon > writer.horizon and state.prepared is not None:",
@@ -97,6 +105,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "or (first is None and clock_is_past is None):",
         "a generation is closed as soon as all that is there is durable, before its time is over",
         60,
+    ),
+    Mutant(
+        "planned_is_durable",
+        CHAIN,
+        'return entry.kind == "close" or entry.sequence in self._done',
+        "return entry.sequence >= 0",
+        "what is planned counts as durable, for the closing and for the claim",
+        400,
     ),
     Mutant(
         "timestamps_not_held",

@@ -136,14 +136,6 @@ MUTANTS: tuple[Mutant, ...] = (
         2_000,
     ),
     Mutant(
-        "no_barrier_after_take_over",
-        "ringlog.sim.actors.validator",
-        "answer = yield from self.direct.submit(Noop())",
-        "answer = AppliedResult('', 0)",
-        "a validator accepts while the one before still has entries under way",
-        2_000,
-    ),
-    Mutant(
         "not_fenced",
         "ringlog.sim.broker",
         "if self.epochs.get(transactional_id) != epoch:",

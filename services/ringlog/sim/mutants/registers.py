@@ -97,8 +97,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "last_arrival_wins",
-        REGISTERS,
-        "return other if one is None or (other.timestamp, other.value) > (one.timestamp, one.value) else one",
+        "ringlog.wire.cells",
+        "return other if one is None or rank(other) > rank(one) else one",
         "return other",
         "the write that arrives last wins, whatever its timestamp",
         20,

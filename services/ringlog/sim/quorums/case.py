@@ -14,7 +14,7 @@ SEED = bytes(16)
 STEP_MAX = 100
 """How far apart new tokens stand in a wide range: small numbers are easier to read."""
 
-NEW_ID = "ffffffff-ffff-4fff-bfff-ffffffffff00"
+_NEW_ID = "ffffffff-ffff-4fff-bfff-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,12 @@ def members(state: ClusterState) -> list[Node]:
 
 
 def newcomer(state: ClusterState, datacenter: str, rack: str) -> RegisterNode:
-    """A node under a name that is free."""
+    """A node under a name and an id that are free."""
     names = ("X", *(f"X{number}" for number in range(1, len(state.nodes) + 2)))
-    name = next(name for name in names if name not in state.node_names)
-    return RegisterNode(name, NEW_ID, f"{name}.new:1", datacenter, rack, 1, 12, "any", ("any",), capacity=1)
+    number, name = next((number, name) for number, name in enumerate(names) if name not in state.node_names)
+    return RegisterNode(
+        name, f"{_NEW_ID}{number:012x}", f"{name}.new:1", datacenter, rack, 1, 12, "any", ("any",), capacity=1
+    )
 
 
 def placings(gaps: Sequence[tuple[Token, ...]], count: int) -> Iterator[tuple[Token, ...]]:

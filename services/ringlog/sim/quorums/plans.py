@@ -29,7 +29,6 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.operations.stages import STAGES_OF
 from ringlog.kernel.state import ClusterState, Node
 from ringlog.sim.quorums.case import (
-    NEW_ID,
     SEED,
     Case,
     Cases,
@@ -51,7 +50,7 @@ def joins(state: ClusterState, options: Options) -> Iterator[Case]:
         new = newcomer(state, datacenter, rack)
         for tokens in placings(gaps, options.new_tokens):
             title = f"{new.name} joins {datacenter}/{rack} with {', '.join(map(str, tokens))}"
-            yield Case(title, (new,), Join(NEW_ID, tokens, SEED))
+            yield Case(title, (new,), Join(new.id, tokens, SEED))
 
 
 def leaves(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
@@ -81,7 +80,7 @@ def replacements(state: ClusterState, options: Options) -> Iterator[Case]:  # no
         for dead, ground in (("", ()), ("the dead ", (_down(old),))):
             for told, more, ignored in _ignoring(state, old):
                 title = f"{new.name} replaces {dead}{old.name}{told}"
-                yield Case(title, (*ground, *more, new), Replace(NEW_ID, old.id, ignored), (TOO_FEW,))
+                yield Case(title, (*ground, *more, new), Replace(new.id, old.id, ignored), (TOO_FEW,))
 
 
 def removals(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001

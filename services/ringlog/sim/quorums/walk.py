@@ -82,12 +82,12 @@ class World:
     def coordinate(self) -> Iterator[Outcome]:
         """One round of the coordinator, all nodes having acknowledged everything; the outcome of each entry."""
         now = self._clock.now_us()
-        known = Known(self.state, _acknowledgements(self.state, now), self.state.epoch, now)
+        known = Known(self.state, acknowledgements(self.state, now), self.state.epoch, now)
         for proposal in propose(known):
             yield self.apply(proposal.command)
 
 
-def _acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
+def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
     """What nodes say when all is well: all applied, and a report of no rows for every operation in flight.
 
     Those that were declared down say nothing, ever.

@@ -1,0 +1,176 @@
+"""``ringlog data``: registers of the reference nodes, read and written at a level; ``--json`` tells the plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.client.coordinator import TIMEOUT_S, Coordinator, Told
+from ringlog.client.plans import Level, Plan
+from ringlog.kernel.state import ClusterState
+from ringlog.runtime.clock import SystemClock
+
+app = typer.Typer(help="Registers on the reference nodes: one value a key, the last write wins.", no_args_is_help=True)
+
+Keyspace = Annotated[str, typer.Argument(help="Name of the keyspace.")]
+Key = Annotated[str, typer.Argument(help="The key: text, or hex digits with --hex.")]
+LevelOption = Annotated[Level, typer.Option("--level", case_sensitive=False, help="Consistency level.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until the request is given up.", min=0.1)]
+Hex = Annotated[bool, typer.Option("--hex", help="Key and value are hex digits.")]
+Datacenter = Annotated[str, typer.Option("--datacenter", help="The caller's datacenter, for LOCAL_QUORUM.")]
+Timestamp = Annotated[
+    int | None, typer.Option("--timestamp", help="Microseconds since 1970; the greatest wins. Left out: now.")
+]
+
+
+@app.command("read")
+def read(
+    keyspace: Keyspace,
+    key: Key,
+    level: LevelOption = Level.QUORUM,
+    timeout: Timeout = TIMEOUT_S,
+    datacenter: Datacenter = "",
+    as_hex: Hex = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Read a register. Exit status 1 if nothing is there, or if too few replicas answered.
+
+    `--json` tells the plan, the epochs and who answered as well.
+    """
+    with _coordinator(bootstrap, cluster, datacenter) as (coordinator, state):
+        told = coordinator.read(keyspace, _bytes(key, as_hex), level=level, timeout_s=timeout)
+    is_there = told.cell is not None and not told.cell.deleted
+    if as_json:
+        typer.echo(json.dumps(_shown(state, told, as_hex)))
+    elif told.cell is not None and is_there:
+        typer.echo(_text(told.cell.value, as_hex))
+    else:
+        fail("nothing_there", f"{keyspace} has no value under {key}")
+    raise typer.Exit(0 if is_there else 1)
+
+
+@app.command("write")
+def write(
+    keyspace: Keyspace,
+    key: Key,
+    value: Annotated[str, typer.Argument(help="The value: text, or hex digits with --hex.")],
+    level: LevelOption = Level.QUORUM,
+    timestamp: Timestamp = None,
+    timeout: Timeout = TIMEOUT_S,
+    datacenter: Datacenter = "",
+    as_hex: Hex = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Write a register; done when enough replicas have it on their disks."""
+    _write(
+        keyspace, key, _bytes(value, as_hex), level, timestamp, timeout, datacenter, as_hex, bootstrap, cluster, as_json
+    )
+
+
+@app.command("delete")
+def delete(
+    keyspace: Keyspace,
+    key: Key,
+    level: LevelOption = Level.QUORUM,
+    timestamp: Timestamp = None,
+    timeout: Timeout = TIMEOUT_S,
+    datacenter: Datacenter = "",
+    as_hex: Hex = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a register's value: a write of a tombstone."""
+    _write(keyspace, key, None, level, timestamp, timeout, datacenter, as_hex, bootstrap, cluster, as_json)
+
+
+def _write(
+    keyspace: str,
+    key: str,
+    value: bytes | None,
+    level: Level,
+    timestamp: int | None,
+    timeout: float,
+    datacenter: str,
+    as_hex: bool,
+    bootstrap: str | None,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    at = SystemClock().now_us() if timestamp is None else timestamp
+    with _coordinator(bootstrap, cluster, datacenter) as (coordinator, state):
+        told = coordinator.write(keyspace, _bytes(key, as_hex), value, timestamp=at, level=level, timeout_s=timeout)
+    if as_json:
+        typer.echo(json.dumps(_shown(state, told, as_hex)))
+    else:
+        names = ", ".join(state.nodes[answer.node].name for answer in told.answers)
+        out.print(f"done at epoch {told.epoch}, on {names}")
+
+
+@contextmanager
+def _coordinator(
+    bootstrap: str | None, cluster: str | None, datacenter: str
+) -> Iterator[tuple[Coordinator, ClusterState]]:
+    with connect(resolve(bootstrap, cluster)) as client:
+        state = client.read_barrier()
+        with Coordinator(client.replica, datacenter) as coordinator:
+            yield coordinator, state
+
+
+def _bytes(text: str, as_hex: bool) -> bytes:
+    try:
+        return bytes.fromhex(text) if as_hex else text.encode()
+    except ValueError:
+        fail("bad_hex", f"{text}: not hex digits", 2)
+
+
+def _text(value: bytes, as_hex: bool) -> str:
+    return value.hex() if as_hex else value.decode(errors="backslashreplace")
+
+
+def _shown(state: ClusterState, told: Told, as_hex: bool) -> dict[str, Any]:
+    """A success as JSON; nodes by name."""
+    cell = told.cell
+    return {
+        "value": None if cell is None or cell.deleted else _text(cell.value, as_hex),
+        "timestamp": None if cell is None else cell.timestamp,
+        "deleted": cell is not None and cell.deleted,
+        "epoch": told.epoch,
+        "plan": _plan(state, told.plan),
+        "answers": [{"node": _name(state, answer.node), "epoch": answer.epoch} for answer in told.answers],
+        "attempts": told.attempts,
+        "repair": None if told.repair is None else _plan(state, told.repair),
+    }
+
+
+def _plan(state: ClusterState, plan: Plan) -> dict[str, Any]:
+    return {
+        "level": plan.request.level,
+        "token": plan.request.token,
+        "epoch": plan.epoch,
+        "changed": plan.changed,
+        "asked": [_name(state, node) for node in plan.asked],
+        "needs": [
+            {
+                "group": need.group,
+                "datacenter": need.datacenter,
+                "count": need.count,
+                "of": [_name(state, node) for node in need.members],
+            }
+            for need in plan.needs
+        ],
+    }
+
+
+def _name(state: ClusterState, node: str) -> str:
+    found = state.nodes.get(node)
+    return node if found is None else found.name

@@ -1,0 +1,155 @@
+"""Connections to reference nodes: where a node listens, one channel for each, calls that never block their caller.
+
+A node that cannot be reached, or that answers for another one, is looked up again before the next call: it may have
+been started anew elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import httpx
+
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import NodeId
+from ringlog.wire.data import MESSAGE_BYTES_MAX, SERVICE
+
+LOOK_UP_S = 1.0
+LOOK_UPS_AT_ONCE = 8
+OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+
+Answered = Callable[[bytes | None], None]
+"""Called with the answer, or with None where there is none and nobody knows what became of the request."""
+
+
+class Unreachable(Exception):
+    """The node cannot be asked now; the text says why."""
+
+
+Find = Callable[[NodeId], str]
+"""Gives host:port of a node's data side; raises Unreachable. May take a moment."""
+
+
+class StatusPages:
+    """Finds nodes: the directory has the address of a node's status page, which tells the port of its data side."""
+
+    def __init__(self, state: Callable[[], ClusterState]) -> None:
+        self._state = state
+
+    def __call__(self, node: NodeId) -> str:
+        """Where the node's data side listens; raises Unreachable."""
+        found = self._state().nodes.get(node)
+        if found is None:
+            raise Unreachable(f"the directory has no node {node}")
+        try:
+            status = httpx.get(f"http://{found.address}/v1/status", timeout=LOOK_UP_S, trust_env=False)
+            port = int(status.raise_for_status().json()["data_port"])
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            raise Unreachable(f"{found.address} does not tell its data port: {error}") from error
+        return f"{found.address.rpartition(':')[0]}:{port}"
+
+
+class Peers:
+    """Channels to nodes. Safe from threads."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._lock = threading.Lock()
+        self._channels: dict[NodeId, tuple[str, grpc.Channel]] = {}
+        self._doubted: set[NodeId] = set()
+        self._calls: set[Any] = set()
+        self._looking = ThreadPoolExecutor(LOOK_UPS_AT_ONCE, thread_name_prefix="peers")
+        self._closed = False
+
+    def close(self) -> None:
+        """End all calls; their answers are None."""
+        with self._lock:
+            self._closed = True
+            channels, self._channels = self._channels, {}
+        for _, channel in channels.values():
+            channel.close()
+        self._looking.shutdown(wait=True, cancel_futures=True)
+
+    def call(self, node: NodeId, method: str, data: bytes, timeout_s: float, answered: Answered) -> None:
+        """Send a request; ``answered`` is called once, in a thread of this class or in the caller's."""
+        channel = self._known(node)
+        if channel is not None:
+            self._send(node, channel, method, data, timeout_s, answered)
+            return
+
+        def looked_up(found: Future[grpc.Channel]) -> None:
+            if found.cancelled() or found.exception() is not None:
+                answered(None)
+            else:
+                self._send(node, found.result(), method, data, timeout_s, answered)
+
+        try:
+            self._looking.submit(self.channel, node).add_done_callback(looked_up)
+        except RuntimeError:  # closed
+            answered(None)
+
+    def stream(self, node: NodeId, method: str, data: bytes, timeout_s: float) -> Iterator[bytes]:
+        """The messages of a stream; raises Unreachable, grpc.RpcError."""
+        channel = self._known(node) or self.channel(node)
+        messages: Iterator[bytes] = channel.unary_stream(f"/{SERVICE}/{method}")(data, timeout=timeout_s)
+        return messages
+
+    def forget(self, node: NodeId) -> None:
+        """Look the node up again before the next call."""
+        with self._lock:
+            self._doubted.add(node)
+
+    def channel(self, node: NodeId) -> grpc.Channel:
+        """The channel to a node, looked up if need be; blocks for that. Raises Unreachable."""
+        target = self._find(node)
+        with self._lock:
+            if self._closed:
+                raise Unreachable("closed")
+            self._doubted.discard(node)
+            have = self._channels.get(node)
+            if have is not None and have[0] == target:
+                return have[1]
+            channel = grpc.insecure_channel(target, options=OPTIONS)
+            self._channels[node] = (target, channel)
+        if have is not None:
+            have[1].close()  # never in a thread of a channel's own: it waits for that one
+        return channel
+
+    def _known(self, node: NodeId) -> grpc.Channel | None:
+        with self._lock:
+            found = None if node in self._doubted else self._channels.get(node)
+        return None if found is None else found[1]
+
+    def _send(
+        self, node: NodeId, channel: grpc.Channel, method: str, data: bytes, timeout_s: float, answered: Answered
+    ) -> None:
+        try:
+            call = channel.unary_unary(f"/{SERVICE}/{method}").future(data, timeout=timeout_s)
+        except ValueError:  # the channel was closed meanwhile
+            answered(None)
+            return
+        with self._lock:
+            self._calls.add(call)  # a call that nobody holds is cancelled
+
+        def ended(done: Any) -> None:
+            with self._lock:
+                self._calls.discard(done)
+            if done.cancelled() or done.exception() is not None:
+                if not done.cancelled() and done.code() is grpc.StatusCode.UNAVAILABLE:
+                    self.forget(node)
+                answered(None)
+            else:
+                answered(done.result())
+
+        call.add_done_callback(ended)

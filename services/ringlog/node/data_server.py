@@ -1,0 +1,233 @@
+"""The node's gRPC side: reads, writes, repairs, streams and status of its registers.
+
+The methods carry our own Avro records as bytes (``ringlog.wire.data``); gRPC brings connections, deadlines, flow
+control and streams. A refusal is an answer with a code. A status other than OK means: the bytes are no message
+(INVALID_ARGUMENT), or the node cannot say what became of a write (ABORTED).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import grpc
+
+from ringlog.node import row_stream
+from ringlog.node.errors import NodeFailed
+from ringlog.node.holder import Holder, NotReady, NotServed
+from ringlog.node.pages import Body, grouped, sent
+from ringlog.node.register_host import RegisterHost
+from ringlog.node.registers import Behind, Fetch, Reply
+from ringlog.wire.cells import Cell, Key, digest_of
+from ringlog.wire.data import (
+    BAD_STREAM,
+    BEHIND,
+    BUSY,
+    FOREIGN_CLUSTER,
+    KEY_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    NOT_READY,
+    PAGE_BYTES_MAX,
+    SERVICE,
+    TOO_LARGE,
+    VALUE_BYTES_MAX,
+    WRONG_NODE,
+    Cells,
+    ReadReply,
+    ReadRequest,
+    RowsRequest,
+    StatusReply,
+    StatusRequest,
+    StreamPage,
+    StreamRequest,
+    WriteReply,
+    WriteRequest,
+    pack,
+    unpack,
+)
+from ringlog.wire.errors import WireError
+
+T = TypeVar("T")
+WORKERS = 48
+STREAMS_MAX = 4
+STOP_S = 2.0
+OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+
+
+class DataServer:
+    """Serves ``host``'s registers, and streams of ``holder``'s rows.
+
+    ``port`` 0, or one that is taken: any free one of ``address``. ``cluster_id`` gives the cluster that the node is in,
+    empty while it does not know.
+    """
+
+    def __init__(
+        self,
+        host: RegisterHost,
+        holder: Holder,
+        cluster_id: Callable[[], str],
+        address: str,
+        port: int = 0,
+        page_bytes: int = PAGE_BYTES_MAX,
+    ) -> None:
+        self._host = host
+        self._holder = holder
+        self._cluster_id = cluster_id
+        self._page_bytes = page_bytes
+        self._streams = threading.BoundedSemaphore(STREAMS_MAX)
+        self._server = grpc.server(
+            ThreadPoolExecutor(WORKERS, thread_name_prefix="data"), options=OPTIONS, maximum_concurrent_rpcs=None
+        )
+        handlers = {
+            "Write": grpc.unary_unary_rpc_method_handler(self._write),
+            "Repair": grpc.unary_unary_rpc_method_handler(self._write),
+            "Read": grpc.unary_unary_rpc_method_handler(self._read),
+            "Stream": grpc.unary_stream_rpc_method_handler(self._stream),
+            "StreamRows": grpc.unary_stream_rpc_method_handler(self._stream_rows),
+            "Status": grpc.unary_unary_rpc_method_handler(self._status),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        self.port = self._bind(address, port)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._server.start()
+
+    def stop(self, grace_s: float = STOP_S) -> None:
+        """Take nothing new, and wait a moment for what is in hand."""
+        self._server.stop(grace_s).wait()
+
+    def _bind(self, address: str, port: int) -> int:
+        for wanted in dict.fromkeys((port, 0)):
+            try:
+                found = self._server.add_insecure_port(f"{address}:{wanted}")
+            except RuntimeError:
+                continue
+            if found:
+                return int(found)
+        raise NodeFailed(f"cannot listen on {address}: no port is free")
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    def _write(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(WriteRequest, data, context)
+        refused = self._misdirected(request.cluster_id, request.node) or _too_large(request.key, request.cell)
+        if refused:
+            return pack(WriteReply(self._host.node, self._epoch(), refused))
+        try:
+            found = self._host.write(request.key, request.cell, request.epoch, request.entries)
+        except NodeFailed as unknown:
+            context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether it was written: {unknown}")
+        if isinstance(found, Behind):
+            return pack(WriteReply(self._host.node, self._epoch(), BEHIND))
+        return pack(WriteReply(self._host.node, found.epoch, found.refused))
+
+    def _read(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(ReadRequest, data, context)
+        refused = self._misdirected(request.cluster_id, request.node)
+        if refused:
+            return pack(ReadReply(self._host.node, self._epoch(), refused))
+        try:
+            found = self._host.read(request.key, request.epoch, request.entries)
+        except NodeFailed as failed:
+            context.abort(grpc.StatusCode.ABORTED, str(failed))
+        if isinstance(found, Behind):
+            return pack(ReadReply(self._host.node, self._epoch(), BEHIND))
+        return pack(_read_reply(self._host.node, found, request.digest))
+
+    def _status(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(StatusRequest, data, context)
+        refused = self._misdirected(request.cluster_id, request.node)
+        if refused:
+            return pack(StatusReply(self._host.node, self._epoch(), refused))
+        return pack(self._host.status())
+
+    def _epoch(self) -> int:
+        return self._host.value.state.epoch
+
+    def _misdirected(self, cluster_id: str, node: str) -> str:
+        """The code that refuses a message for somebody else."""
+        mine = self._cluster_id()
+        if mine and cluster_id != mine:
+            return FOREIGN_CLUSTER
+        return "" if node == self._host.node else WRONG_NODE
+
+    # -------------------------------------------------------------------------------------------- streaming
+
+    def _stream(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        request = _unpacked(StreamRequest, data, context)
+        yield from self._guarded(request, lambda: self._cells(request))
+
+    def _stream_rows(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        request = _unpacked(RowsRequest, data, context)
+        yield from self._guarded(request, lambda: self._rows(request))
+
+    def _guarded(
+        self, request: StreamRequest | RowsRequest, pages: Callable[[], Iterator[StreamPage]]
+    ) -> Iterator[bytes]:
+        """The messages of a stream, of which there are not too many at once."""
+        refused = self._misdirected(request.cluster_id, request.node)
+        if not refused and not self._streams.acquire(blocking=False):
+            refused = BUSY
+        if refused:
+            yield pack(StreamPage(self._host.node, self._epoch(), refused))
+            return
+        try:
+            for page in pages():
+                yield pack(page)
+        finally:
+            self._streams.release()
+
+    def _cells(self, request: StreamRequest) -> Iterator[StreamPage]:
+        node = self._host.node
+        found = self._host.snapshot(Fetch(request.operation, request.epoch, node, request.replication, request.ranges))
+        if isinstance(found, dict):
+            yield from sent(node, self._epoch(), bodies(found, request.after, self._page_bytes))
+        else:
+            yield StreamPage(node, self._epoch(), BEHIND if isinstance(found, Behind) else found)
+
+    def _rows(self, request: RowsRequest) -> Iterator[StreamPage]:
+        node = self._host.node
+        try:
+            found = self._holder.snapshot(
+                request.operation, request.replication, request.ranges, dict(request.positions)
+            )
+        except NotReady as waiting:
+            yield StreamPage(node, self._epoch(), NOT_READY, str(waiting))
+        except NotServed as elsewhere:
+            yield StreamPage(node, self._epoch(), BAD_STREAM, str(elsewhere))
+        else:
+            rows = row_stream.bodies(found.versions, request.after, self._page_bytes)
+            yield from sent(node, self._epoch(), rows)
+
+
+def bodies(cells: dict[Key, Cell], after: Key | None, page_bytes: int) -> Iterator[Body]:
+    """The bodies of cells in ascending order, from the one after ``after`` on."""
+    wanted = ((key, cell) for key, cell in cells.items() if after is None or key > after)
+    for group in grouped(((one, len(one[0].name) + len(one[1].value)) for one in wanted), page_bytes):
+        yield pack(Cells(group)), len(group)
+
+
+def _read_reply(node: str, found: Reply, digest: bool) -> ReadReply:
+    cell = found.cell
+    if not digest or cell is None:
+        return ReadReply(node, found.epoch, found.refused, cell)
+    return ReadReply(node, found.epoch, found.refused, Cell(cell.timestamp, b"", cell.deleted), digest_of(cell))
+
+
+def _too_large(key: Key, cell: Cell) -> str:
+    return TOO_LARGE if len(key.name) > KEY_BYTES_MAX or len(cell.value) > VALUE_BYTES_MAX else ""
+
+
+def _unpacked(record: type[T], data: bytes, context: grpc.ServicerContext) -> T:
+    try:
+        return unpack(record, data)
+    except WireError as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise  # abort has raised already; this is for the type checker

@@ -1,0 +1,114 @@
+"""Everything of a node that reads and writes of registers need, in one piece for the process: disk, server, streams.
+
+A thread adopts epochs as they come, beside the node's main loop: the registers follow the log at a pace of their own,
+and the node acknowledges what both have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import structlog
+
+from ringlog.client.peers import Peers, StatusPages
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch, OperationId
+from ringlog.log.errors import LogError, WaitTimedOut
+from ringlog.log.replica import Replica
+from ringlog.node.data_server import DataServer
+from ringlog.node.errors import NodeFailed
+from ringlog.node.frames import JournalDamaged
+from ringlog.node.holder import Fetch, Holder
+from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.pull import Puller
+from ringlog.node.register_host import RegisterHost
+from ringlog.node.row_stream import RowPull
+from ringlog.wire.data import StatusReply
+
+log = structlog.get_logger("ringlog.node")
+
+CELLS = "cells"
+LOOK_S = 0.5
+RESTORE = "restore the folder, or replace this node by a new one"
+
+
+class DataSide:
+    """The registers of the node of ``folder``. ``port``: where they are served; the last one, if it is free.
+
+    Raises NodeFailed where the disk does not hold what the node has acknowledged.
+    """
+
+    def __init__(self, folder: NodeFolder, options: NodeOptions, holder: Holder) -> None:
+        self._state = ClusterState()
+        cells = options.folder / CELLS
+        try:
+            self._host = RegisterHost(folder.node, cells)
+        except (JournalDamaged, OSError) as damaged:
+            raise NodeFailed(f"{cells}: {damaged}: {RESTORE}") from damaged
+        epoch = self._host.value.durable.epoch
+        # A folder without a data port is of a release that had no cells to lose.
+        if folder.data_port and epoch < folder.acknowledged:
+            self._host.close()
+            raise NodeFailed(f"this node acknowledged epoch {folder.acknowledged}, {cells} ends at {epoch}: {RESTORE}")
+        self._server = DataServer(self._host, holder, lambda: self._state.cluster_id, options.host, folder.data_port)
+        self.port = self._server.port
+        folder.keep_data_port(self.port)
+        self._peers = Peers(StatusPages(lambda: self._state))
+        self._puller = Puller(self._host, self._peers)
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, replica: Replica) -> None:
+        """Follow the log and answer."""
+        self._thread = threading.Thread(target=self._follow, args=(replica,), name="registers", daemon=True)
+        self._thread.start()
+        self._server.start()
+
+    def stop(self) -> None:
+        """End; what was admitted is written."""
+        self._stopping.set()
+        self._server.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._puller.stop()
+        self._host.close()
+
+    def check(self) -> None:
+        """Raise NodeFailed if the registers cannot go on."""
+        self._host.check()
+        if self._failure is not None:
+            raise NodeFailed(f"registers: {type(self._failure).__name__}: {self._failure}")
+
+    def acknowledgeable(self) -> Epoch:
+        """The newest epoch that the node may acknowledge as far as its registers go."""
+        return self._host.acknowledgeable()
+
+    def received(self, operation: OperationId) -> bool:
+        """True if everything that was to be streamed for the operation is here."""
+        return self._host.received(operation)
+
+    def status(self) -> StatusReply:
+        """How the registers are."""
+        return self._host.status()
+
+    def row_pull(self, fetch: Fetch, cluster_id: str) -> RowPull:
+        """A stream of rows that the node gains."""
+        return RowPull(self._peers, self._host.node, cluster_id, fetch)
+
+    def _follow(self, replica: Replica) -> None:
+        try:
+            while not self._stopping.is_set():
+                with contextlib.suppress(WaitTimedOut):
+                    self._state = replica.wait_for(self._newer, LOOK_S, "a newer epoch")
+                self._host.adopt(self._state)
+                self._puller.start()
+        except (LogError, NodeFailed) as failure:
+            self._failure = failure
+        except Exception as failure:
+            log.exception("broken", work="registers")
+            self._failure = failure
+
+    def _newer(self, state: ClusterState) -> ClusterState | None:
+        return state if state.epoch > self._state.epoch else None

@@ -1,0 +1,137 @@
+"""The gaining node's side of a stream: pull each range from its source, page by page, until it is all on the own disk.
+
+Every page is checked before it is kept: its sum and count, ascending registers above what is here already, all of them
+of the ranges that were asked for; at the end the sum and count over the whole call. A stream that breaks, whichever
+side was killed, goes on after the last page that is on the disk. It is tried until it is whole or the operation does
+not want it any more: how long a source may be away is for operators to say.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+
+import grpc
+import structlog
+
+from ringlog.client.peers import Peers, Unreachable
+from ringlog.node import registers
+from ringlog.node.errors import NodeFailed
+from ringlog.node.pages import Body, StreamBroken, received
+from ringlog.node.register_host import RegisterHost
+from ringlog.node.registers import Fetch
+from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.wire.data import WRONG_NODE, Cells, StreamPage, StreamRequest, pack, unpack
+from ringlog.wire.errors import WireError
+
+log = structlog.get_logger("ringlog.node")
+
+RETRY_S = 0.2
+CALL_S = 30.0
+"""One call's time; what has come by then is kept, and the next call goes on from there."""
+
+
+STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError)
+"""Why a stream has to be asked for again; a channel that is closed raises a ValueError."""
+
+
+def told(broken: Exception) -> str:
+    """The reason in words."""
+    return str(broken.details() if isinstance(broken, grpc.Call) else broken)
+
+
+class Puller:
+    """Fetches what a node's registers wait for, one thread for each stream. ``start`` when there may be new ones."""
+
+    def __init__(self, host: RegisterHost, peers: Peers) -> None:
+        self._host = host
+        self._peers = peers
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._threads: dict[Fetch, threading.Thread] = {}
+
+    def start(self) -> None:
+        """Begin with the streams that are waited for and not under way."""
+        with self._lock:
+            self._threads = {fetch: thread for fetch, thread in self._threads.items() if thread.is_alive()}
+            for fetch in self._host.value.fetching:
+                if fetch not in self._threads:
+                    thread = threading.Thread(target=self._pull, args=(fetch,), name="pull", daemon=True)
+                    self._threads[fetch] = thread
+                    thread.start()
+
+    def stop(self) -> None:
+        """End all streams, and the connections."""
+        self._stopping.set()
+        self._peers.close()
+        with self._lock:
+            threads = tuple(self._threads.values())
+        for thread in threads:
+            thread.join(CALL_S)
+
+    def _pull(self, fetch: Fetch) -> None:
+        said = ""
+        while not self._stopping.is_set() and fetch in self._host.value.fetching:
+            try:
+                count = self._once(fetch)
+            except STREAM_ERRORS as broken:
+                why = told(broken)
+                if why != said:
+                    said = why
+                    log.info("cells wait", source=fetch.source, operation=fetch.operation, reason=said)
+                self._stopping.wait(RETRY_S)
+            except NodeFailed:
+                return  # the node's main loop says why
+            else:
+                log.info("cells streamed", source=fetch.source, operation=fetch.operation, cells=count)
+                return
+
+    def _once(self, fetch: Fetch) -> int:
+        """One call; the number of cells that came by it. Raises StreamBroken."""
+        total = 0
+        try:
+            for body in received(self._pages(fetch)):
+                cells = cells_of(body, self._host.mark(fetch))
+                value = self._host.value
+                if not all(registers.covers(value, fetch, key) for key in cells):
+                    raise StreamBroken("cells of other ranges came")
+                if self._stopping.is_set() or not self._host.receive_page(fetch, cells):
+                    raise StreamBroken("nobody wants it any more")
+                total += len(cells)
+        except StreamBroken as broken:
+            if broken.code == WRONG_NODE:
+                self._peers.forget(fetch.source)
+            raise
+        self._host.receive_end(fetch)
+        return total
+
+    def _pages(self, fetch: Fetch) -> Iterator[StreamPage]:
+        value = self._host.value
+        request = StreamRequest(
+            value.state.cluster_id,
+            fetch.source,
+            fetch.epoch,
+            (),
+            self._host.node,
+            fetch.operation,
+            fetch.replication,
+            fetch.ranges,
+            self._host.mark(fetch),
+        )
+        for data in self._peers.stream(fetch.source, "Stream", pack(request), CALL_S):
+            yield unpack(StreamPage, data)
+
+
+def cells_of(body: Body, after: Key | None) -> dict[Key, Cell]:
+    """The cells of a page that follows ``after``; raises StreamBroken, WireError."""
+    data, count = body
+    cells = unpack(Cells, data).cells
+    if not cells or len(cells) != count:
+        raise StreamBroken(f"a page of {count} cells has {len(cells)}")
+    keys = [key for key, _ in cells]
+    if any(key != key_of(key.keyspace, key.name) for key in keys):
+        raise StreamBroken("a page has registers whose token is not that of their name")
+    if any(one >= other for one, other in pairwise(keys if after is None else (after, *keys))):
+        raise StreamBroken("a page has registers that do not ascend")
+    return dict(cells)

@@ -1,0 +1,212 @@
+"""Situations in which promises are at stake, each brought about on purpose in a part of the runs.
+
+Faults at random times meet a narrow window once in thousands of runs. A scenario opens the window and sets something
+into it: in a run that has one it is likely, and the other runs are as they were (swarm testing, after Groce and others;
+FoundationDB's "buggify"). A scenario is a list of actions like all others, so that it shrinks, replays and is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ringlog.kernel.values import Micros
+from ringlog.sim.chance import Chance
+from ringlog.sim.checks.moments import DAWDLE, HERE
+from ringlog.sim.world import MS, SECOND
+
+SHARE = 0.35
+"""How many of the runs have a scenario."""
+LASTS: Micros = 5 * SECOND
+"""So long after a node has started, faults of a scenario about its join may still happen."""
+
+Drawn = tuple[Micros, str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """``start``: when the node ``joins`` starts that will join; ``nodes``: those that are there before."""
+
+    start: Micros
+    joins: str
+    nodes: tuple[str, ...]
+    writer: str
+    agents: tuple[str, ...]
+    applications: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``weight``: how often, relative to others; ``joins``: it is about a node that joins.
+
+    ``founded``, ``factors``: numbers of nodes and replication factors among which it matters; empty: any.
+    """
+
+    draw: Callable[[Chance, Setting], list[Drawn]]
+    weight: int
+    joins: bool = False
+    founded: tuple[int, ...] = ()
+    factors: tuple[int, ...] = ()
+
+
+def choose(chance: Chance) -> Scenario | None:
+    """The scenario of a run; most have none."""
+    return chance.weighted([(made, made.weight) for made in SCENARIOS]) if chance.happens(SHARE) else None
+
+
+def _when(moment: str, what: str, *arguments: Any, nth: int = 1, delay: int = 0) -> Drawn:
+    return 0, "when", (moment, nth, delay, what, *arguments)
+
+
+def _ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
+    """Operators ask for one after the other, 30 ms apart."""
+    return [(at + number * 30 * MS, "command", (kind, way)) for number, kind in enumerate(kinds)]
+
+
+# ------------------------------------------------------------------------------------------- agents
+
+
+def _answered_twice(chance: Chance, _: Setting) -> list[Drawn]:
+    """What was refused would be granted by now, and is asked for again of another validator."""
+    at = chance.between(0, 800) * MS
+    drawn = _ask(at, "DropKeyspace", "DropKeyspace", "DropKeyspace", "DropKeyspace")
+    drawn.append((at + chance.between(300, 900) * MS, "hand_over", ("validator",)))
+    drawn += _ask(at + SECOND, "CreateKeyspace", "CreateKeyspace", "CreateKeyspace", "CreateKeyspace")
+    drawn += [(at + after * MS, "asked_again", ()) for after in (2_500, 4_000, 5_500)]
+    return drawn
+
+
+def _usurped(chance: Chance, _: Setting) -> list[Drawn]:
+    """An agent stands still in the middle of something, another takes its role over, and the first one goes on."""
+    moment, role = chance.weighted(
+        [
+            (("decided", "validator"), 2),
+            (("publishing", "validator"), 5),
+            (("caching", "keeper"), 5),
+            (("proposing", "coordinator"), 1),
+            (("announcing", "publisher"), 2),
+            (("took over validator", "validator"), 1),
+            (("took over publisher", "publisher"), 1),
+        ]
+    )
+    at = chance.between(0, 600) * MS
+    nth = 1 if moment.startswith("took over") else chance.between(1, 3)
+    drawn = [_when(moment, "stall", HERE, role, chance.between(2_500, 5_000), nth=nth)]
+    if moment.startswith("took over"):
+        drawn.append((at, "hand_over", (role,)))
+    for after in (0, 1_500, 2_500, 4_000):
+        drawn += _ask(at + after * MS, "DropKeyspace", "Noop", "CreateKeyspace")
+    return drawn
+
+
+def _strangers(chance: Chance, _: Setting) -> list[Drawn]:
+    """Others write entries of all kinds of defects to the log, and old ones again."""
+    times = [chance.between(300, 5_000) * MS for _ in range(6)]
+    return [(at, chance.pick(["garbage", "garbage", "copies"]), (3,)) for at in times]
+
+
+def _hit(chance: Chance, _: Setting) -> list[Drawn]:
+    """A machine goes down in the middle of something."""
+    moments = ["decided", "publishing", "caching", "proposing", "announcing", "acknowledging", "part", "lowering"]
+    drawn = [
+        _when(chance.pick(moments), "crash", HERE, chance.between(200, 2_000), nth=chance.between(1, 4))
+        for _ in range(2)
+    ]
+    return drawn + _ask(chance.between(0, 800) * MS, "DropKeyspace", "Noop", "CreateKeyspace", "Noop")
+
+
+# ---------------------------------------------------------------------------------------- generations
+
+
+def _lowered_under_load(chance: Chance, setting: Setting) -> list[Drawn]:
+    """Writes come in while a lowering of the horizon is on its way."""
+    drawn: list[Drawn] = [(setting.start + after * MS, "burst", (2,)) for after in (0, 150, 300, 450)]
+    drawn += [_when("lowering", "pause", name, chance.between(100, 800), delay=1) for name in setting.agents]
+    drawn += [_when("lowering", "burst", 4, delay=delay) for delay in (0, 40, 80)]
+    return drawn
+
+
+def _slow_rows(chance: Chance, _: Setting) -> list[Drawn]:
+    """A task of the job takes its time while the next generation begins: rows of the one before are still to come."""
+    return [
+        (0, "when", ("CommitCdcGeneration", 1, 0, "when", "part", 1, 0, DAWDLE, chance.between(6_500, 9_000))),
+        _when("CommitCdcGeneration", "burst", chance.between(1, 2), delay=1),
+    ]
+
+
+def _one_after_another(_: Chance, setting: Setting) -> list[Drawn]:
+    """A second generation is prepared before the first one has begun, and somebody commits it where it likes."""
+    drawn: list[Drawn] = [
+        _when("CommitCdcGeneration", "crash", setting.writer, 6_000),
+        _when("PublishCdcGeneration", "call_off", delay=2),
+        _when("CancelOperation", "command", "RequestCdcGeneration", "validator", delay=1),
+    ]
+    hastes: list[tuple[Any, ...]] = [("pause", name, 400) for name in setting.agents]
+    hastes += [("command", "CommitCdcGeneration", "direct")] * 3
+    for delay, haste in enumerate(hastes):
+        drawn.append((0, "when", ("RequestCdcGeneration", 1, 0, "when", "PutCdcGenerationData", 1, delay, *haste)))
+    return drawn
+
+
+# ------------------------------------------------------------------------------------------- movements
+
+
+def _written_at_the_edge(chance: Chance, setting: Setting) -> list[Drawn]:
+    """Writes just before a node becomes a replica, and its source is behind with its reading."""
+    drawn = [
+        _when(moment, "burst", 4, delay=chance.below(60)) for moment in ("CommitCdcGeneration", "PublishCdcGeneration")
+    ]
+    for name in setting.nodes:
+        if chance.happens(0.7):
+            drawn.append(
+                (
+                    0,
+                    "when",
+                    ("CommitCdcGeneration", 1, 0, "when", f"judging@{name}", 1, 0, DAWDLE, chance.between(300, 2_500)),
+                )
+            )
+    return drawn
+
+
+def _called_off_with_rows_in_hand(chance: Chance, _: Setting) -> list[Drawn]:
+    """A movement is cancelled while its rows are on their way, or have just come."""
+    drawn: list[Drawn] = [(after * MS, "burst", (4,)) for after in (0, 300)]
+    early = chance.happens(0.2)
+    drawn.append(_when("stage write_both_read_old" if early else "streamed", "call_off", delay=chance.below(60)))
+    drawn.append(_when("streamed", DAWDLE, chance.between(300, 2_000)))
+    return drawn
+
+
+def _registers_at_the_edge(chance: Chance, setting: Setting) -> list[Drawn]:
+    """Registers are written just before a node becomes their replica, and read as soon as it may be."""
+    drawn: list[Drawn] = [(0, "slow", (name, chance.between(200, 600), 9_000)) for name in setting.applications]
+    drawn += [(0, "slow_disk", (name, chance.pick([50, 400, 1_500]))) for name in setting.nodes]
+    for moment, wishes in (
+        ("CommitCdcGeneration", 2),
+        ("stage publish_cdc_generation", 2),
+        ("PublishCdcGeneration", 3),
+        ("stage write_both_read_old", 3),
+    ):
+        for _ in range(wishes):
+            register = chance.below(2)
+            application = setting.applications[register % len(setting.applications)]
+            drawn.append(_when(moment, "register", application, register, "write-QUORUM", delay=chance.below(100)))
+    for moment in ("stage write_both_read_new", "stage finished"):
+        for name in setting.applications:
+            drawn.append(_when(moment, "register", name, chance.below(2), "read-QUORUM", delay=chance.below(300)))
+    return drawn
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(_answered_twice, 3),
+    Scenario(_usurped, 6),
+    Scenario(_strangers, 1),
+    Scenario(_hit, 1),
+    Scenario(_lowered_under_load, 3, joins=True),
+    Scenario(_slow_rows, 4, joins=True),
+    Scenario(_one_after_another, 3, joins=True),
+    Scenario(_written_at_the_edge, 3, joins=True, founded=(1, 2, 3)),
+    Scenario(_called_off_with_rows_in_hand, 2, joins=True, founded=(1, 2, 3)),
+    Scenario(_registers_at_the_edge, 5, joins=True, founded=(1, 2, 3, 3), factors=(1, 1, 1, 2, 3)),
+)

@@ -1,0 +1,247 @@
+"""What coordinators and nodes say to each other, and what a node keeps on its disk: the schemas of the family ``data``.
+
+Every message is a single object. A request says who is meant and under which epoch it was planned; an answer says
+at which epoch it was admitted. Refusals are answers with a code of ``REFUSALS``, never errors of the transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from ringlog.wire.cells import Cell, Key
+from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.mapping import Mapper
+
+T = TypeVar("T")
+
+SERVICE = "ringlog.data.Replica"
+"""Name of the service; its methods are Write, Repair, Read, Stream and StreamRows (of pages), Status."""
+
+KEY_BYTES_MAX = 64 * 1024 - 1
+VALUE_BYTES_MAX = 1024 * 1024
+PAGE_BYTES_MAX = 256 * 1024
+"""A page of a stream is closed when it has reached this size."""
+MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+
+BEHIND, BUSY, FOREIGN_CLUSTER, WRONG_NODE = "behind", "busy", "foreign_cluster", "wrong_node"
+BAD_STREAM, NOT_MEMBER, NOT_READY, TOO_LARGE = "bad_stream", "not_member", "not_ready", "too_large"
+
+REFUSALS: Mapping[str, str] = MappingProxyType(
+    {
+        BAD_STREAM: "The operation does not have this node as the source of these ranges, or not any more.",
+        BEHIND: "The replica has not adopted the plan's epoch yet: attach the entries after its own, or ask again.",
+        BUSY: "The source sends as many streams as it may already: ask again.",
+        FOREIGN_CLUSTER: "The message is for another cluster.",
+        NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",
+        NOT_READY: "The node has not caught up yet with what it must know to answer: after a restart, or as a source.",
+        TOO_LARGE: "Key or value is larger than a replica takes.",
+        WRONG_NODE: "The message is for another node: its address is not what it was.",
+    }
+)
+"""Why a replica refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """Keep ``cell`` if it wins."""
+
+    cluster_id: str
+    node: str
+    epoch: int
+    entries: tuple[bytes, ...]
+    key: Key
+    cell: Cell
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReply:
+    """The cell is on disk, or was ``refused``."""
+
+    node: str
+    epoch: int
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """What does the register hold? ``digest``: the value may stay away."""
+
+    cluster_id: str
+    node: str
+    epoch: int
+    entries: tuple[bytes, ...]
+    key: Key
+    digest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReply:
+    """``cell``: without its value where ``digest`` stands for it."""
+
+    node: str
+    epoch: int
+    refused: str = ""
+    cell: Cell | None = None
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """The cells of ``ranges`` above ``after``, for node ``target``."""
+
+    cluster_id: str
+    node: str
+    epoch: int
+    entries: tuple[bytes, ...]
+    target: str
+    operation: str
+    replication: str
+    ranges: tuple[tuple[int, int], ...]
+    after: Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One write of one row as it came: ``value`` is the encoded mutation."""
+
+    table: str
+    token: int
+    partition_key: bytes
+    clustering_key: tuple[bytes | None, ...]
+    timestamp: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest:
+    """The rows of ``ranges`` after ``after``, for node ``target``, which keeps by itself what lies above
+    ``positions``: (partition of the mutations topic, offset).
+    """
+
+    cluster_id: str
+    node: str
+    epoch: int
+    entries: tuple[bytes, ...]
+    target: str
+    operation: str
+    replication: str
+    ranges: tuple[tuple[int, int], ...]
+    positions: tuple[tuple[int, int], ...]
+    after: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in the order of the store."""
+
+    rows: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPage:
+    """``body``: a ``Cells`` or ``Rows``; ``crc`` and ``count`` are its own. The last message sums up the whole call."""
+
+    node: str
+    epoch: int
+    refused: str = ""
+    detail: str = ""
+    body: bytes = b""
+    crc: int = 0
+    count: int = 0
+    is_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Cells in ascending order of their keys."""
+
+    cells: tuple[tuple[Key, Cell], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """How is the node?"""
+
+    cluster_id: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply:
+    """How it is. ``start``: how many times it has been started; ``streams``: those that it waits for."""
+
+    node: str
+    epoch: int
+    refused: str = ""
+    start: int = 0
+    ready: bool = False
+    acknowledgeable: int = 0
+    cells: int = 0
+    pending: int = 0
+    streams: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMark:
+    """Everything of the stream up to ``after`` is here."""
+
+    operation: str
+    source: str
+    replication: str
+    after: Key
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """One step of what a node has on its disk; ``total`` is -1 unless the record ends a whole image."""
+
+    epoch: int = 0
+    start: int = 0
+    dropped: tuple[Key, ...] = ()
+    cells: tuple[tuple[Key, Cell], ...] = ()
+    marks: tuple[StreamMark, ...] = ()
+    ended: tuple[str, ...] = ()
+    total: int = -1
+
+
+RECORDS: tuple[type[Any], ...] = (
+    WriteRequest,
+    WriteReply,
+    ReadRequest,
+    ReadReply,
+    StreamRequest,
+    RowsRequest,
+    StreamPage,
+    Cells,
+    Rows,
+    StatusRequest,
+    StatusReply,
+    JournalRecord,
+)
+
+
+def full_name(record: type[Any]) -> str:
+    """The schema of a class."""
+    return f"ringlog.data.{record.__name__}"
+
+
+@cache
+def _mappers() -> dict[type[Any], Mapper[Any]]:
+    return {record: Mapper(record, layout(full_name(record))) for record in RECORDS}
+
+
+def pack(value: Any) -> bytes:
+    """The bytes of a message; raises WireError if a field does not fit."""
+    kind = type(value)
+    return encode(full_name(kind), _mappers()[kind].to_record(value), strict=False)
+
+
+def unpack(record: type[T], data: bytes) -> T:
+    """The message of the bytes, which is to be a ``record``; raises WireError."""
+    _, fields = decode(data, full_name(record))
+    value: T = _mappers()[record].from_record(fields)
+    return value

@@ -1,0 +1,160 @@
+"""Data sides of nodes in one process, on a log in memory, over real gRPC: for tests of registers without a broker.
+
+Operations go on by the decisions of the coordinator agent, on what the nodes' registers really acknowledge.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ringlog.agents.coordinator_core import Known, propose
+from ringlog.client.coordinator import Coordinator
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.founding import found
+from ringlog.client.peers import Peers, Unreachable
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import Command, CreateKeyspace, Join, Replication, StreamReport
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState, Operation
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+from ringlog.node.data_server import DataServer
+from ringlog.node.holder import Holder
+from ringlog.node.pull import Puller
+from ringlog.node.register_host import RegisterHost
+from ringlog.wire.data import PAGE_BYTES_MAX
+from ringlog.wire.records import NodeAck
+from tests.kernel.entries import node, uuid
+
+DEADLINE_S = 30.0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for it."""
+    end = time.monotonic() + DEADLINE_S
+    tick = threading.Event()
+    while not condition():
+        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
+        tick.wait(0.005)
+
+
+class DataNode:
+    """The data side of node ``number``; it follows the log on its own while ``is_following``."""
+
+    def __init__(self, world: DataWorld, number: int, folder: Path) -> None:
+        self.world = world
+        self.id = uuid(number, space=2)
+        self.folder = folder
+        self.is_following = True
+        self.begin()
+
+    def begin(self) -> None:
+        self.host = RegisterHost(self.id, self.folder)
+        self.server = DataServer(
+            self.host, Holder(self.id), lambda: self.world.state.cluster_id, "127.0.0.1", 0, self.world.page_bytes
+        )
+        self.puller = Puller(self.host, Peers(self.world.find))
+        self.server.start()
+        self.is_up = True
+        self.follow()
+
+    def follow(self) -> None:
+        """Adopt the newest state, if it is to follow."""
+        if self.is_up and self.is_following:
+            self.host.adopt(self.world.state)
+            self.puller.start()
+
+    def stop(self) -> None:
+        if self.is_up:
+            self.is_up = False
+            self.server.stop(0.1)
+            self.puller.stop()
+            self.host.close()
+
+    def ack(self) -> NodeAck:
+        """What the node would publish."""
+        epoch = self.host.acknowledgeable()
+        reports = tuple(StreamReport(self.id, name, 0, "00") for name in self.host.value.received)
+        return NodeAck(self.world.state.cluster_id, self.id, "i", epoch, epoch, reports, 0, 0)
+
+
+class DataWorld:
+    """A cluster that gets the keyspace ``ks``, of so many replicas, as soon as it has the nodes for it."""
+
+    def __init__(self, folder: Path, factor: int, page_bytes: int = PAGE_BYTES_MAX) -> None:
+        self.folder = folder
+        self.factor = factor
+        self.page_bytes = page_bytes
+        self.nodes: dict[int, DataNode] = {}
+        self.log = MemoryLog("tests.metadata")
+        self.replica = Replica(self.log).start()
+        found(self.log, self.replica, "tests")
+        self.author = DirectAuthor(self.log, self.replica, "tester")
+        self.coordinator = Coordinator(self.replica, "dc1", self.find)
+        self.clock_us = 1_700_000_000_000_000
+
+    def close(self) -> None:
+        self.coordinator.close()
+        for each in self.nodes.values():
+            each.stop()
+        self.replica.stop()
+
+    @property
+    def state(self) -> ClusterState:
+        return self.replica.state
+
+    def find(self, node_id: str) -> str:
+        for each in self.nodes.values():
+            if each.id == node_id and each.is_up:
+                return f"127.0.0.1:{each.server.port}"
+        raise Unreachable("it is down")
+
+    def submit(self, command: Command) -> None:
+        answer = self.author.submit(command)
+        assert isinstance(answer, AppliedResult), answer
+        for each in self.nodes.values():
+            each.follow()
+
+    def begin(self, number: int) -> DataNode:
+        """Start node ``number``, registered."""
+        made = self.nodes[number] = DataNode(self, number, self.folder / f"n{number}")
+        self.submit(node(number))
+        return made
+
+    def ask_join(self, number: int, *tokens: int) -> str:
+        """The operation's id."""
+        self.submit(Join(uuid(number, space=2), tokens, bytes(range(16))))
+        return f"join-{self.state.epoch}"
+
+    def join(self, number: int, *tokens: int) -> DataNode:
+        made = self.begin(number)
+        self.drive(self.ask_join(number, *tokens), "finished")
+        if "ks" not in self.state.keyspaces and len(self.nodes) == self.factor:
+            self.submit(CreateKeyspace("ks", Replication("simple", self.factor)))
+        return made
+
+    def step(self) -> None:
+        """Whatever the coordinator agent would do now, on the acknowledgements that there are."""
+        self.clock_us += 60_000_000
+        acks = {each.id: each.ack() for each in self.nodes.values() if each.is_up}
+        for proposal in propose(Known(self.state, acks, self.state.epoch, self.clock_us)):
+            self.author.submit(proposal.command)
+        for each in self.nodes.values():
+            each.follow()
+
+    def drive(self, operation: str, stage: str) -> Operation:
+        """On to ``stage``."""
+
+        def reached() -> bool:
+            if self.state.operations[operation].stage != stage:
+                self.step()
+            return self.state.operations[operation].stage == stage
+
+        until(reached, f"{operation} to reach {stage}")
+        return self.state.operations[operation]
+
+    def in_flight(self) -> tuple[Operation, ...]:
+        return in_flight(self.state)

@@ -1,0 +1,270 @@
+"""Registers over real gRPC in one process: levels, movements, restarts, streams that break, refusals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from ringlog.client.coordinator import Coordinator
+from ringlog.client.errors import RequestImpossible, RequestTimedOut, TooLarge
+from ringlog.client.plans import Level
+from ringlog.kernel.commands.model import CancelOperation
+from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.node import data_server
+from ringlog.node.journal import recover
+from ringlog.node.pages import Body
+from ringlog.node.registers import Fetch
+from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.wire.data import (
+    BAD_STREAM,
+    FOREIGN_CLUSTER,
+    NOT_MEMBER,
+    SERVICE,
+    VALUE_BYTES_MAX,
+    WRONG_NODE,
+    ReadReply,
+    ReadRequest,
+    StatusReply,
+    StatusRequest,
+    StreamPage,
+    StreamRequest,
+    WriteReply,
+    WriteRequest,
+    pack,
+    unpack,
+)
+from tests.node.data_world import DataWorld, until
+
+STEP = 2**64 // 8
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[DataWorld]:
+    made = DataWorld(tmp_path, factor=3)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def three(world: DataWorld) -> None:
+    for number in (1, 2, 3):
+        world.join(number, -(2**62) + number * STEP)
+
+
+def write(world: DataWorld, name: bytes, timestamp: int, level: Level = Level.QUORUM, timeout_s: float = 20.0) -> None:
+    told = world.coordinator.write(
+        "ks", name, b"v%d" % timestamp, timestamp=timestamp, level=level, timeout_s=timeout_s
+    )
+    assert told.cell == Cell(timestamp, b"v%d" % timestamp)
+
+
+def held(world: DataWorld, number: int, name: bytes) -> int | None:
+    cell = world.nodes[number].host.value.durable.cells.get(key_of("ks", name))
+    return None if cell is None else cell.timestamp
+
+
+def call(world: DataWorld, number: int, method: str, data: bytes) -> bytes:
+    with grpc.insecure_channel(f"127.0.0.1:{world.nodes[number].server.port}") as channel:
+        answer: bytes = channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=10)
+    return answer
+
+
+def test_each_level_writes_and_reads_and_tells_how(world: DataWorld) -> None:
+    three(world)
+    for timestamp, level in enumerate(Level, start=1):
+        told = world.coordinator.write("ks", b"k", b"x", timestamp=timestamp, level=level)
+        assert len(told.answers) >= max(need.count for need in told.plan.needs)
+        assert {answer.node for answer in told.answers} <= set(told.plan.asked)
+        assert told.epoch == told.plan.epoch == world.state.epoch
+        until(lambda now=timestamp: all(held(world, n, b"k") == now for n in (1, 2, 3)), "all replicas to have it")
+        read = world.coordinator.read("ks", b"k", level=level)
+        assert read.cell == Cell(timestamp, b"x")
+        assert read.repair is None
+
+
+def test_a_delete_wins_over_a_value_of_the_same_time_and_an_older_write_over_nothing(world: DataWorld) -> None:
+    three(world)
+    assert world.coordinator.read("ks", b"k").cell is None
+    write(world, b"k", 5)
+    world.coordinator.write("ks", b"k", None, timestamp=5)
+    world.coordinator.write("ks", b"k", b"late", timestamp=4)
+    assert world.coordinator.read("ks", b"k", level=Level.ALL).cell == Cell(5, b"", True)
+
+
+def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> None:
+    three(world)
+    write(world, b"k", 1, Level.ALL)
+    world.nodes[3].stop()
+    write(world, b"k", 2)
+    with pytest.raises(RequestTimedOut, match="n3"):
+        write(world, b"k", 3, Level.ALL, timeout_s=0.5)
+    world.nodes[3].begin()
+    assert held(world, 3, b"k") == 1, "what was on its disk"
+    assert world.nodes[3].host.start == 2
+    read = world.coordinator.read("ks", b"k", level=Level.ALL)
+    assert read.cell == Cell(3, b"v3"), "nobody promised that the write that timed out would not be seen"
+    world.nodes[1].stop()
+    assert world.coordinator.read("ks", b"k").cell == Cell(3, b"v3")
+    world.nodes[2].stop()
+    with pytest.raises(RequestTimedOut):
+        world.coordinator.read("ks", b"k", timeout_s=0.5)
+
+
+def test_a_read_brings_what_it_found_to_a_quorum_before_it_answers(world: DataWorld) -> None:
+    three(world)
+    key, cell = key_of("ks", b"k"), Cell(9, b"new")
+    host = world.nodes[2].host
+    assert host.write(key, cell, world.state.epoch).epoch == world.state.epoch
+    world.nodes[3].stop()
+    read = world.coordinator.read("ks", b"k")
+    assert read.cell == cell
+    assert read.repair is not None
+    assert held(world, 1, b"k") == 9
+
+
+def test_a_join_streams_what_was_there_and_loses_nothing(world: DataWorld) -> None:
+    three(world)
+    names = [b"key-%d" % number for number in range(120)]
+    for name in names:
+        write(world, name, 1)
+    world.begin(4)
+    operation = world.ask_join(4, -(2**62) + 3 * STEP // 2, -(2**62) + 5 * STEP // 2)
+    world.drive(operation, WRITE_BOTH_READ_OLD)
+    for name in names[:60]:
+        write(world, name, 2)
+    world.drive(operation, WRITE_BOTH_READ_NEW)
+    for name in names[30:60]:
+        write(world, name, 3)
+    world.drive(operation, FINISHED)
+    for number, name in enumerate(names):
+        wanted = 3 if 30 <= number < 60 else 2 if number < 30 else 1
+        for level in (Level.QUORUM, Level.ALL):
+            read = world.coordinator.read("ks", name, level=level)
+            assert read.cell is not None
+            assert read.cell.timestamp == wanted
+            assert len(read.plan.replicas) == 3
+    assert len(world.nodes[4].host.value.durable.cells) > 0
+    total = sum(len(each.host.value.durable.cells) for each in world.nodes.values())
+    assert total == 3 * len(names), "who lost a range has forgotten its cells"
+
+
+def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = DataWorld(tmp_path, factor=1, page_bytes=40)
+    try:
+        world.join(1, 0)
+        names = [b"key-%d" % number for number in range(100)]
+        for name in names:
+            write(world, name, 1)
+        joiner = world.begin(2)
+        operation = world.ask_join(2, 2**62)
+        pages = threading.Semaphore(3)
+        kept = joiner.host.receive_page
+
+        def slow(fetch: Fetch, cells: dict[Key, Cell]) -> bool:
+            return pages.acquire(timeout=0.05) and kept(fetch, cells)
+
+        joiner.host.receive_page = slow  # type: ignore[method-assign]
+        world.drive(operation, WRITE_BOTH_READ_OLD)
+        until(lambda: len(joiner.host.value.durable.cells) > 0 and not pages._value, "three pages to be kept")
+        some = len(joiner.host.value.durable.cells)
+        assert joiner.host.value.fetching
+        world.nodes[1].stop()
+        joiner.stop()
+        mark = recover(joiner.folder)[0].marks[operation, world.nodes[1].id, "simple:1"]
+        asked: list[Key | None] = []
+        bodies = data_server.bodies
+
+        def noted(cells: dict[Key, Cell], after: Key | None, page_bytes: int) -> Iterator[Body]:
+            asked.append(after)
+            return bodies(cells, after, page_bytes)
+
+        monkeypatch.setattr(data_server, "bodies", noted)
+        world.nodes[1].begin()
+        joiner.begin()
+        assert len(joiner.host.value.durable.cells) >= some
+        world.drive(operation, FINISHED)
+        assert asked == [mark]
+        assert {world.coordinator.read("ks", name).cell for name in names} == {Cell(1, b"v1")}
+    finally:
+        world.close()
+
+
+def test_a_cancelled_join_leaves_nothing_at_the_joiner_also_after_a_restart(world: DataWorld) -> None:
+    three(world)
+    for number in range(40):
+        write(world, b"key-%d" % number, 1)
+    joiner = world.begin(4)
+    operation = world.ask_join(4, 2**61 + 1)
+    world.drive(operation, WRITE_BOTH_READ_OLD)
+    until(lambda: operation in joiner.host.value.received, "the stream")
+    assert len(joiner.host.value.durable.cells) > 0
+    world.submit(CancelOperation(operation, "not now"))
+    assert len(joiner.host.value.durable.cells) == 0
+    joiner.stop()
+    joiner.begin()
+    assert len(joiner.host.value.durable.cells) == 0
+    assert all(world.coordinator.read("ks", b"key-%d" % number, level=Level.ALL).cell for number in range(40))
+
+
+def test_who_is_behind_gets_the_entries_from_the_sender(world: DataWorld) -> None:
+    three(world)
+    for number in (2, 3):
+        world.nodes[number].is_following = False
+    before = world.nodes[2].host.value.state.epoch
+    world.begin(4)
+    assert world.state.epoch > before == world.nodes[2].host.value.state.epoch
+    write(world, b"k", 1, Level.ALL)
+    assert world.nodes[2].host.value.state.epoch == world.nodes[3].host.value.state.epoch == world.state.epoch
+
+
+def test_what_is_impossible_is_told(world: DataWorld) -> None:
+    three(world)
+    with pytest.raises(RequestImpossible, match="no_local_replicas"):
+        Coordinator(world.replica, "elsewhere", world.find).read("ks", b"k", level=Level.LOCAL_QUORUM)
+    with pytest.raises(RequestImpossible, match="unknown_keyspace"):
+        world.coordinator.read("none", b"k")
+    with pytest.raises(TooLarge):
+        world.coordinator.write("ks", b"k", b"x" * (VALUE_BYTES_MAX + 1), timestamp=1)
+
+
+def test_refusals_carry_codes(tmp_path: Path) -> None:
+    world = DataWorld(tmp_path, factor=1)
+    try:
+        refusals(world)
+    finally:
+        world.close()
+
+
+def refusals(world: DataWorld) -> None:
+    world.join(1, 0)
+    world.begin(2)
+    cluster, one, two = world.state.cluster_id, world.nodes[1].id, world.nodes[2].id
+    key, epoch = key_of("ks", b"k"), world.state.epoch
+
+    def read(cluster_id: str, node: str, number: int) -> ReadReply:
+        request = ReadRequest(cluster_id, node, epoch, (), key, False)
+        return unpack(ReadReply, call(world, number, "Read", pack(request)))
+
+    assert read(cluster, one, 1) == ReadReply(one, epoch)
+    assert read(cluster, two, 2).refused == NOT_MEMBER
+    assert read(cluster, one, 2) == ReadReply(two, epoch, WRONG_NODE)
+    assert read("00000000-0000-7000-8000-000000000001", one, 1).refused == FOREIGN_CLUSTER
+    request = WriteRequest(cluster, two, epoch, (), key, Cell(1, b""))
+    for method in ("Write", "Repair"):
+        assert unpack(WriteReply, call(world, 2, method, pack(request))).refused == NOT_MEMBER
+    stream = StreamRequest(cluster, one, epoch, (), two, "join-1", "simple:3", ((0, 1),), None)
+    with grpc.insecure_channel(f"127.0.0.1:{world.nodes[1].server.port}") as channel:
+        (page,) = channel.unary_stream(f"/{SERVICE}/Stream")(pack(stream), timeout=10)
+    assert unpack(StreamPage, page).refused == BAD_STREAM
+    status = unpack(StatusReply, call(world, 1, "Status", pack(StatusRequest(cluster, one))))
+    assert (status.ready, status.epoch, status.acknowledgeable, status.start) == (True, epoch, epoch, 1)
+    with pytest.raises(grpc.RpcError) as broken:
+        call(world, 1, "Read", b"no message")
+    assert broken.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,232 @@
+"""Pages between nodes: whole and in order, or refused; streams of rows from a real source, over real gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.client.peers import Peers, Unreachable
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
+from ringlog.node.data_server import DataServer
+from ringlog.node.holder import Fetch, Holder, Snapshot
+from ringlog.node.pages import Body, StreamBroken, grouped, received, sent
+from ringlog.node.pull import cells_of
+from ringlog.node.register_host import RegisterHost
+from ringlog.node.row_stream import RowPull, bodies, rows_of
+from ringlog.node.store import RowStore, Version, checksum, order
+from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.wire.data import BAD_STREAM, BUSY, NOT_READY, WRONG_NODE, Cells, Rows, StreamPage, pack
+from ringlog.wire.records import encode_mutation
+from tests.node.world import APPENDED, begin_join, cluster, name_of, step, write
+
+FETCH = Fetch("join-1", 7, "s", "simple:2", ((-100, 100),), ((0, 3),))
+versions = st.builds(
+    Version,
+    table=st.sampled_from(["a.t", "a.u"]),
+    token=st.integers(-99, 100),
+    partition_key=st.binary(max_size=4),
+    clustering_key=st.lists(st.none() | st.binary(max_size=2), max_size=2).map(tuple),
+    timestamp=st.integers(-(2**63), 2**63 - 1),
+    value=st.binary(max_size=9),
+)
+
+
+def listed(found: list[Version]) -> tuple[Version, ...]:
+    store = RowStore()
+    for version in found:
+        store.add(version)
+    return tuple(store.versions(((0, 0),)))
+
+
+@given(st.lists(st.binary(max_size=6), max_size=8), st.integers(1, 20))
+def test_groups_hold_everything_in_order(items: list[bytes], page_bytes: int) -> None:
+    groups = list(grouped(((item, len(item)) for item in items), page_bytes))
+    assert [item for group in groups for item in group] == items
+    assert all(group and sum(map(len, group[:-1])) < page_bytes for group in groups)
+
+
+@given(st.lists(versions, max_size=20), st.integers(1, 60), st.data())
+def test_rows_arrive_whole_and_go_on_after_any_of_them(
+    found: list[Version], page_bytes: int, data: st.DataObject
+) -> None:
+    rows = listed(found)
+    after = data.draw(st.none() | st.sampled_from(rows)) if rows else None
+    got: list[Version] = []
+    for body in received(sent("n", 1, bodies(rows, after, page_bytes))):
+        got += rows_of(body, got[-1] if got else after, FETCH)
+    assert got == [one for one in rows if after is None or order(one) > order(after)]
+
+
+@given(st.lists(versions, min_size=1, max_size=20), st.data())
+def test_damage_is_never_taken_for_a_stream(found: list[Version], data: st.DataObject) -> None:
+    pages = list(sent("n", 1, bodies(listed(found), None, 40)))
+    at = data.draw(st.integers(0, len(pages) - 1))
+    kind = data.draw(st.sampled_from(["lost", "twice", "changed", "count"]))
+    if kind == "lost":
+        damaged = pages[:at] + pages[at + 1 :]
+    elif kind == "twice":
+        at = min(at, len(pages) - 2)
+        damaged = [*pages[: at + 1], *pages[at:]]
+    elif kind == "count":
+        damaged = [*pages[:at], replace(pages[at], count=pages[at].count + 1), *pages[at + 1 :]]
+    else:
+        page = pages[at]
+        body = page.body[:-1] + bytes((page.body[-1] ^ 1,)) if page.body else b"x"
+        damaged = [*pages[:at], replace(page, body=body, crc=page.crc + page.is_end), *pages[at + 1 :]]
+
+    def taken() -> list[Version]:
+        got: list[Version] = []
+        for one in received(damaged):
+            got += rows_of(one, got[-1] if got else None, FETCH)
+        return got
+
+    with pytest.raises(StreamBroken):
+        taken()
+
+
+def test_a_refusal_has_its_code_and_words() -> None:
+    with pytest.raises(StreamBroken, match="not_ready at epoch 4: writes are missing") as broken:
+        list(received([StreamPage("n", 4, NOT_READY, "writes are missing")]))
+    assert broken.value.code == NOT_READY
+
+
+def cell_body(*pairs: tuple[Key, Cell], count: int | None = None) -> Body:
+    return pack(Cells(pairs)), len(pairs) if count is None else count
+
+
+ONE, TWO = sorted((key_of("ks", b"a"), key_of("ks", b"b")))
+CELL = Cell(1, b"v")
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "says"),
+    [
+        (cell_body(), None, "has 0"),
+        (cell_body((ONE, CELL), count=2), None, "has 1"),
+        (cell_body((TWO, CELL), (ONE, CELL)), None, "ascend"),
+        (cell_body((ONE, CELL), (ONE, CELL)), None, "ascend"),
+        (cell_body((ONE, CELL)), ONE, "ascend"),
+        (cell_body((replace(ONE, token=ONE.token + 1), CELL)), None, "token"),
+    ],
+)
+def test_cells_out_of_order_or_place_are_refused(body: Body, after: Key | None, says: str) -> None:
+    assert cells_of(cell_body((ONE, CELL), (TWO, CELL)), None) == {ONE: CELL, TWO: CELL}
+    with pytest.raises(StreamBroken, match=says):
+        cells_of(body, after)
+
+
+def test_rows_of_other_ranges_are_refused() -> None:
+    with pytest.raises(StreamBroken, match="other ranges"):
+        rows_of((pack(Rows((Version("a.t", 101, b"k", (), 1, b"v"),))), 1), None, FETCH)
+
+
+# ------------------------------------------------------------------------------------------------------ a source
+
+STATE = cluster((-(2**62),), (0,), (2**62,))
+
+
+class Source:
+    """Node 1, with 40 rows, in a cluster that node 4 joins; pages are small."""
+
+    def __init__(self, folder: Path) -> None:
+        state, self.operation = begin_join(STATE, 4, (-(2**62) - 2**61, 2**61, -(2**61)))
+        while state.operations[self.operation].stage != WRITE_BOTH_READ_OLD:
+            state = step(state, self.operation)
+        self.state = state
+        self.holder = Holder(name_of(1))
+        self.holder.adopt(STATE)
+        self.holder.positions.update({0: 4})
+        self.holder.caught_up = True
+        for number in range(40):
+            mutation = write(f"c{number}", 1)
+            self.holder.admit(mutation, APPENDED, encode_mutation(mutation))
+        self.host = RegisterHost(name_of(1), folder)
+        self.server = DataServer(self.host, self.holder, lambda: STATE.cluster_id, "127.0.0.1", page_bytes=100)
+        self.server.start()
+        self.peers = Peers(lambda _: f"127.0.0.1:{self.server.port}")
+        ranges = tuple((s.start, s.end) for s in self.operation_sources())
+        self.fetch = Fetch(self.operation, 7, name_of(1), "simple:2", ranges, ((0, 4),))
+
+    def operation_sources(self) -> list[object]:
+        return [s for s in self.state.operations[self.operation].plan.sources if s.source == name_of(1)]
+
+    def pull(self, fetch: Fetch | None = None) -> RowPull:
+        return RowPull(self.peers, name_of(4), STATE.cluster_id, fetch or self.fetch)
+
+    def expected(self) -> Snapshot:
+        return self.holder.snapshot(self.operation, "simple:2", self.fetch.ranges, {0: 4})
+
+    def close(self) -> None:
+        self.server.stop(0.1)
+        self.peers.close()
+        self.host.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Source]:
+    made = Source(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_rows_are_given_once_the_source_may(source: Source) -> None:
+    def refused(fetch: Fetch) -> str:
+        with pytest.raises(StreamBroken) as broken:
+            source.pull(fetch).once()
+        return broken.value.code
+
+    assert refused(source.fetch) == NOT_READY
+    source.holder.adopt(source.state)
+    assert refused(replace(source.fetch, positions=((0, 5),))) == NOT_READY
+    assert refused(replace(source.fetch, ranges=((0, 0),))) == BAD_STREAM
+    assert refused(replace(source.fetch, source=name_of(2))) == WRONG_NODE
+    found = source.pull().once()
+    assert found == source.expected()
+    assert found.versions
+    assert found.checksum == checksum(found.versions)
+
+
+def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.holder.adopt(source.state)
+    pull = source.pull()
+    stream = source.peers.stream
+
+    def cut(*arguments: object) -> Iterator[bytes]:
+        messages = stream(*arguments)  # type: ignore[arg-type]
+        yield next(messages)
+        yield next(messages)
+
+    monkeypatch.setattr(source.peers, "stream", cut)
+    with pytest.raises(StreamBroken, match="without an end"):
+        pull.once()
+    with pytest.raises(StreamBroken, match="without an end"):
+        pull.once()
+    monkeypatch.setattr(source.peers, "stream", stream)
+    assert pull.once() == source.expected()
+
+
+def test_too_many_streams_at_once_and_nobody_there_are_told(source: Source) -> None:
+    source.holder.adopt(source.state)
+    open_streams: list[Iterator[bytes]] = []
+    asking: Callable[[], Iterator[StreamPage]] = source.pull()._pages
+    while True:
+        pages = asking()
+        try:
+            first = next(pages)
+        finally:
+            open_streams.append(pages)  # type: ignore[arg-type]
+        if first.refused:
+            break
+    assert first.refused == BUSY
+    del open_streams
+    away = Peers(lambda _: (_ for _ in ()).throw(Unreachable("it is down")))
+    with pytest.raises(Unreachable):
+        RowPull(away, name_of(4), STATE.cluster_id, source.fetch).once()
+    away.close()

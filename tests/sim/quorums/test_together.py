@@ -1,0 +1,182 @@
+"""Several operations in flight, one after the other and side by side: each range's history is looked at as if alone.
+
+A random walk: requests of every kind, nodes that die and come back, steps in any order, cancels. Each operation that
+finishes is checked for every quorum in every pair of views, on all ranges that it had locked; what no quorum knows any
+more after one operation could hurt the next only if a check of its own failed first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from ringlog.agents.coordinator_core import Known, propose
+from ringlog.kernel.commands.model import CancelOperation, Command, DeclareUp
+from ringlog.kernel.operations import plan as planner
+from ringlog.kernel.operations.stages import CANCELLED, FINISHED, in_flight, is_ended
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.ring.ranges import in_range
+from ringlog.kernel.state import LockedRange
+from ringlog.sim.quorums import plans
+from ringlog.sim.quorums.case import Case, Options
+from ringlog.sim.quorums.check import APART, check
+from ringlog.sim.quorums.description import state_of
+from ringlog.sim.quorums.model import History, Rules
+from ringlog.sim.quorums.timeline import histories
+from ringlog.sim.quorums.walk import Step, World, acknowledgements, faults
+
+KEYSPACES = (
+    ({"strategy": "network", "datacenters": {"dc1": 3}}, {"strategy": "simple", "factor": 2}),
+    ({"strategy": "network", "datacenters": {"dc1": 2, "dc2": 1}}, {"strategy": "entire"}),
+    ({"strategy": "simple", "factor": 3}, {"strategy": "entire"}),
+    ({"strategy": "network", "datacenters": {"dc1": ["r1", "r2"]}},),
+)
+ACTIONS = 60
+KINDS = [kind for kind in plans.KINDS if kind != "assassinate"]
+
+
+@dataclass
+class Followed:
+    """An operation in flight: what it had locked, and its steps so far."""
+
+    case: Case
+    locks: tuple[LockedRange, ...]
+    steps: list[Step]
+
+
+@dataclass
+class Walk:
+    """A cluster, and what is in flight."""
+
+    dice: random.Random
+    world: World
+    followed: dict[str, Followed] = field(default_factory=dict)
+    known: set[History] = field(default_factory=set)
+    ended: Counter[str] = field(default_factory=Counter)
+    together: int = 0
+
+    def request(self) -> None:
+        kind = self.dice.choice(KINDS)
+        cases = list(plans.KINDS[kind](self.world.state, Options()))
+        if not cases:
+            return
+        case = self.dice.choice(cases)
+        before = self.world.state
+        if any(self.world.apply(command).kind is not OutcomeKind.APPLIED for command in case.ground):
+            return
+        ground = self.world.state
+        if self.world.apply(case.request).kind is not OutcomeKind.APPLIED:
+            self.ended["refused"] += 1
+            return
+        for name in set(self.world.state.operations) - set(before.operations):
+            operation = self.world.state.operations[name]
+            self.followed[name] = Followed(
+                case, operation.locks, [Step(ground, None), Step(self.world.state, operation)]
+            )
+            self.together = max(self.together, len(self.followed))
+
+    def go_on(self) -> bool:
+        """One of the coordinator's proposals; False if there is none."""
+        state = self.world.state
+        proposals = propose(Known(state, acknowledgements(state, state.time), state.epoch, state.time))
+        if proposals:
+            self.apply(self.dice.choice(proposals).command)
+        return bool(proposals)
+
+    def apply(self, command: Command) -> None:
+        assert self.world.apply(command).kind is OutcomeKind.APPLIED, command
+        for name, one in list(self.followed.items()):
+            operation = self.world.state.operations[name]
+            if operation.stage != one.steps[-1].stage:
+                one.steps.append(Step(self.world.state, operation))
+            if is_ended(operation):
+                del self.followed[name]
+                self.ended[operation.stage] += 1
+                if operation.stage == FINISHED and one.case.promised:
+                    self.look(one)
+
+    def look(self, one: Followed) -> None:
+        for placed in histories(one.steps):
+            key = placed.replication.split(">")[0]
+            mine = any(lock.replication == key and in_range(placed.end, lock.start, lock.end) for lock in one.locks)
+            if mine and placed.history not in self.known:
+                self.known.add(placed.history)
+                kinds = {conflict.kind for conflict in check(placed.history, Rules()).conflicts}
+                assert kinds <= ({APART} if died_on_the_way(one) else set()), (kinds, one.case.title, placed)
+
+    def cancel(self) -> None:
+        flying = in_flight(self.world.state)
+        if flying:
+            name = self.dice.choice(flying).id
+            state, outcome = self.world.would(CancelOperation(name, "tried"))
+            if outcome.kind is OutcomeKind.APPLIED:
+                assert state.operations[name].stage == CANCELLED
+                self.apply(CancelOperation(name, "tried"))
+
+    def revive(self) -> None:
+        for node in sorted(self.world.state.nodes.values(), key=lambda one: one.id):
+            if node.down and node.state != "left":
+                self.world.apply(DeclareUp(node.id, ""))
+
+
+def died_on_the_way(one: Followed) -> bool:
+    """True if the node that goes by the operation was declared down meanwhile: then the operation goes on without it.
+
+    Where it was the only replica of its datacenter, nobody is left to be asked, and safety rests on that word alone: if
+    the node still answers, a coordinator that is late may read from it.
+    """
+    operation = one.steps[-1].operation
+    assert operation is not None
+    parting = operation.replaced or operation.node
+    return bool(parting) and one.steps[-1].state.nodes[parting].down and not one.steps[0].state.nodes[parting].down
+
+
+def walked(seed: int) -> Walk:
+    dice = random.Random(seed)
+    nodes = [
+        {
+            "name": f"n{number}",
+            "tokens": [1_000 * number],
+            "datacenter": f"dc{1 + number % 2}",
+            "rack": f"r{number % 3}",
+        }
+        for number in range(1, 10)
+    ]
+    if seed % len(KEYSPACES) in (0, 3):
+        for number, node in enumerate(nodes):
+            node.update(datacenter="dc1", rack=f"r{1 + number % 3}")
+    keyspaces = [{"name": f"k{n}", "replication": one} for n, one in enumerate(KEYSPACES[seed % len(KEYSPACES)])]
+    walk = Walk(dice, World(state_of({"nodes": nodes, "keyspaces": keyspaces})))
+    for _ in range(ACTIONS):
+        dice.choice(
+            (walk.request, walk.request, walk.go_on, walk.go_on, walk.go_on, walk.go_on, walk.cancel, walk.revive)
+        )()
+    while in_flight(walk.world.state):
+        walk.revive()
+        if not walk.go_on():
+            break
+    return walk
+
+
+@pytest.mark.parametrize("first", range(0, 16, 4))
+def test_random_walks(first: int) -> None:
+    """Four walks, one with each set of keyspaces."""
+    walks = [walked(seed) for seed in range(first, first + 4)]
+    for walk in walks:
+        assert in_flight(walk.world.state) == ()
+        quiet = Step(walk.world.state, None)
+        assert list(faults((quiet, quiet))) == []
+    assert sum(walk.ended[FINISHED] for walk in walks) > 4
+    assert max(walk.together for walk in walks) > 1
+    assert len({history for walk in walks for history in walk.known}) > 4
+
+
+def test_a_walk_would_find_a_planted_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a quorum should be merged, one of it is asked."""
+    real = planner.quorum_sources
+    monkeypatch.setattr(planner, "quorum_sources", lambda *arguments: real(*arguments)[:1])
+    with pytest.raises(AssertionError, match="kept"):
+        [walked(seed) for seed in range(20)]

@@ -1,0 +1,87 @@
+"""Reference nodes as real processes on a founded cluster: begun, killed, restarted, watched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+from tests.system.agents_world import AgentsWorld, until
+
+from ringlog.kernel.state import Node
+
+
+class NodeProcess:
+    """One node, started and restarted with the same folder."""
+
+    def __init__(self, world: AgentsWorld, folder: Path, name: str) -> None:
+        self.name = name
+        self._log = folder / f"{name}.log"
+        self._command = [sys.executable, "-m", "ringlog.cli", "node", "run", name, "--join", "--tokens", "3"]
+        self._command += ["--bootstrap", world.stack.bootstrap_servers, "--cluster", world.cluster]
+        self._command += ["--data", str(folder)]
+        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self.process = self.again()
+
+    def again(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT)
+
+    def restart(self) -> None:
+        self.process = self.again()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def terminate(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+class NodesWorld:
+    """Agents, and nodes by name."""
+
+    def __init__(self, agents: AgentsWorld, folder: Path) -> None:
+        self.agents = agents
+        self.folder = folder
+        self.nodes: dict[str, NodeProcess] = {}
+        for role in ("validator", "coordinator", "publisher"):
+            self.agents.start(role)
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            if node.process.poll() is None:
+                node.process.send_signal(signal.SIGCONT)
+                node.kill()
+        self.agents.close()
+
+    def begin(self, name: str) -> NodeProcess:
+        self.nodes[name] = NodeProcess(self.agents, self.folder, name)
+        return self.nodes[name]
+
+    def member(self, name: str) -> Node | None:
+        found = self.agents.state.node_names.get(name)
+        return None if found is None else self.agents.state.nodes[found]
+
+    def await_normal(self, *names: str, deadline_s: float = 120) -> None:
+        def normal() -> bool:
+            for name in names:
+                assert self.nodes[name].process.poll() is None, (self.folder / f"{name}.log").read_text()[-3_000:]
+            return all((found := self.member(name)) is not None and found.state == "normal" for name in names)
+
+        until(normal, f"{names} to join", deadline_s)
+
+    def status(self, name: str) -> dict[str, object] | None:
+        """The node's status page; None while there is none."""
+        member = self.member(name)
+        assert member is not None
+        try:
+            answer = httpx.get(f"http://{member.address}/v1/status", timeout=5)
+        except httpx.HTTPError:
+            return None
+        found: dict[str, object] = answer.json()
+        return found

@@ -1,0 +1,159 @@
+"""Applications that read and write registers of real nodes, each with a replica of the log and connections of its own.
+
+Every register has one writer, whose timestamps ascend; everybody reads everything. What was asked and told is recorded
+as a history, one line an event, to be judged by checkers.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from ringlog.client.client import Client
+from ringlog.client.coordinator import Coordinator, Told
+from ringlog.client.errors import RequestTimedOut
+from ringlog.client.plans import counts, met, plan
+from ringlog.sim.histories.check import check
+from ringlog.sim.histories.events import Op
+from ringlog.sim.histories.porcupine import Unavailable, ask, build
+from ringlog.sim.histories.reader import read
+from ringlog.sim.histories.recorder import FileSink, Recorder
+from ringlog.sim.histories.verdict import Verdict
+from ringlog.stack import StackInfo
+from ringlog.stack.artifacts import cache_root
+
+KEYSPACE = "shop"
+REGISTERS_EACH = 6
+TIMEOUT_S = 4.0
+
+
+class Application:
+    """One application, in a thread of its own once it is started."""
+
+    def __init__(self, load: Load, number: int, client: Client, coordinator: Coordinator) -> None:
+        self._load = load
+        self._name = f"app{number}"
+        self._own = [f"app{number}-{register}" for register in range(REGISTERS_EACH)]
+        self._client, self._coordinator = client, coordinator
+        self._draw = random.Random(number)
+        self.thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._load.is_over.is_set():
+                if self._draw.random() < 0.5:
+                    self._write(self._draw.choice(self._own))
+                else:
+                    self._read(self._draw.choice(self._load.registers))
+        except BaseException as failure:
+            self._load.failures.append(failure)
+
+    def _write(self, register: str) -> None:
+        load = self._load
+        timestamp = load.written.get(register, 0) + 1
+        load.written[register] = timestamp
+        with load.recorder.operation(self._name, Op.WRITE, register, timestamp) as call:
+            try:
+                told = self._coordinator.write(
+                    KEYSPACE, register.encode(), b"%d" % timestamp, timestamp=timestamp, timeout_s=TIMEOUT_S
+                )
+            except RequestTimedOut:
+                load.told["write", "timed out"] += 1
+                return
+            call.ok()
+        load.done[register] = timestamp
+        load.told["write", "ok"] += 1
+        load.verify(self._client, told)
+
+    def _read(self, register: str) -> None:
+        load = self._load
+        with load.recorder.operation(self._name, Op.READ, register) as call:
+            try:
+                told = self._coordinator.read(KEYSPACE, register.encode(), timeout_s=TIMEOUT_S)
+            except RequestTimedOut:
+                load.told["read", "timed out"] += 1
+                return
+            call.ok(value_of(told))
+        load.told["read", "ok"] += 1
+        load.told["read", "repaired"] += told.repair is not None
+        load.verify(self._client, told)
+
+
+class Load:
+    """Some applications on a cluster, and the history of what they did. A context manager.
+
+    ``written``, ``done``: the last timestamp that was tried, and told to be written, by register.
+    """
+
+    def __init__(self, stack: StackInfo, cluster: str, folder: Path, applications: int = 3) -> None:
+        self.history = folder / "history.jsonl"
+        self.is_over = threading.Event()
+        self.failures: list[BaseException] = []
+        self.told: Counter[tuple[str, str]] = Counter()
+        self.written: dict[str, int] = {}
+        self.done: dict[str, int] = {}
+        self._opened = ExitStack()
+        sink = self._opened.enter_context(FileSink(self.history))
+        self.recorder = Recorder(sink, lambda: time.time_ns() // 1_000)
+        self.applications = []
+        for number in range(applications):
+            client = self._opened.enter_context(Client(stack.bootstrap_servers, cluster, f"app{number}"))
+            coordinator = self._opened.enter_context(Coordinator(client.replica, "dc1"))
+            self.applications.append(Application(self, number, client, coordinator))
+        self.registers = [f"app{a}-{r}" for a in range(applications) for r in range(REGISTERS_EACH)]
+
+    def __enter__(self) -> Load:
+        for application in self.applications:
+            application.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._opened.close()
+
+    def stop(self) -> None:
+        """Let everybody finish what is in hand."""
+        self.is_over.set()
+        for application in self.applications:
+            application.thread.join(60)
+            assert not application.thread.is_alive(), "the applications end"
+
+    def total(self) -> int:
+        """Operations that have succeeded."""
+        return self.told["write", "ok"] + self.told["read", "ok"]
+
+    def verify(self, client: Client, told: Told) -> None:
+        """What counted for a success, judged once more from what it says of itself, on the state that it names."""
+        state = client.replica.state
+        if state.epoch == told.epoch:
+            now = plan(state, told.plan.request)
+            assert all(counts(now, answer) for answer in told.answers)
+            assert met(now.needs, {answer.node for answer in told.answers})
+            self.told["success", "verified"] += 1
+
+    def check(self, coordinator: Coordinator) -> None:
+        """After ``stop``: nothing that was told is lost, and one order explains every answer."""
+        assert not self.failures, self.failures
+        for register in self.registers:
+            with self.recorder.operation("end", Op.READ, register) as call:
+                found = value_of(coordinator.read(KEYSPACE, register.encode(), timeout_s=20))
+                call.ok(found)
+            assert (found or 0) >= self.done.get(register, 0), f"{register}: an acknowledged write is lost"
+            assert (found or 0) <= self.written.get(register, 0), f"{register}: nobody wrote that"
+        report = check(read(self.history))
+        assert report.verdict is Verdict.LINEARIZABLE, report.counterexample
+        try:
+            opinion = ask(build(cache_root()), self.history)
+        except Unavailable as missing:
+            print(f"no second opinion: {missing}")
+        else:
+            assert opinion.verdict is Verdict.LINEARIZABLE
+
+
+def value_of(told: Told) -> int | None:
+    """What a register holds."""
+    return None if told.cell is None or told.cell.deleted else int(told.cell.value)
