@@ -10,9 +10,10 @@ from structlog.testing import capture_logs
 
 from ringlog.agents.exits import CRASHED, HALTED, End
 from ringlog.agents.outage import Outage
-from ringlog.agents.watch import TopicWatch
+from ringlog.agents.watch import end_of
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.replica import MISSING_S
+from ringlog.log.watch import Lost, TopicWatch
 
 NOBODY = "127.0.0.1:1"
 METADATA, REQUESTS = "c.metadata", "c.requests"
@@ -26,7 +27,7 @@ class Scripted(TopicWatch):
     def __init__(self) -> None:
         self.now = 0.0
         self.there: Mapping[str, str | None] | None = UP
-        super().__init__(NOBODY, "c", {METADATA: "a", REQUESTS: "b"}, lambda _: None, lambda: self.now)
+        super().__init__(NOBODY, {METADATA: "a", REQUESTS: "b"}, lambda _: None, clock=lambda: self.now)
 
     def _id_of(self, name: str) -> str | None:
         if self.there is None:
@@ -35,7 +36,8 @@ class Scripted(TopicWatch):
 
     def at(self, seconds: float, there: Mapping[str, str | None] | None) -> End | None:
         self.now, self.there = seconds, there
-        return self.look()
+        lost = self.look()
+        return None if lost is None else end_of(lost, "c")
 
 
 @pytest.mark.parametrize(("topic", "code"), [(METADATA, HALTED), (REQUESTS, CRASHED)])
@@ -78,17 +80,17 @@ def test_the_log_counts_before_any_other_topic() -> None:
     assert end.code == HALTED
 
 
-def test_a_crash_that_no_topic_explains_stays_one() -> None:
-    watch, crash = Scripted(), End(CRASHED, "why ever")
-    assert watch.verdict(crash) is crash
+def test_a_crash_that_no_topic_explains_has_no_verdict() -> None:
+    watch = Scripted()
+    assert watch.verdict() is None
     watch.there = None
-    assert watch.verdict(crash) is crash
+    assert watch.verdict() is None
 
 
-def test_a_crash_is_explained_by_the_topic_that_another_one_replaced() -> None:
+def test_a_verdict_waits_until_it_is_certain() -> None:
     watch = Scripted()
     watch.there = UP | {METADATA: "z"}
-    assert watch.verdict(End(CRASHED, "why ever")).code == HALTED
+    assert watch.verdict() == Lost(METADATA, "a", "z")
 
 
 def complain(outage: Outage, times: int, name: str = "aiokafka.conn") -> None:
@@ -119,3 +121,12 @@ def test_the_next_outage_is_told_again_and_others_are_never_passed_over() -> Non
         complain(outage, 1)
     events = [line["event"] for line in lines]
     assert events == ["broker_away", "worker", "worker", "broker_answers_again", "broker_away"]
+
+
+def test_an_agent_that_has_said_why_it_ends_says_nothing_of_how_libraries_take_it() -> None:
+    outage = Outage(NOBODY)
+    outage.be_silent()
+    with capture_logs() as lines:
+        complain(outage, 1)
+        complain(outage, 1, "mode.worker")
+    assert lines == []

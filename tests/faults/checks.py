@@ -16,7 +16,7 @@ from ringlog.audit.verify import Expected, audit
 from ringlog.cache.projection import Fields, project
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.changes import EPOCHS, EpochChange
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, OutcomeKind
@@ -125,9 +125,17 @@ class Checker:
         """CDC rows that lie in their topic twice."""
         return sum(len(values) - 1 for values in self._rows.values())
 
-    def mutation_ends(self) -> dict[int, int]:
-        """Partition of the mutations topic to its end."""
-        return self._reader("mutations").ends()
+    def ends(self, suffix: str) -> dict[int, int]:
+        """Partition of a topic to its present end."""
+        return self._reader(suffix).ends()
+
+    def made_again(self, suffix: str) -> None:
+        """A test has deleted this topic, and it was made again: it is read from its beginning."""
+        reader = self._readers.pop(suffix, None)
+        if reader is not None:
+            reader.close()
+        if suffix == EPOCHS:
+            self._published = 0
 
     def missing_rows(self) -> int:
         """Mutations that are neither a CDC row nor a dead letter yet."""

@@ -1,11 +1,13 @@
 """Faults on the real stack. ``make faults`` (or ``pytest tests/faults``) runs all of them; any other run only those
-that are marked ``system``, the fast ones.
+that are marked ``system``, the fast ones. ``make faults TEST_FLAGS="--figures-into docs/guide/faults.md"`` renews the
+figures of the guide, if nothing failed.
 
 One stack and one cluster serve all faults that leave a cluster whole; what ends one founds its own.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,10 @@ from .world import World
 
 HERE = Path(__file__).parent
 FIGURES = pytest.StashKey[Figures]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--figures-into", metavar="PAGE", help="write the figures of this run into a page of the guide")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,8 +38,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in slow]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    table = config.stash[FIGURES].table()
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    figures = config.stash[FIGURES]
+    page = config.getoption("--figures-into", None)
+    if page and exitstatus == 0:
+        load, cores = os.getloadavg()[2], os.cpu_count()
+        figures.write_into(Path(page), f"one run of `make faults` on {cores} cores, load average {load:.0f} meanwhile")
+    table = figures.table()
     if table:
         terminalreporter.section("faults")
         for line in table:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 HEAD = ("fault", "answers", "sent again", "silence", "again", "at rest", "mutations", "driver", "agents", "joined")
 
@@ -37,3 +39,13 @@ class Figures:
         rows = [HEAD, *(line.cells for line in self.lines)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+    def write_into(self, page: Path, how: str) -> None:
+        """Replace the block of figures in a page of the guide; ``how``: of what run they are."""
+        text = page.read_text(encoding="utf-8")
+        block = "\n".join((f"<!-- faults figures: begin ({how}) -->", "```", *self.table(), "```"))
+        found = re.subn(
+            r"<!-- faults figures: begin.*?(?=\n<!-- faults figures: end -->)", lambda _: block, text, flags=re.S
+        )
+        assert found[1] == 1, f"{page} has no block of figures"
+        page.write_text(found[0], encoding="utf-8")

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ringlog.client.founding import found_cluster
-from ringlog.log.topics import admin_client, topic_name
+from ringlog.kernel.changes import EPOCHS, SCHEMA
+from ringlog.log.topics import ACKS, CDC, MUTATIONS, REQUESTS, RESULTS, admin_client, topic_name
 
 from .broker import Broker
 from .figures import Figures
@@ -21,11 +22,11 @@ pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture
-def own_world(broker: Broker, tmp_path: Path, figures: Figures, request: pytest.FixtureRequest) -> Iterator[World]:
-    """A cluster that nobody needs afterwards; the parameter says whether Spark runs, too."""
+def own_world(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[World]:
+    """A cluster with everything that nobody needs afterwards."""
     world = World(tmp_path, broker, figures)
     try:
-        yield world.start(spark=request.param)
+        yield world.start(spark=True)
     finally:
         world.close()
 
@@ -41,7 +42,6 @@ def exists(admin: AdminClient, name: str) -> bool:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("own_world", [True], indirect=True)
 def test_the_metadata_topic_is_deleted(own_world: World) -> None:
     """Whoever followed the log halts and says why; so do the stand-bys, which follow nothing yet."""
     world = own_world
@@ -93,14 +93,84 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
     assert not exists(admin, name)
 
 
-@pytest.mark.parametrize("own_world", [False], indirect=True)
-def test_the_results_topic_is_deleted_and_made_again(own_world: World) -> None:
-    """Rejections have nowhere to go, so the validator does not act; founding again makes the topic, and it goes on."""
+@pytest.mark.spark
+def test_the_cdc_log_is_deleted_and_made_again_then_the_mutations(own_world: World) -> None:
+    """Without its topic the driver ends; founding again makes it, and a driver goes on where the last one had come to.
+
+    Rows that the topic held are gone. Without mutations nodes and driver end: what they knew is in no topic any more.
+    """
     world = own_world
-    admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, "results")
-    with world.under_load("results topic deleted, made again"):
-        crashed = world.said("validator crashed")
+    admin, cdc = admin_client(world.broker.bootstrap), topic_name(world.cluster, CDC.suffix)
+    spark = world.spark
+    assert spark is not None
+    world.mutations.run()
+    until("the driver", "the first rows", lambda: sum(world.checker.ends(CDC.suffix).values()), RECOVERY_S, spark.tail)
+    delete(admin, cdc)
+    until("the driver", "it to end without its topic", lambda: not spark.runs(), RECOVERY_S, spark.tail)
+    assert spark.exit_code() == 1
+    spark.start()
+    until("the driver", "it to end again", lambda: not spark.runs(), RECOVERY_S, spark.tail)
+    assert spark.exit_code() == 1
+    assert f"topic_missing: topic {cdc} does not exist" in spark.tail()
+    found_cluster(world.broker.bootstrap, world.cluster)
+    world.keep_spark()
+    until("the driver", "rows again", lambda: sum(world.checker.ends(CDC.suffix).values()), RECOVERY_S, spark.tail)
+
+    mutations = topic_name(world.cluster, MUTATIONS.suffix)
+    world.mutations.pause()
+    followers = {**world.nodes, "spark": spark}
+    delete(admin, mutations)
+    left = lambda: [name for name, process in followers.items() if process.runs()]  # noqa: E731
+    until("the test", "nodes and driver to end", lambda: not left(), RECOVERY_S, lambda: str(left()))
+    assert {name: process.exit_code() for name, process in followers.items()} == dict.fromkeys(followers, 1)
+    for name in world.nodes:
+        assert "the mutations topic is not what it was" in followers[name].text()
+    assert not exists(admin, mutations)
+
+
+@pytest.fixture(scope="module")
+def whole(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[World]:
+    """A cluster without Spark that is whole again after each topic."""
+    world = World(tmp_path_factory.mktemp("topics"), broker, figures)
+    try:
+        yield world.start(spark=False)
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "roles"),
+    [
+        (REQUESTS.suffix, ("validator", "coordinator")),
+        (RESULTS.suffix, ("validator", "coordinator")),
+        (ACKS.suffix, ("coordinator",)),
+        (SCHEMA, ("publisher",)),
+        (EPOCHS, ("coordinator", "publisher")),
+    ],
+)
+def test_a_topic_that_agents_live_on_is_deleted_and_made_again(
+    whole: World, suffix: str, roles: tuple[str, ...]
+) -> None:
+    """They end with status 1, acting or not, and wait; founding again makes the topic, and they go on."""
+    world = whole
+    admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, suffix)
+    with world.under_load(f"topic {suffix} deleted, made again"):
+        crashed = {role: world.said(f"{role} crashed") for role in ROLES}
+        waiting = world.said(f"topic {name} does not exist")
         delete(admin, name)
-        until("the test", "the validator to give up", lambda: world.said("validator crashed") > crashed, RECOVERY_S)
+        why = lambda: "\n".join(each.tail(20) for each in world.supervisors.values())  # noqa: E731
+        for role in roles:
+            until(
+                "the test",
+                f"every {role} to give up",
+                lambda role=role: world.said(f"{role} crashed") >= crashed[role] + len(world.supervisors),
+                RECOVERY_S,
+                why,
+            )
+        until("an agent", "it to wait for the topic", lambda: world.said(f"topic {name} does not exist") > waiting)
         assert not exists(admin, name)
         found_cluster(world.broker.bootstrap, world.cluster)
+        world.checker.made_again(suffix)
+        world.await_agents("the founding")
+        for role in set(ROLES) - set(roles):
+            assert world.said(f"{role} crashed") == crashed[role], why()

@@ -385,7 +385,7 @@ class World:
 
     def _await_nodes(self) -> None:
         epoch = self.client.read_barrier().epoch
-        ends = self.checker.mutation_ends()
+        ends = self.checker.ends("mutations")
         for name, process in self.nodes.items():
             assert process.runs(), f"{name} has ended with {process.exit_code()}\n{process.tail(30)}"
 

@@ -30,8 +30,9 @@ from faust.types import TP, EventT
 
 from ringlog.agents.contract import MakeWorker, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, say_end
-from ringlog.agents.outage import take_over_logs
-from ringlog.agents.watch import TopicWatch
+from ringlog.agents.outage import Outage, take_over_logs
+from ringlog.agents.watch import end_of
+from ringlog.log.watch import Lost, TopicWatch
 from ringlog.runtime.settings import Settings
 
 PENDING_MAX = 5_000
@@ -53,7 +54,11 @@ class AgentApp:
     ) -> None:
         self.role = role
         self.end = End(STOPPED, "stopped on request")
-        self._watch = TopicWatch(settings.bootstrap_servers, settings.cluster, topics, self._lost)
+        self._cluster = settings.cluster
+        self._outage = Outage(settings.bootstrap_servers, lambda: self._watch.wake())
+        self._watch = TopicWatch(
+            settings.bootstrap_servers, topics, self._lost, self._outage.away, self._outage.answers
+        )
         self.app = make_app(role, settings, reset)
         self._make = make
         self._source = TP(source, 0)
@@ -71,7 +76,7 @@ class AgentApp:
 
     def execute(self) -> End:
         """Run the faust worker until it is told to stop or the role ends; closes the event loop."""
-        take_over_logs(self._watch.outage)
+        take_over_logs(self._outage)
         worker = faust.Worker(self.app, quiet=True, redirect_stdouts=False, override_logging=False)
         worker.spinner = None
         self._loop = worker.loop
@@ -87,7 +92,7 @@ class AgentApp:
         self._over.set()
         self._watch.stop()
         # The role's own end is what counts: faust reports an orderly one as a crash as well.
-        return self._watch.verdict(End(CRASHED, why)) if failed and self.end.code == STOPPED else self.end
+        return self._explained(End(CRASHED, why)) if failed and self.end.code == STOPPED else self.end
 
     async def _consume(self, stream: Any) -> None:
         async for event in stream.noack().events():
@@ -146,22 +151,27 @@ class AgentApp:
             return
         self.end = end
         if end.code in (CRASHED, HALTED):
-            # Was that because a topic is gone? Then this is what is said, whatever was felt of it first.
-            self.end = await asyncio.get_running_loop().run_in_executor(None, self._watch.verdict, end)
+            self.end = await asyncio.get_running_loop().run_in_executor(None, self._explained, end)
         self._begin_goodbye()
         await self._crash()
 
-    def _lost(self, end: End) -> None:
+    def _explained(self, end: End) -> End:
+        """If a topic is gone this is what is said, whatever was felt of it first."""
+        lost = self._watch.verdict()
+        return end if lost is None else end_of(lost, self._cluster)
+
+    def _lost(self, lost: Lost) -> None:
         """One of the role's topics is gone: so is this process, whether it acts or stands by. In the watch's thread."""
         if self.end.code not in (STOPPED, CRASHED):
             return
-        self.end = end
+        self.end = end_of(lost, self._cluster)
         self._begin_goodbye()
         # A loop that is closed has ended by itself.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._crash()))
 
     def _begin_goodbye(self) -> None:
+        self._outage.be_silent()
         threading.Thread(target=self._end_at_last, name="goodbye", daemon=True).start()
 
     async def _crash(self) -> None:

@@ -2,7 +2,7 @@
 
 The client library under faust repeats its complaints many times a second while it has no broker. The first one is
 worth a line; the others only say that nothing has changed, and are counted. Who looks at the broker by itself
-(``ringlog.agents.watch``) says when it answers again.
+(``ringlog.log.watch``) says when it answers again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class Outage(logging.Handler):
         self._state = threading.Lock()
         self._since: float | None = None
         self._passed_over = 0
+        self._silent = False
+
+    def be_silent(self) -> None:
+        """The agent has said why it ends: what libraries complain of while they are taken down explains nothing."""
+        self._silent = True
 
     def away(self, why: str) -> None:
         """The broker does not answer, or the client library says so."""
@@ -54,6 +59,8 @@ class Outage(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record of another library's log."""
+        if self._silent:
+            return
         if record.name.partition(".")[0] == CLIENT:
             self.away(record.getMessage().strip())
             self._on_trouble()

@@ -18,7 +18,7 @@ import structlog
 
 from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
-from ringlog.agents.watch import deleted, record_path, replaced
+from ringlog.agents.watch import end_of, record_path
 from ringlog.kernel.changes import EPOCHS
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.identity import Recorded, load_record
@@ -34,6 +34,7 @@ from ringlog.log.topics import (
     topic_name,
     verify_topics,
 )
+from ringlog.log.watch import Lost
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import Settings
 
@@ -113,7 +114,7 @@ def _run_agent(role: str, settings: Settings) -> End:
         metadata = topic_name(settings.cluster, METADATA.suffix)
         # How far the log went is compared by who folds it; a stand-by has at least to know that it is the same log.
         if known is not None and known.topic_id != ids[metadata]:
-            return replaced(metadata, known.topic_id, ids[metadata], metadata=True)
+            return end_of(Lost(metadata, known.topic_id, ids[metadata]), settings.cluster)
     except (TopicMissing, LogUnavailable) as error:
         return End(CRASHED, f"not started: {error.code}: {error}")
     except (TopicMisconfigured, LogDamaged) as error:
@@ -141,7 +142,7 @@ def _await_topics(settings: Settings, known: Recorded | None) -> Mapping[str, st
             gone = isinstance(error, TopicMissing) and error.topic == metadata
             missing = missing + RETRY_S if gone else 0.0
             if gone and known is not None and missing > MISSING_S:
-                raise Diverged(deleted(settings.cluster, metadata, metadata=True).detail) from error
+                raise Diverged(end_of(Lost(metadata, known.topic_id, None), settings.cluster).detail) from error
             if waited >= WAIT_FOR_TOPICS_S:
                 raise
             if waited % 10 == 0:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
-from confluent_kafka import KafkaError, Message, Producer
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ringlog.log.topics import topic_name
 from ringlog.node.data_side import DataSide
@@ -15,6 +17,9 @@ from ringlog.runtime.clock import Clock
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 DELIVERY_MS = 20_000
+AGAIN_S = 2.0
+
+log = structlog.get_logger("ringlog.node")
 
 What = tuple[int, tuple[str, ...]]
 """Epoch and the operations reported on."""
@@ -30,9 +35,14 @@ class Acks:
         self._incarnation = str(uuid.uuid4())
         self._last: What = (0, ())
         self._failed = False
-        self._producer = Producer(
+        self._bootstrap = bootstrap
+        self._not_before = 0.0
+        self._producer = self._connected()
+
+    def _connected(self) -> Producer:
+        return Producer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": self._bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "message.timeout.ms": DELIVERY_MS,
@@ -43,9 +53,11 @@ class Acks:
     def publish(self, holder: Holder, data: DataSide) -> None:
         """Acknowledge the epoch that rows and cells have come to, and the streams received, if that is news.
 
-        Raises NodeFailed.
+        A topic that is missing for now is tried again: it may be made again while the node works. Raises NodeFailed.
         """
         self._producer.poll(0)
+        if time.monotonic() < self._not_before:
+            return
         with holder.lock:
             epoch = min(holder.state.epoch, data.acknowledgeable())
             reports = tuple(holder.reports[name] for name in sorted(holder.reports) if data.received(name))
@@ -57,7 +69,15 @@ class Acks:
         ack = NodeAck(cluster_id, holder.node, self._incarnation, epoch, epoch, reports, rows, self._clock.now_us())
         self._failed = False
         self._last = now
-        self._producer.produce(self._topic, encode_node_ack(ack), key=holder.node.encode(), on_delivery=self._delivered)
+        try:
+            self._producer.produce(
+                self._topic, encode_node_ack(ack), key=holder.node.encode(), on_delivery=self._delivered
+            )
+        except KafkaException as error:
+            # A client that has once learned that a topic is missing may believe it for minutes: begin with a new one.
+            log.warning("acknowledgement waits", topic=self._topic, why=error.args[0].str())
+            self._failed, self._not_before = True, time.monotonic() + AGAIN_S
+            self._producer = self._connected()
         self._producer.poll(0)
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:

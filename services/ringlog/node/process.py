@@ -25,6 +25,7 @@ from ringlog.client.client import Client
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError
+from ringlog.log.watch import Lost, TopicWatch
 from ringlog.node.acks import Acks
 from ringlog.node.data_side import DataSide
 from ringlog.node.errors import NodeFailed
@@ -65,12 +66,14 @@ class NodeProcess:
         self._options = options
         self._client = client
         self._clock = clock
+        self._bootstrap = bootstrap
         self._folder = NodeFolder(options)
         self._address = f"{options.host}:{self._folder.port}"
         self._stopping = stopping
         self._verdicts: Counter[str] = Counter()
         self._holder = Holder(self._folder.node)
         self._tail = Tail(bootstrap, cluster, options.name)
+        self._watch: TopicWatch | None = None
         self._data = DataSide(self._folder, options, self._holder)
         self._acks = Acks(bootstrap, cluster, self._folder, clock)
         self._membership = Membership(client, options, self._folder.node, self._address, self._stopping)
@@ -99,6 +102,8 @@ class NodeProcess:
             self._membership.register(release)
             self._data.start(self._client.replica)
             self._patience.until_answered(self._tail.assign)
+            self._watch = TopicWatch(self._bootstrap, self._tail.ids, self._topic_lost)
+            self._watch.start()
             self._holder.positions.update(self._tail.begin)
             if join_tokens is not None:
                 self._in_background("join", self._membership.join, join_tokens)
@@ -111,6 +116,8 @@ class NodeProcess:
                     raise self._failure
         finally:
             self._stopping.set()
+            if self._watch is not None:
+                self._watch.stop()
             for thread in self._threads:
                 thread.join(timeout=5)
             server.stop()
@@ -148,6 +155,10 @@ class NodeProcess:
             self._apply(item)
         if self._holder.caught_up or self._catches_up():
             self._acks.publish(self._holder, self._data)
+
+    def _topic_lost(self, lost: Lost) -> None:
+        """Nothing would come from it any more, or from its beginning what is not its beginning."""
+        self._failure = NodeFailed(f"the mutations topic is not what it was: {lost}: replace the node by a new one")
 
     def _barrier(self) -> ClusterState | None:
         """Everything that is in the log, however long the broker takes; None once the node is to stop."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from ringlog.log.errors import LogUnavailable
-from ringlog.log.topics import topic_name
+from ringlog.log.errors import LogUnavailable, TopicMissing
+from ringlog.log.topics import admin_client, describe, topic_name
 from ringlog.node.errors import NodeFailed
 
 RECORDS_PER_POLL = 2_000
@@ -30,7 +30,10 @@ class Tailed:
 
 
 class Tail:
-    """One consumer without a group's coordination; ``begin`` and ``ends`` are offsets by partition, at the start."""
+    """One consumer without a group's coordination; ``begin`` and ``ends`` are offsets by partition, at the start.
+
+    ``ids``: the topic's name and id then.
+    """
 
     def __init__(self, bootstrap: str, cluster: str, node: str) -> None:
         self._topic = topic_name(cluster, "mutations")
@@ -46,21 +49,24 @@ class Tail:
                 "log_level": 2,
             }
         )
+        self._bootstrap = bootstrap
+        self.ids: dict[str, str] = {}
         self.begin: dict[int, int] = {}
         self.ends: dict[int, int] = {}
 
     def assign(self) -> None:
         """Begin to read. Raises LogUnavailable (it may be called again), NodeFailed if a broker knows no such topic."""
         try:
+            self.ids[self._topic] = describe(admin_client(self._bootstrap), [self._topic], LOOK_S)[self._topic].topic_id
             metadata = self._consumer.list_topics(self._topic, timeout=LOOK_S).topics[self._topic]
             if metadata.error is not None:
-                if metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise NodeFailed(f"topic {self._topic}: {metadata.error}")
                 raise LogUnavailable(f"topic {self._topic}: {metadata.error.str()}", "is the broker up?")
             for partition in sorted(metadata.partitions):
                 found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=LOOK_S)
                 self.begin[partition], self.ends[partition] = found
             self._consumer.assign([TopicPartition(self._topic, p, o) for p, o in self.begin.items()])
+        except TopicMissing as error:
+            raise NodeFailed(str(error)) from error
         except KafkaException as error:
             raise LogUnavailable(f"topic {self._topic}: {error.args[0].str()}", "is the broker up?") from error
 
