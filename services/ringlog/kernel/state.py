@@ -241,7 +241,8 @@ class Operation:
     ``node``: who joins, moves, leaves or rebuilds (empty: a keyspace changes). ``tokens``: those that are its own
     afterwards; ``gone``: those that are nobody's. ``replaced``: whose tokens it takes over. ``ignored``: nodes that
     are no witnesses and no sources. ``keyspace`` and ``replication``: what an alteration changes, and to what.
-    ``generation``: the CDC generation made for it, once its data began to arrive.
+    ``generation``: the CDC generation made for it, once its data began to arrive. ``relaxed``: stages that it left
+    although their gate was not met in full, because a setting allowed it.
     """
 
     id: OperationId
@@ -264,6 +265,7 @@ class Operation:
     replication: Replication | None = None
     source_datacenter: str = ""
     failures: tuple[Failure, ...] = ()
+    relaxed: tuple[str, ...] = ()
 
 
 # -------------------------------------------------------------------------------------------------------- CDC
