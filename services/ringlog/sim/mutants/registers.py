@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if acknowledgeable(replica) < operation.stage_epoch:",
         "if acknowledgeable(replica) < 0:",
         "a source takes its snapshot with older writes in hand",
-        2_000,
+        800,
     ),
     Mutant(
         "acknowledged_before_drained",
