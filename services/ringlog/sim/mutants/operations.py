@@ -190,7 +190,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._repeats = max(0, local.factor - len(racks))",
         "self._repeats = local.factor",
         "a group has several members in one rack while others have none",
-        50,
+        60,
+        "medium",
     ),
     Mutant(
         "split_on_the_wrong_side",
