@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    now = plan(newest, made.request)",
         "    now = Plan(made.request, newest.epoch, made.changed, made.asked, made.needs, made.replicas)",
         "answers are judged by the plan that was made, whatever has changed since",
-        100,
+        500,
     ),
     Mutant(
         "future_answers_count",
