@@ -31,7 +31,7 @@ from ringlog.kernel.commands import model as m
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import parts_of, ranges_digest
-from ringlog.kernel.operations.gates import REPORTED_STAGES
+from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, REPORTED_STAGES
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     PUBLISH_CDC_GENERATION,
@@ -140,7 +140,8 @@ def join(author: Author, node: str, count: int) -> None:
             author.append(m.PublishCdcGeneration(state.generations[-1].id))
         to = next_stage(operation)
         assert to is not None
-        known = sorted(node for node, found in state.nodes.items() if found.state in ("normal", "joining"))
+        asked = operation.stage in (*GATED_STAGES, *GAINING_MUST_STAGES)
+        known = sorted(node for node, found in state.nodes.items() if asked and found.state in ("normal", "joining"))
         witnesses = tuple(m.Witness(node, state.epoch, state.epoch) for node in known)
         reports = (m.StreamReport(node, operation.id, 1, "00ff"),) if operation.stage in REPORTED_STAGES else ()
         author.append(m.AdvanceOperation(operation.id, to, witnesses, reports))
