@@ -40,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if horizon > writer.horizon and state.prepared is not None:",
         "if horizon > writer.horizon and state.epoch < 0:",
         "a horizon may rise while a generation is prepared",
-        800,
+        2_500,
     ),
     Mutant(
         "floor_ignored",
@@ -192,6 +192,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "codes[(timestamp <= np.subtract(now, leeway)) & (generation != current)]",
         "codes[(timestamp <= np.subtract(now, 4 * leeway)) & (generation != current)]",
         "old writes of a generation that operates no more get a row",
-        200,
+        350,
     ),
 )

@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'named.append((f"old {kind}", tuple(sorted(now.difference(entering).union(leaving)))))',
         "pass",
         "only the new groups are asked",
-        20,
+        50,
     ),
     Mutant(
         "gate_ignores_new_groups",
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if w.applied >= gate.epoch and w.drained >= gate.epoch)",
         "if w.applied >= gate.epoch or w.drained >= gate.epoch)",
         "half an acknowledgement counts",
-        100,
+        1_300,
     ),
     Mutant(
         "gate_of_last_stage_missing",
@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "state = replace(state, placements=_with(state, operation.plan.start, context))\n"
         '        parts["placements"] = _with(state, operation.plan.middle, context)',
         "the new owner is read as soon as it is written",
-        10,
+        50,
     ),
     Mutant(
         "tokens_owned_too_early",
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if stage == PREPARED:\n",
         'if stage == PREPARED:\n        parts["token_owners"] = resulting_owners(state.token_owners, operation)\n',
         "the token map shows a joining node's tokens while it may still be cancelled",
-        10,
+        50,
     ),
     Mutant(
         "oldest_operation_not_forgotten_first",
@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for _, forgotten in ended[:surplus]:",
         "for _, forgotten in ended[len(ended) - surplus :]:",
         "the newest ended operations are forgotten",
-        200,
+        1_000,
     ),
     Mutant(
         "cancel_after_point_of_no_return",
@@ -207,7 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "newcomers.setdefault(node, Replica(node, epoch))",
         "newcomers.setdefault(node, Replica(node, epoch - 1))",
         "a member seems to have been one before it was",
-        10,
+        50,
     ),
     Mutant(
         "since_begins_anew",
@@ -247,7 +247,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "chosen += alive[: quorum(len(local))]",
         "chosen += alive[:1]",
         "where no living replica gives its place, one is asked for the rows instead of a quorum",
-        500,
+        100,
+        "medium",
     ),
     Mutant(
         "coordinator_vouches",

@@ -13,7 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'named[f"{prefix}after {operation.id}"] = (members - leaving) | entering',
         'named[f"{prefix}after {operation.id}"] = (members - entering) | leaving',
         "a write is done with a quorum of the old group alone",
-        200,
+        550,
     ),
     Mutant(
         "old_group_not_needed",
@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if answer.refused or answer.epoch > now.epoch:",
         "if answer.refused:",
         "answers of an epoch that the coordinator does not know count",
-        200,
+        550,
     ),
     Mutant(
         "no_read_repair",
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if acknowledgeable(replica) < operation.stage_epoch:",
         "if acknowledgeable(replica) < 0:",
         "a source takes its snapshot with older writes in hand",
-        800,
+        1_100,
     ),
     Mutant(
         "acknowledged_before_drained",
@@ -109,7 +109,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if all(other.operation != fetch.operation for other in rest):",
         "if fetch.operation:",
         "the first of several streams counts as all of them",
-        200,
+        1_000,
         "medium",
     ),
     Mutant(
@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "yield from self._carry_out(Access.WRITE, key, repair.request.level, best, deadline)",
         "yield from self._carry_out(Access.WRITE, key, Level.ONE, best, deadline)",
         "a repair is done when one replica has it",
-        100,
+        250,
     ),
 )
 
