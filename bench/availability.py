@@ -51,6 +51,15 @@ def join(factor: int) -> ClusterState:
     return moving(rehearsal)
 
 
+def replace(factor: int) -> ClusterState:
+    """A node takes over from one that is dead."""
+    rehearsal = ring(factor + 1, factor)
+    said(rehearsal, command="DeclareDown", node="n1", reason="its disk is gone")
+    said(rehearsal, command="RegisterNode", name="new")
+    said(rehearsal, command="Replace", node="new", replaced="n1")
+    return moving(rehearsal)
+
+
 def moving(rehearsal: Rehearsal) -> ClusterState:
     """On to where old and new owners are written."""
     for _ in range(STEPS_MAX):
@@ -60,7 +69,7 @@ def moving(rehearsal: Rehearsal) -> ClusterState:
     raise AssertionError("the operation stands still")
 
 
-MOVEMENTS = {"join": join}
+MOVEMENTS = {"join": join, "replace a dead node": replace}
 
 
 def rows() -> list[str]:
@@ -71,7 +80,7 @@ def rows() -> list[str]:
             state = begin(factor)
             write = plan(state, Request("ks", TOKEN, Access.WRITE, Level.QUORUM, "dc1"))
             assert isinstance(write, Plan), write
-            dead = {node for node in write.asked if getattr(state.nodes[node], "down", False)}
+            dead = {node for node in write.asked if state.nodes[node].down}
             nodes = set(write.asked)
             pending = len(nodes) - factor
             for down in range(max(1, len(dead)), factor // 2 + 2):

@@ -12,8 +12,15 @@ import pytest
 from ringlog.client.client import Client
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Command, CreateKeyspace, Replication
-from ringlog.kernel.operations.stages import JOIN_STAGES, is_ended
+from ringlog.kernel.commands.model import Command, CreateKeyspace, DeclareDown, Leave, Replace, Replication
+from ringlog.kernel.operations.stages import (
+    COMMIT_CDC_GENERATION,
+    PREPARED,
+    REQUESTED,
+    WRITE_BOTH_READ_NEW,
+    WRITE_BOTH_READ_OLD,
+    is_ended,
+)
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from tests.system.agents_world import AgentsWorld, until
@@ -66,6 +73,11 @@ class Cluster(NodesWorld):
         answer = self.agents.client.submit(command)
         assert isinstance(answer, AppliedResult), answer
 
+    def id_of(self, name: str) -> str:
+        member = self.member(name)
+        assert member is not None
+        return member.id
+
     def fill(self) -> None:
         """Registers that nobody looks at, so that streams have many pages."""
         numbers = iter(range(FILLING))
@@ -90,9 +102,12 @@ class Cluster(NodesWorld):
             for thread in threads:
                 thread.join()
 
-    def movement(self, load: Load, begin: Callable[[], object], victim: str) -> None:
-        """A whole movement, in which ``victim`` is killed at each stage, and comes back when the load went on."""
-        killer = Killer(self, victim, JOIN_STAGES[:-1])
+    def movement(self, load: Load, begin: Callable[[], object], victim: str, *stages: str) -> None:
+        """A whole movement, in which ``victim`` is killed at these stages, and comes back when the load went on.
+
+        Stages that need the victim's acknowledgement wait for it; others may pass while it is away.
+        """
+        killer = Killer(self, victim, stages)
         begin()
 
         def ended() -> bool:
@@ -110,7 +125,7 @@ class Cluster(NodesWorld):
             until(lambda before=before: load.total() > before + OPERATIONS, f"the load to go on without {victim}")
             self.nodes[victim].restart()
         killer.close()
-        assert len(killer.killed) >= 3, killer.killed
+        assert killer.killed == list(stages)
         print(f"{killer.operation}: {victim} killed at {', '.join(killer.killed)}; {dict(load.told)}", flush=True)
 
 
@@ -132,10 +147,18 @@ def test_registers_survive_kills_at_every_stage(cluster: Cluster) -> None:
     cluster.fill()
     with Load(cluster.agents.stack, cluster.agents.cluster, cluster.folder) as load:
         until(lambda: load.total() > OPERATIONS, "the load to begin")
-        cluster.movement(load, lambda: cluster.begin("n4"), victim="n4")
-        cluster.movement(load, lambda: cluster.begin("n5"), victim="n1")
+        cluster.movement(load, lambda: cluster.begin("n4"), "n4", PREPARED, WRITE_BOTH_READ_OLD)
+        cluster.movement(load, lambda: cluster.begin("n5"), "n5", REQUESTED, COMMIT_CDC_GENERATION, WRITE_BOTH_READ_NEW)
+        leaving, dead = cluster.id_of("n2"), cluster.id_of("n3")
+        cluster.movement(load, lambda: cluster.submit(Leave(leaving)), "n2", WRITE_BOTH_READ_OLD)
+        cluster.begin("n6", join=False)
+        until(lambda: cluster.member("n6"), "n6 to be registered")
+        cluster.nodes.pop("n3").kill()
+        cluster.submit(DeclareDown(dead, "killed for good"))
+        replace = Replace(cluster.id_of("n6"), dead)
+        cluster.movement(load, lambda: cluster.submit(replace), "n1", WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
         before = load.total()
-        until(lambda: load.total() > before + OPERATIONS, "the load to go on with five")
+        until(lambda: load.total() > before + OPERATIONS, "the load to go on with the last four")
         load.stop()
         with Coordinator(cluster.agents.client.replica) as coordinator:
             load.check(coordinator)

@@ -21,7 +21,7 @@ Each operation that made use of it says so for ever (``relaxed``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ringlog.kernel.commands.model import Witness
@@ -93,24 +93,55 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
 
 def gate(state: ClusterState, operation: Operation) -> Gate:
     """The gate of the stage in which ``operation`` is now; without needs where the stage has none."""
-    full = full_gate(state, operation)
-    if operation.stage == PREPARED and not setting(state, "gate_prepared"):
-        return replace(full, needs=())
-    return full
+    bare = _without_needs(operation)
+    return bare if _is_relaxed(state, operation) else replace(bare, needs=tuple(_needs(state, operation, frozenset())))
 
 
-def full_gate(state: ClusterState, operation: Operation) -> Gate:
-    """The gate of the present stage, whatever a setting allows."""
+def is_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
+    """True if and only if the gate of ``operation`` is met: ``not missing(gate(state, operation), witnesses)``."""
+    if _is_relaxed(state, operation):
+        bare = _without_needs(operation)
+        return acknowledged(bare, witnesses).issuperset(bare.must)
+    return is_fully_met(state, operation, witnesses)
+
+
+def is_fully_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
+    """True if and only if the gate of the present stage is met as it is without any setting that relaxes it.
+
+    Nearly all nodes have acknowledged, as a rule, so it looks only at ranges with a member that has not.
+    """
+    bare = _without_needs(operation)
+    seen = acknowledged(bare, witnesses)
+    if not seen.issuperset(bare.must):
+        return False
+    return all(len(seen.intersection(need.members)) >= need.need for need in _needs(state, operation, seen))
+
+
+def _is_relaxed(state: ClusterState, operation: Operation) -> bool:
+    return operation.stage == PREPARED and not setting(state, "gate_prepared")
+
+
+def _without_needs(operation: Operation) -> Gate:
     must = gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()
+    return Gate(operation.id, operation.stage, operation.stage_epoch, must, ())
+
+
+def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -> Iterator[GateNeed]:
+    """The needs of the gate, by setting and range end; of ranges all of whose members are among ``seen``, none."""
     if operation.stage not in GATED_STAGES:
-        return Gate(operation.id, operation.stage, operation.stage_epoch, must, ())
+        return
     plan, silent = operation.plan, frozenset({*operation.ignored, *_dead_parting(state, operation)})
-    needs = []
-    for key, placement in sorted(state.placements.items()):
-        for (start, end), change in touched(key, plan.start, plan.middle, plan.finish):
-            for group, members in views(group_at(placement, end), change):
-                needs += _needs_of(state.nodes, (key, start, end), group, members, silent, operation.ignored)
-    return Gate(operation.id, operation.stage, operation.stage_epoch, must, tuple(needs))
+    unseen = {node for node, found in state.nodes.items() if node not in seen and found.state not in ("none", "left")}
+    if not unseen:
+        return
+    for key, changes in sorted(touched(plan.start, plan.middle, plan.finish).items()):
+        if key not in state.placements:
+            continue
+        for (start, end), change in changes:
+            found = views(group_at(state.placements[key], end), change)
+            if any(not unseen.isdisjoint(members) for _, members in found):
+                for group, members in found:
+                    yield from _needs_of(state.nodes, (key, start, end), group, members, silent, operation.ignored)
 
 
 def parting(operation: Operation) -> NodeId:
@@ -135,8 +166,8 @@ def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, .
         ("write", live.write, change.write_added, change.write_removed),
     ):
         now = set(nodes_of(group))
-        named.append((f"old {kind}", tuple(sorted((now - entering) | leaving))))
-        named.append((f"new {kind}", tuple(sorted((now - leaving) | entering))))
+        named.append((f"old {kind}", tuple(sorted(now.difference(entering).union(leaving)))))
+        named.append((f"new {kind}", tuple(sorted(now.difference(leaving).union(entering)))))
     return tuple(named)
 
 

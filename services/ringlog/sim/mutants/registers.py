@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    now = plan(newest, made.request)",
         "    now = Plan(made.request, newest.epoch, made.changed, made.asked, made.needs, made.replicas)",
         "answers are judged by the plan that was made, whatever has changed since",
-        100,
+        500,
     ),
     Mutant(
         "future_answers_count",
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if acknowledgeable(replica) < operation.stage_epoch:",
         "if acknowledgeable(replica) < 0:",
         "a source takes its snapshot with older writes in hand",
-        2_000,
+        800,
     ),
     Mutant(
         "acknowledged_before_drained",
@@ -109,7 +109,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if all(other.operation != fetch.operation for other in rest):",
         "if fetch.operation:",
         "the first of several streams counts as all of them",
-        1_000,
+        200,
+        "medium",
     ),
     Mutant(
         "written_back_nowhere",
