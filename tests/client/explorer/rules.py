@@ -34,9 +34,9 @@ FINDERS = (
     ),
     Mutant(
         "survivors_not_streamed",
-        "ringlog.kernel.operations.plan",
-        "    if lost:\n        merging.update(",
-        "    if lost and not nodes:\n        merging.update(",
+        "ringlog.kernel.operations.sources",
+        "        merging.update(_surer(",
+        "        set(_surer(",
         "who stays in a group that shrinks gets no rows",
         1,
     ),
