@@ -143,7 +143,7 @@ def test_who_loses_a_range_answers_its_reads_refuses_its_writes_and_then_forgets
     assert registers.acknowledgeable(replica) == BOTH_OLD.epoch
     replica, replies = registers.adopt(replica, DONE)
     assert replies == (
-        Reply(2, BOTH_OLD.epoch, Cell(1, b"v")),
+        Reply(2, BOTH_NEW.epoch, Cell(1, b"v")),
         Reply(3, DONE.epoch, refused=registers.NOT_MEMBER),
     )
     assert not replica.durable.cells

@@ -5,6 +5,9 @@ A value, and functions from it to the next one; who calls them brings messages, 
 - **Epochs on the wire.** A message that is ahead waits until this replica has caught up. Where this replica is ahead it
   answers only if it is a member at its own epoch, and names that one: the coordinator checks what lies between.
 - **A write is answered when it is on disk.** Between its admission and that it is *pending*, and lost by a crash.
+- **A read is answered as of the look-up.** Its answer names the epoch adopted by then, not that of the admission. What
+  it finds may have been written in between, under a later epoch than it was admitted at, and too late for the snapshot
+  that a new owner was given: a coordinator who judged that by the older epoch would take for safe what is not.
 - **Acknowledging.** ``acknowledgeable`` is the newest epoch below which nothing is pending. The epoch itself is durable
   from the moment it is adopted: a replica that restarts answers nothing below it.
 - **Streaming.** A source must have adopted the stage in which the operation streams (``write_both_read_old``; of a
@@ -54,11 +57,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A read, admitted at ``epoch`` and not answered yet."""
+    """A read, admitted and not answered yet."""
 
     number: int
     key: Key
-    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ def admit_read(replica: Registers, number: int, key: Key, epoch: Epoch) -> tuple
     verdict = _admitted(replica, key, epoch, is_read=True, number=number)
     if verdict is not None:
         return replica, verdict
-    return replace(replica, reading=(*replica.reading, Reading(number, key, replica.state.epoch))), None
+    return replace(replica, reading=(*replica.reading, Reading(number, key))), None
 
 
 def look_up(replica: Registers, number: int) -> Step:
@@ -257,7 +259,7 @@ def _admitted(replica: Registers, key: Key, epoch: Epoch, is_read: bool, number:
 
 
 def _looked_up(replica: Registers, reading: Reading) -> Reply:
-    return Reply(reading.number, reading.epoch, replica.durable.cells.get(reading.key))
+    return Reply(reading.number, replica.state.epoch, replica.durable.cells.get(reading.key))
 
 
 def _with(replica: Registers, cells: dict[Key, Cell]) -> Registers:

@@ -127,7 +127,7 @@ EXPLORED: tuple[Mutant, ...] = (
         "deleted_before_read",
         REGISTERS,
         "answered = tuple(_looked_up(replica, reading) for reading in replica.reading if reading.key in lost)",
-        "answered = tuple(Reply(open.number, open.epoch) for open in replica.reading if open.key in lost)",
+        "answered = tuple(Reply(open.number, replica.state.epoch) for open in replica.reading if open.key in lost)",
         "cells of a lost range go before the reads that were admitted are answered",
         2_000,
     ),
