@@ -127,6 +127,12 @@ def _lowered_under_load(chance: Chance, setting: Setting) -> list[Drawn]:
     return drawn
 
 
+def _late_job(chance: Chance, setting: Setting) -> list[Drawn]:
+    """The job is not there yet while writes come in and generations follow each other."""
+    drawn: list[Drawn] = [(0, "crash", (setting.writer, chance.between(800, 5_000)))]
+    return drawn + [(after * MS, "burst", (2,)) for after in (50, 600)]
+
+
 def _slow_rows(chance: Chance, _: Setting) -> list[Drawn]:
     """A task of the job takes its time while the next generation begins: rows of the one before are still to come."""
     drawn: list[Drawn] = [
@@ -195,6 +201,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(_usurped, 6),
     Scenario(_strangers, 1),
     Scenario(_hit, 1),
+    Scenario(_late_job, 2, founded=(1, 2, 3)),
     Scenario(_lowered_under_load, 2, joins=True),
     Scenario(_slow_rows, 4, joins=True, founded=(1, 2, 3), bursts=False),
     Scenario(_one_after_another, 3, joins=True),
