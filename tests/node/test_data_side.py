@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -12,7 +13,7 @@ import pytest
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.errors import RequestImpossible, RequestTimedOut, TooLarge
 from ringlog.client.plans import Level
-from ringlog.kernel.commands.model import CancelOperation
+from ringlog.kernel.commands.model import CancelOperation, Command, DeclareDown, Leave, Move, Replace
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.node import data_server
 from ringlog.node.journal import recover
@@ -37,6 +38,7 @@ from ringlog.wire.data import (
     pack,
     unpack,
 )
+from tests.kernel.entries import uuid
 from tests.node.data_world import DataWorld, until
 
 STEP = 2**64 // 8
@@ -268,3 +270,45 @@ def refusals(world: DataWorld) -> None:
     with pytest.raises(grpc.RpcError) as broken:
         call(world, 1, "Read", b"no message")
     assert broken.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_every_movement_keeps_what_was_written(world: DataWorld) -> None:
+    three(world)
+    world.join(4, 2**62 + STEP)
+    names = [b"key-%d" % number for number in range(60)]
+    last: dict[bytes, int] = {}
+    clock = count(1)
+
+    def write_some() -> None:
+        for name in names[::3]:
+            last[name] = next(clock)
+            write(world, name, last[name])
+
+    def move(command: Command, kind: str) -> None:
+        """Asked for and driven to its end, with writes at each stage that changes groups."""
+        write_some()
+        world.submit(command)
+        (operation,) = (one for one in world.in_flight() if one.kind == kind)
+        for stage in (WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW, FINISHED):
+            world.drive(operation.id, stage)
+            write_some()
+        for name, timestamp in last.items():
+            for level in (Level.QUORUM, Level.ALL):
+                found = world.coordinator.read("ks", name, level=level).cell
+                assert found is not None
+                assert found.timestamp == timestamp, f"{name!r} after {kind} at {level}"
+
+    for name in names:
+        last[name] = next(clock)
+        write(world, name, last[name])
+    one, two, four, six = (uuid(number, space=2) for number in (1, 2, 4, 6))
+    move(Move(four, (-(2**61) + 7, 2**61 + 7), bytes(range(16))), "move")
+    world.begin(6)
+    world.nodes[2].stop()
+    world.submit(DeclareDown(two, "its disk is gone"))
+    move(Replace(six, two), "replace")
+    move(Leave(one), "leave")
+    assert {each.state for each in world.state.nodes.values()} == {"normal", "left"}
+    assert not world.nodes[1].host.value.durable.cells, "who has left has forgotten"
+    total = sum(len(world.nodes[number].host.value.durable.cells) for number in (3, 4, 6))
+    assert total == 3 * len(names)

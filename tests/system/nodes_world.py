@@ -17,10 +17,11 @@ from ringlog.kernel.state import Node
 class NodeProcess:
     """One node, started and restarted with the same folder."""
 
-    def __init__(self, world: AgentsWorld, folder: Path, name: str) -> None:
+    def __init__(self, world: AgentsWorld, folder: Path, name: str, *, join: bool = True) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
-        self._command = [sys.executable, "-m", "ringlog.cli", "node", "run", name, "--join", "--tokens", "3"]
+        self._command = [sys.executable, "-m", "ringlog.cli", "node", "run", name]
+        self._command += ["--join", "--tokens", "3"] if join else []
         self._command += ["--bootstrap", world.stack.bootstrap_servers, "--cluster", world.cluster]
         self._command += ["--data", str(folder)]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -59,8 +60,8 @@ class NodesWorld:
                 node.kill()
         self.agents.close()
 
-    def begin(self, name: str) -> NodeProcess:
-        self.nodes[name] = NodeProcess(self.agents, self.folder, name)
+    def begin(self, name: str, *, join: bool = True) -> NodeProcess:
+        self.nodes[name] = NodeProcess(self.agents, self.folder, name, join=join)
         return self.nodes[name]
 
     def member(self, name: str) -> Node | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.system.agents_world import until
 from tests.system.test_node_cluster import World
 from typer.testing import CliRunner, Result
 
@@ -69,7 +70,9 @@ def test_a_day_of_an_operator(world: World) -> None:
     done("keyspace", "alter", "shop", "--factor", "2")
     assert "finished, epoch" in done("node", "move", "n2", "--num-tokens", "4")
     assert "finished, epoch" in done("node", "rebuild", "n1")
-    assert "finished, epoch" in done("node", "leave", "n4")
+    world.begin("n5", join=False)
+    until(lambda: world.member("n5"), "n5 to register")
+    assert "finished, epoch" in done("node", "replace", "n5", "n4")
     world.nodes.pop("n4").kill()
     world.await_rows()
 

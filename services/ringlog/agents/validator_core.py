@@ -20,7 +20,7 @@ a difference between two replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from immutables import Map
@@ -29,7 +29,7 @@ from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, CommitCdcGe
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request
-from ringlog.kernel.outcome import Entry, OutcomeKind, Rejected, Undecodable, UnknownCommand
+from ringlog.kernel.outcome import Entry, Folded, OutcomeKind, Rejected, Undecodable, UnknownCommand
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
@@ -159,10 +159,19 @@ def arrive(validator: Validator, requests: Sequence[tuple[int, Request | None]])
     return _acknowledge(replace(validator, waiting=tuple(waiting), arrived=arrived))
 
 
-def begin(validator: Validator, state: ClusterState, now: Micros, draw: Draw) -> Step:
+def folded(state: ClusterState, encoded: EncodedEntry) -> Folded:
+    """What an entry makes of a state."""
+    return fold(state, encoded.entry)
+
+
+Folding = Callable[[ClusterState, EncodedEntry], Folded]
+
+
+def begin(validator: Validator, state: ClusterState, now: Micros, draw: Draw, folding: Folding = folded) -> Step:
     """Decide what waits, on ``state``, which must come from a read barrier made after those requests came in.
 
-    ``now``: this instance's wall clock in microseconds, used for the entries' ``at`` and for the limits on timestamps.
+    ``now``: this instance's wall clock in microseconds, used for the entries' ``at`` and for the limits on timestamps;
+    ``folding``: ``folded``, or the same with a memory.
     """
     assert validator.batch is None, "a batch begins when the fates of the one before are final"
     term = state.terms.get(ROLE)
@@ -170,7 +179,7 @@ def begin(validator: Validator, state: ClusterState, now: Micros, draw: Draw) ->
         return Step(validator, (Stop(f"term {term.term} was taken by instance {term.instance}"),))
     validator = _prune(validator, state)
     bound = min(BATCH_ENTRIES_MAX, setting(state, "history_entries") // 4)
-    plan = _Plan(validator, state, now, draw)
+    plan = _Plan(validator, state, now, draw, folding)
     taken = 0
     for item in validator.waiting:
         if len(plan.sent) >= bound or plan.bytes >= BATCH_BYTES_MAX:
@@ -236,12 +245,13 @@ def _prune(validator: Validator, state: ClusterState) -> Validator:
 class _Plan:
     """One batch in the making: the speculative state and what was decided on the way to it."""
 
-    def __init__(self, validator: Validator, state: ClusterState, now: Micros, draw: Draw) -> None:
+    def __init__(self, validator: Validator, state: ClusterState, now: Micros, draw: Draw, folding: Folding) -> None:
         self.validator = validator
         self.base = state
         self.state = state
         self.now = now
         self.draw = draw
+        self.folding = folding
         self.sent: list[EncodedEntry] = []
         self.answers: list[Pending] = []
         self.decided: dict[str, Pending] = {}
@@ -307,7 +317,7 @@ class _Plan:
             detail = f"command: its entry of {len(encoded.data)} bytes is above {ENTRY_BYTES_MAX}; send it in parts"
             self._reject(item, len(self.sent), Rejected("bad_field", detail))
             return
-        folded = fold(self.state, encoded.entry)
+        folded = self.folding(self.state, encoded)
         if folded.outcome.kind is OutcomeKind.APPLIED:
             self.state = folded.state
             self.sent.append(encoded)

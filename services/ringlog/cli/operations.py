@@ -102,6 +102,8 @@ def described(view: dict[str, Any]) -> list[str]:
     if view.get("ignored"):
         lines.append(f"goes on without {', '.join(view['ignored'])}")
     lines += [f"{one['node']} streamed {one['rows']} rows" for one in view["streamed"]]
+    if view.get("relaxed"):
+        lines.append(f"left without a quorum that knew it (setting gate_prepared): {', '.join(view['relaxed'])}")
     lines += [f"failed at epoch {one['epoch']}: {one['reason']}" for one in view.get("failures", ())]
     if view["reason"]:
         lines.append(view["reason"])

@@ -84,13 +84,16 @@ def _page(results: list[Measured], most: int | None) -> str:
         "",
         f"Made by `ringlog sim mutants{cap} --page docs/reference/mutants.md`. Each bug is one piece of the source",
         "replaced by another, planted alone; *found* is the number of seeds, from 1 on, until the simulator broke",
-        "off. A few of them are measured again with every change.",
+        "off; *bound* the number within which it must, or the command fails. A few are measured with every change.",
         "",
         f"{len(results)} planted, {len(found)} found.",
         "",
-        "| bug | what it does | profile | found after | broken promise |",
-        "|---|---|---|---|---|",
-        *(f"| {r.mutant.name} | {r.mutant.bug} | {r.mutant.profile} | {r.found} | {r.rule} |" for r in found),
+        "| bug | what it does | profile | found after | bound | broken promise |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {r.mutant.name} | {r.mutant.bug} | {r.mutant.profile} | {r.found} | {r.mutant.seeds} | {r.rule} |"
+            for r in found
+        ),
     ]
     if missed:
         lines += [

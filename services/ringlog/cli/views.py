@@ -86,6 +86,8 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
         view["ignored"] = [name_of(state, node) for node in found.ignored]
     if found.replication is not None:
         view["replication"] = replication_json(found.replication)
+    if found.relaxed:
+        view["relaxed"] = list(found.relaxed)
     if found.failures:
         view["failures"] = [{"epoch": failure.epoch, "reason": failure.reason} for failure in found.failures]
     if not is_ended(found):

@@ -28,8 +28,6 @@ same function before they append, and there a defect is a plain rejection.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ringlog.kernel import history
 from ringlog.kernel.commands.model import InitializeCluster
 from ringlog.kernel.decide import DEFECT, decide
@@ -46,7 +44,7 @@ from ringlog.kernel.outcome import (
     Unreadable,
 )
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import Applied, ClusterState
+from ringlog.kernel.state import Applied, ClusterState, evolve
 from ringlog.kernel.values import is_uuid
 
 FOUNDING = InitializeCluster.__name__
@@ -123,7 +121,7 @@ def _milliseconds(state_id: str) -> int:
 def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: Context) -> ClusterState:
     """The state that the decision made, with what the entry itself adds: epoch, ids, time and history."""
     applied = Applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
-    return replace(
+    return evolve(
         decided,
         cluster_id=before.cluster_id or entry.cluster_id,
         epoch=context.epoch,

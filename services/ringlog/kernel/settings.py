@@ -50,6 +50,9 @@ SETTINGS: Final[dict[str, SettingRule]] = {
         "microseconds",
         "how far ahead of its clock a validator lets a generation start",
     ),
+    "gate_prepared": SettingRule(
+        1, 0, 1, "", "1: an operation leaves prepared when a quorum of each group knows it; 0: when who gains does"
+    ),
     "history_entries": SettingRule(10_000, 100, 1_000_000, "entries", "applied entries that are remembered"),
     "operations_admitted_max": SettingRule(
         8, 1, 10, "operations", "operations in flight, those included that wait for their turn"

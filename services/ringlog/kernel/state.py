@@ -15,7 +15,8 @@ generations ascend.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from immutables import Map
@@ -240,7 +241,8 @@ class Operation:
     ``node``: who joins, moves, leaves or rebuilds (empty: a keyspace changes). ``tokens``: those that are its own
     afterwards; ``gone``: those that are nobody's. ``replaced``: whose tokens it takes over. ``ignored``: nodes that
     are no witnesses and no sources. ``keyspace`` and ``replication``: what an alteration changes, and to what.
-    ``generation``: the CDC generation made for it, once its data began to arrive.
+    ``generation``: the CDC generation made for it, once its data began to arrive. ``relaxed``: stages that it left
+    although their gate was not met in full, because a setting allowed it.
     """
 
     id: OperationId
@@ -263,6 +265,7 @@ class Operation:
     replication: Replication | None = None
     source_datacenter: str = ""
     failures: tuple[Failure, ...] = ()
+    relaxed: tuple[str, ...] = ()
 
 
 # -------------------------------------------------------------------------------------------------------- CDC
@@ -411,4 +414,17 @@ def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
     for name, value in parts.items():
         if name in PARTS and value is not getattr(state, name):
             changed = changed.set(name, epoch)
-    return replace(state, changed=changed, **parts)
+    return evolve(state, changed=changed, **parts)
+
+
+_NAMES = tuple(field.name for field in fields(ClusterState))
+_PLACES = {name: place for place, name in enumerate(_NAMES)}
+_values = attrgetter(*_NAMES)
+
+
+def evolve(state: ClusterState, **values: Any) -> ClusterState:
+    """``dataclasses.replace`` for states, in half the time: a fold makes two of them for each entry."""
+    everything = list(_values(state))
+    for name, value in values.items():
+        everything[_PLACES[name]] = value
+    return ClusterState(*everything)

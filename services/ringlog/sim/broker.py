@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
@@ -48,8 +48,7 @@ class NotOwner(Exception):
     """The group has given the partition to another member."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record of one partition. ``time``: the leader's append time in microseconds (whole milliseconds)."""
 
     offset: int

@@ -95,6 +95,8 @@ class Faults:
             case "stall", (name, role, duration):
                 self.world.pause(self.world.host(name), duration * MS)
                 broker.hand_over(role)
+            case "slow_reader", (name, lag):
+                self.run.nodes[name].read_slowly(lag * MS)
             case "slow_disk", (name, most):
                 self.run.nodes[name].registers.disk = most * MS
             case "asked_again", ():

@@ -14,7 +14,7 @@ from typing import Any
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
-from ringlog.sim.scenarios import LASTS, Scenario, Setting, choose
+from ringlog.sim.scenarios import Scenario, Setting, choose
 from ringlog.sim.shape import Shape
 from ringlog.sim.switches import switches
 from ringlog.sim.world import MS, SECOND
@@ -77,6 +77,9 @@ PROFILES: Mapping[str, Profile] = {
 FIRST_SWITCH, FIRST_OF_SCENARIO = 1_000, 2_000
 """Number of the first action of a switch under load, and of a scenario, beyond those of all others."""
 
+STAY_OUT = 0.3
+"""In so many of the runs without a scenario as few nodes join as the profile allows: those with one have more."""
+
 
 FIRST_REPLACEMENT = 3_000
 """Number of the first action about a newcomer that replaces another node."""
@@ -99,7 +102,8 @@ def draw_script(seed: int, profile: Profile) -> Script:
     )
     drawn: list[tuple[str, tuple[Any, ...]]] = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
     replaced = _replaced(Chance(seed, f"replace/{profile.name}"), founded, joining if chosen is None else 0)
-    drawn += [("burst", (chance.between(*profile.writes),)) for _ in range(chance.between(*profile.bursts))]
+    if chosen is None or chosen.bursts:
+        drawn += [("burst", (chance.between(*profile.writes),)) for _ in range(chance.between(*profile.bursts))]
     drawn += [("read", ()) for _ in range(profile.reads)]
     kinds = [(kind, entry[0]) for family in FAMILIES for kind, entry in family.commands.items() if entry is not None]
     for _ in range(chance.between(*profile.commands)):
@@ -126,7 +130,8 @@ def draw_script(seed: int, profile: Profile) -> Script:
     switching = switches(Chance(seed, f"switches/{profile.name}"), starts, WRITER) if chosen is None else []
     actions += [Action(FIRST_SWITCH + n, at, what, arguments) for n, (at, what, arguments) in enumerate(switching)]
     actions += _replacements(Chance(seed, f"lost/{profile.name}"), actions, replaced)
-    actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
+    if chosen is None or (not chosen.factors and special.happens(0.5)):
+        actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     calm = profile.length + profile.fault * MS
     if chosen is not None:
         number = special.pick(sorted(moments)) if moments else -1
@@ -136,7 +141,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
         actions += [
             Action(FIRST_OF_SCENARIO + n, at, what, arguments) for n, (at, what, arguments) in enumerate(befalls)
         ]
-        calm = max(calm, start + LASTS if chosen.joins else 0, *(at for at, _, _ in befalls))
+        calm = max(calm, start + chosen.lasts if chosen.joins else 0, *(at for at, _, _ in befalls))
     return Script(seed, profile.name, shape, calm, tuple(sorted(actions, key=lambda a: a.at)))
 
 
@@ -166,6 +171,8 @@ def _cluster(chance: Chance, profile: Profile, chosen: Scenario | None, special:
         founded = special.pick(chosen.founded) if chosen.founded else founded
         factor = special.pick(chosen.factors) if chosen.factors else factor
         joining = max(joining, int(chosen.joins))
+    elif special.happens(STAY_OUT):
+        joining = profile.joining[0]
     return founded, joining if founded else max(joining, 1), factor
 
 

@@ -14,12 +14,11 @@ from typing import Any
 from ringlog import __version__
 from ringlog.kernel.commands.model import COMMANDS, CdcOptions, Command, Replication
 from ringlog.kernel.generations.describe import ranges_digest
-from ringlog.kernel.operations.stages import target_owners
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.wire import json_readers as read
 from ringlog.wire.draw import Draw, draw_uuid
 from ringlog.wire.json_readers import InvalidJsonError, Reader, Source
-from ringlog.wire.tokens import choose_tokens
+from ringlog.wire.tokens import allocate
 
 NUM_TOKENS = 16
 """How many tokens a joining node asks for if nothing is said."""
@@ -50,8 +49,7 @@ def from_json(state: ClusterState, value: Any, draw: Draw) -> Command | InvalidC
         kind, given = _kind_of(value)
         source = Source(state, draw, given)
         if kind in ("Join", "Move"):
-            given = {**given, "tokens": _tokens(source)}
-            given.pop("num_tokens", None)
+            given = _with_tokens(source)
         elif kind in ("CreateTable", "AlterTable"):
             given = _without_options(given)
         return COMMANDS[kind](**_values(source, _FIELDS[kind], given))
@@ -96,23 +94,20 @@ def _values(source: Source, known: Mapping[str, _Field], given: Mapping[str, Any
     return values
 
 
-def _tokens(source: Source) -> Any:
-    """The tokens of a Join or a Move: as given, or as many as asked for.
-
-    Who moves is asked to move anywhere: its present tokens count as nobody's, and may be drawn again.
-    """
-    if "tokens" in source.given:
-        if "num_tokens" in source.given:
+def _with_tokens(source: Source) -> Mapping[str, Any]:
+    """The fields of a Join or a Move with its tokens: as given, or as many as asked for, from the seed that it has."""
+    given = source.given
+    if "tokens" in given:
+        if "num_tokens" in given:
             raise InvalidJsonError("bad_field", "num_tokens: either tokens or their number")
-        return source.given["tokens"]
-    count = read.number(source, "num_tokens", source.given.get("num_tokens", NUM_TOKENS))
+        return given
+    count = read.number(source, "num_tokens", given.get("num_tokens", NUM_TOKENS))
     if not 1 <= count <= NUM_TOKENS_MAX:
         raise InvalidJsonError("bad_field", f"num_tokens: must be between 1 and {NUM_TOKENS_MAX}")
-    owners = target_owners(source.state)
-    moving = source.state.nodes.get(read.node(source, "node", source.given.get("node", "")))
-    for token in moving.tokens if moving is not None else ():
-        owners = owners.delete(token)
-    return choose_tokens(owners, count, source.draw)
+    node = read.node(source, "node", given.get("node", ""))
+    seed = read.hex_bytes(source, "seed", given["seed"]) if "seed" in given else _seed(source)
+    rest = {name: value for name, value in given.items() if name != "num_tokens"}
+    return {**rest, "tokens": list(allocate(source.state, node, count, seed)), "seed": seed.hex()}
 
 
 def _without_options(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -114,3 +114,45 @@ def test_a_dead_replica_is_made_up_for_by_a_quorum_of_each_datacenter() -> None:
     for sources in by_range.values():
         assert {node for node in sources if node.startswith("a")} == {"a1", "a3"}
         assert len({node for node in sources if node.startswith("bb")}) == 2
+
+
+def test_a_setting_lets_prepared_go_when_the_gaining_nodes_know_and_the_operation_says_so_for_ever() -> None:
+    state = applied(placed(FIVE, simple(3)), m.ChangeSettings((("gate_prepared", 0),)))
+    state, operation = begun(state, m.Leave("n3"))
+    state = driven(state, operation, "prepared")
+    gaining = gaining_nodes(state.operations[operation])
+    others = tuple(name for name in FIVE if name not in gaining)
+    command = replace(advance_of(state, operation), witnesses=tuple(told(state, *others)))
+    assert applied(state, advance_of(state, operation)).operations[operation].relaxed == ()
+    assert refused(state, replace(command, witnesses=tuple(told(state, *gaining)))).code == "gate_not_met"
+    state = applied(state, command)
+    assert state.operations[operation].relaxed == ("prepared",)
+    later = replace(advance_of(state, operation), witnesses=tuple(told(state, *others)))
+    assert refused(state, later).code == "gate_not_met"
+    assert driven(state, operation, "finished").operations[operation].relaxed == ("prepared",)
+
+
+def lonely(stage: str) -> tuple[ClusterState, str]:
+    """n9 leaves, alone in its datacenter, and dies in ``stage``."""
+    nodes = {**FIVE, "n8": ("dc2/r1", [10]), "n9": ("dc2/r2", [1000])}
+    state, operation = begun(placed(nodes, network(dc1=2, dc2=1)), m.Leave("n9"))
+    state = driven(state, operation, stage)
+    return applied(state, m.DeclareDown("n9", "disk")), operation
+
+
+def test_who_leaves_and_dies_is_asked_after_all_where_nobody_else_knows() -> None:
+    state, operation = lonely("write_both_read_new")
+    assert lacking(state, operation, "n9") == ("n9",)
+    assert lacking(state, operation) == ()
+    ended = applied(state, m.Assassinate("n9"))
+    assert ended.operations[operation].stage == "finished"
+    assert "assassinated" in ended.operations[operation].reason
+    assert ended.nodes["n9"].state == "left"
+
+
+def test_an_assassination_waits_for_the_cancel_of_what_can_be_cancelled() -> None:
+    state, operation = lonely("write_both_read_old")
+    assert refused(state, m.Assassinate("n9")).code == "wrong_node_state"
+    assert "cancelled" in refused(state, m.Assassinate("n9")).detail
+    state = applied(state, m.CancelOperation(operation, "it died"))
+    assert applied(state, m.Assassinate("n9")).nodes["n9"].state == "left"

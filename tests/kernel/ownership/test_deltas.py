@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from immutables import Map
 
-from ringlog.kernel.ownership.deltas import apply_deltas, order_of
+from ringlog.kernel.ownership.deltas import Order, apply_deltas
 from ringlog.kernel.ownership.placements import group_at, split
 from ringlog.kernel.state import Change, ClusterState, Deltas, Placement, Replica
 from tests.kernel.ownership.rings import a_cluster, shown
 
 STATE = a_cluster({"A": [100], "B": [200], "C": [300]})
-ORDER = order_of(STATE.token_owners.set(150, "X"))
+ORDER = Order(STATE.nodes, {"X": (150,)})
 GAIN = Deltas(write_added=(Change("simple:2", 100, 150, "X"),))
 SWAP = Deltas(
     read_added=(Change("simple:2", 100, 150, "X"),),

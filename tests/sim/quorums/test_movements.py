@@ -10,7 +10,7 @@ import pytest
 
 from ringlog.kernel.commands import movements
 from ringlog.kernel.commands.model import AlterKeyspace, Replication
-from ringlog.kernel.operations import plan as planner
+from ringlog.kernel.operations import sources
 from ringlog.kernel.operations.plan import plan_rebuild
 from ringlog.kernel.state import ClusterState, Plan
 from ringlog.sim.quorums import walk
@@ -133,7 +133,7 @@ def test_several_replicas_at_once_need_every_rule(rules: Rules, kind: str) -> No
 def test_a_smaller_group_that_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer replicas at once lose writes; a node that leaves EntireStrategy prepares the loss."""
     quiet("racks"), quiet("five replicas")
-    monkeypatch.setattr(planner, "_surer", lambda *_: set())
+    monkeypatch.setattr(sources, "_surer", lambda *_: set())
     assert kinds(explored("five replicas", "alter")) == {STREAMED, KEPT}
     assert kinds(explored("racks", "leave")) == {KEPT}
     assert kinds(explored("racks", "remove")) == {KEPT}
@@ -143,8 +143,8 @@ def test_a_smaller_group_that_merges_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_dead_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """One survivor instead of a quorum of them."""
     quiet("five replicas")
-    real = planner.quorum_sources
-    monkeypatch.setattr(planner, "quorum_sources", lambda *arguments: real(*arguments)[:1])
+    real = sources.quorum_sources
+    monkeypatch.setattr(sources, "quorum_sources", lambda *arguments: real(*arguments)[:1])
     assert kinds(explored("five replicas", "replace")) == {STREAMED, KEPT}
 
 

@@ -202,8 +202,8 @@ def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tu
     rule = broken_whole(parts)
     if rule is not None:
         return Rejected("generation_malformed", f"generation: {prepared.id}: {rule}")
-    wanted = sorted(target_owners(state))
-    if [described.end for described in ranges] != wanted:
+    wanted = target_owners(state)
+    if len(ranges) != len(wanted) or any(described.end not in wanted for described in ranges):
         text = f"{prepared.id} has {len(ranges)} ranges, which are not those of the {len(wanted)} tokens there are now"
         return Rejected("generation_outdated", f"generation: {text}")
     return ranges

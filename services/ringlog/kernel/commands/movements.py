@@ -7,7 +7,8 @@ Each rule checks what is particular to its kind, makes the plan and leaves the r
 - **Move**: all tokens that the node owns afterwards; it may keep some.
 - **Replace**: the new node takes over all tokens of another, in the same datacenter and rack, so that each range has
   one member exchanged and no rack is missed. A replaced node that is alive gives its rows itself.
-- **Assassinate**: one entry. Others own the ranges at once, without the rows; what may be lost is told.
+- **Assassinate**: one entry. Others own the ranges at once, without the rows; what may be lost is told. Of a node that
+  leaves already, by an operation that can only go forward, that operation is finished with it, whoever acknowledged.
 - **Rebuild**: the node streams what it owns anew; no group changes.
 """
 
@@ -20,21 +21,24 @@ from immutables import Map
 from ringlog.kernel.commands.model import Assassinate, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
 from ringlog.kernel.operations.admission import admit, refusal, requested
-from ringlog.kernel.operations.gates import gaining_nodes
+from ringlog.kernel.operations.gates import gaining_nodes, parting
 from ringlog.kernel.operations.plan import locks_of, plan_movement, plan_rebuild, unsourced
-from ringlog.kernel.operations.progress import at_once
+from ringlog.kernel.operations.progress import at_once, enter
 from ringlog.kernel.operations.stages import (
     ASSASSINATE,
     FINISHED,
     LEAVE,
     MOVE,
+    POINT_OF_NO_RETURN,
     REBUILD,
     REMOVE,
     REPLACE,
+    has_reached,
+    in_flight,
 )
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ownership.placements import read_ranges_of
-from ringlog.kernel.state import ClusterState, Node, Plan, StageMark
+from ringlog.kernel.state import ClusterState, Node, Operation, Plan, StageMark
 from ringlog.kernel.values import NodeId
 
 LEAVING, JOINING, MOVING = "leaving", "joining", "moving"
@@ -111,6 +115,9 @@ def decide_remove(state: ClusterState, command: Remove, context: Context) -> Dec
 
 def decide_assassinate(state: ClusterState, command: Assassinate, context: Context) -> Decision:
     """The node has left with this entry; the operation is recorded as finished and says what may be lost."""
+    leaving = next((one for one in in_flight(state) if parting(one) == command.node), None)
+    if leaving is not None and state.nodes[command.node].down:
+        return _finished_without(state, leaving, context)
     node = _down(state, command.node)
     if isinstance(node, Rejected):
         return node
@@ -129,6 +136,14 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Conte
         reason=_may_be_lost(plan),
     )
     return Accepted(at_once(state, operation, context))
+
+
+def _finished_without(state: ClusterState, operation: Operation, context: Context) -> Decision:
+    """The operation by which a dead node leaves is over, without the acknowledgements that it still needs."""
+    if not has_reached(operation, POINT_OF_NO_RETURN):
+        return Rejected("wrong_node_state", f"node: {operation.id} can still be cancelled, then assassinate the node")
+    told = "assassinated: reads and writes that others planned before may have missed rows"
+    return Accepted(enter(state, replace(operation, reason=told), FINISHED, context))
 
 
 def _may_be_lost(plan: Plan) -> str:

@@ -9,7 +9,7 @@ from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, Fai
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
 from ringlog.kernel.operations.admission import admit, requested
 from ringlog.kernel.operations.cancel import cancel
-from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met
 from ringlog.kernel.operations.join import plan_join
 from ringlog.kernel.operations.progress import enter, may_leave
 from ringlog.kernel.operations.stages import JOIN, POINT_OF_NO_RETURN, has_reached, is_ended, next_stage
@@ -68,6 +68,8 @@ def decide_advance_operation(state: ClusterState, command: AdvanceOperation, con
         return refused
     if operation.stage in REPORTED_STAGES:
         operation = replace(operation, reports=tuple(sorted(command.reports, key=lambda report: report.node)))
+    if not is_fully_met(state, operation, command.witnesses):
+        operation = replace(operation, relaxed=(*operation.relaxed, operation.stage))
     return Accepted(enter(state, operation, command.to, context))
 
 

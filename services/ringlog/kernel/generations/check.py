@@ -28,6 +28,13 @@ def broken_part(ranges: Sequence[GenerationRange]) -> str | None:
     first = _first_index(ranges)
     if first is None:
         return "must hold at least one range, with 16-byte stream ids"
+    if _sound(ranges, first):
+        return None
+    return _first_broken(ranges, first)
+
+
+def _first_broken(ranges: Sequence[GenerationRange], first: int) -> str | None:
+    """The rules one after the other: what they mean, and the words for the one that is broken."""
     before: Token | None = None
     for position, described in enumerate(ranges, start=first):
         broken = _broken_shape(described) or _broken_streams(described, position, before)
@@ -37,6 +44,30 @@ def broken_part(ranges: Sequence[GenerationRange]) -> str | None:
             return f"range {position} that ends at {described.end}: ends must ascend, the one before is {before}"
         before = described.end
     return None
+
+
+def _sound(ranges: Sequence[GenerationRange], first: int) -> bool:
+    """True only if no rule is broken: all of them on all ranges at once, since nearly every part is sound."""
+    ends = [described.end for described in ranges]
+    ignored = [described.ignore_msb for described in ranges]
+    counts = [len(described.streams) for described in ranges]
+    streams = [stream for described in ranges for stream in described.streams]
+    if not (
+        (is_token(min(ends)) and is_token(max(ends)))
+        and (min(ignored) >= 0 and max(ignored) <= IGNORE_MSB_MAX)
+        and (min(counts) >= 1 and max(counts) <= SHARDS_MAX)
+        and set(map(len, streams)) == {STREAM_ID_BYTES}
+        and len(set(streams)) == len(streams)
+    ):
+        return False
+    fields = np.frombuffer(b"".join(streams), dtype=">u8").reshape(-1, 2)
+    places = np.repeat(np.arange(first, first + len(ranges), dtype=np.uint64), counts) << np.uint64(4)
+    if (fields[:, 1] & np.uint64((1 << _PLACE_BITS) - 1) != places | np.uint64(VERSION)).any():
+        return False
+    bounds = np.array(ends, dtype=np.int64)
+    tokens = fields[:, 0].astype(np.int64)[counts[0] :]
+    starts, stops = np.repeat(bounds[:-1], counts[1:]), np.repeat(bounds[1:], counts[1:])
+    return bool((bounds[:-1] < bounds[1:]).all() and (starts < tokens).all() and (tokens <= stops).all())
 
 
 def broken_whole(parts: Sequence[Sequence[GenerationRange]]) -> str | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from struct import Struct
 
 from ringlog.kernel.commands.model import GenerationRange, PutCdcGenerationData
 from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
@@ -24,6 +25,7 @@ from ringlog.kernel.ring.shards import first_token_of_shard
 from ringlog.kernel.state import ClusterState, Generation, Node
 from ringlog.kernel.values import GenerationId, NodeId, Token
 
+_HEAD = Struct(">qII")
 STREAMS_PER_PART = 16_384
 """Streams in one PutCdcGenerationData: about 300 KB, well below the size limit of a record."""
 
@@ -72,10 +74,8 @@ def ranges_digest(ranges: Sequence[GenerationRange]) -> str:
     """Hex SHA-256 of a generation's ranges: of each its end, ignored bits, number of streams, and those by slot."""
     digest = hashlib.sha256()
     for part in ranges:
-        digest.update(part.end.to_bytes(8, "big", signed=True))
-        digest.update(part.ignore_msb.to_bytes(4, "big"))
-        digest.update(len(part.streams).to_bytes(4, "big"))
-        digest.update(b"".join(part.streams))
+        head = _HEAD.pack(part.end, part.ignore_msb, len(part.streams))
+        digest.update(b"".join((head, *part.streams)))
     return digest.hexdigest()
 
 

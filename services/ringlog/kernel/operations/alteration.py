@@ -18,7 +18,7 @@ from typing import Any
 
 from ringlog.kernel.operations.plan import alteration_ends, alteration_key
 from ringlog.kernel.outcome import Context
-from ringlog.kernel.ownership.deltas import order_of
+from ringlog.kernel.ownership.deltas import Order
 from ringlog.kernel.ownership.placements import later_since, merge, split
 from ringlog.kernel.ownership.strategies import ends_of, replication_key
 from ringlog.kernel.state import ClusterState, Operation, Placement
@@ -59,7 +59,7 @@ def altered(state: ClusterState, operation: Operation, context: Context) -> dict
 
 def _in_order(state: ClusterState, own: Placement) -> Placement:
     """The members of every group as a walk from its range meets them: cutting or merging moved the ends."""
-    order = order_of(state.token_owners)
+    order = Order(state.nodes)
     ranges = tuple(
         replace(group, read=order.sorted(group.end, group.read), write=order.sorted(group.end, group.write))
         for group in own.ranges

@@ -26,11 +26,10 @@ from ringlog.kernel.operations.stages import (
     REPLACE,
     WRITE_BOTH_READ_OLD,
     has_reached,
-    stand_ins,
-    walk_owners,
+    walk_order,
 )
 from ringlog.kernel.outcome import Context
-from ringlog.kernel.ownership.deltas import apply_deltas, order_of
+from ringlog.kernel.ownership.deltas import apply_deltas
 from ringlog.kernel.ownership.placements import merge
 from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.state import ClusterState, LockedRange, Node, Operation, Placement, advance
@@ -65,9 +64,8 @@ def _nodes_back(nodes: Map[str, Node], operation: Operation) -> Map[str, Node]:
 
 def _undone(state: ClusterState, operation: Operation, context: Context) -> Map[str, Placement]:
     placements = state.placements
-    order = order_of(walk_owners(state), stand_ins(state))
     if has_reached(operation, WRITE_BOTH_READ_OLD):
-        placements = apply_deltas(placements, operation.plan.start.inverse(), order, context.epoch)
+        placements = apply_deltas(placements, operation.plan.start.inverse(), walk_order(state), context.epoch)
     if operation.kind == REBUILD or not has_reached(operation, PREPARED):
         return placements
     for key, placement in sorted(placements.items()):

@@ -6,32 +6,28 @@ strategy gives for a range that only the other touches. So an operation is admit
 flight, together with it, ends in the canonical layout of the token map that results, and if that map can hold every
 replica: each of them may still be cancelled.
 
-Only ranges that the walk connects with a changed token can differ, and only those are compared. The number of
-operations in flight is bounded by a setting, for the subsets are 2 to the power of it.
+Only ranges that a changed token can alter are compared (``ownership.shifts``), each datacenter by itself: there only
+the operations of its own nodes count, so what was found for some of them holds for every subset that adds others
+elsewhere. The number of operations in flight is bounded by a setting, for the subsets are 2 to the power of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from ringlog.kernel.commands.model import Replication
-from ringlog.kernel.operations.plan import affected_ends
-from ringlog.kernel.operations.stages import (
-    ALTER,
-    LEAVE,
-    REBUILD,
-    REMOVE,
-    in_flight,
-    resulting_owners,
-)
+from ringlog.kernel.operations.stages import ALTER, LEAVE, REBUILD, REMOVE, in_flight, ring_after
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.placements import replications_in_use
-from ringlog.kernel.ownership.strategies import Ring, census_of, impossible, natural
+from ringlog.kernel.ownership.shifts import part_in, shifts
+from ringlog.kernel.ownership.strategies import NETWORK, Ring, census_of, impossible, natural, ring_of
 from ringlog.kernel.state import ClusterState, Operation
-from ringlog.kernel.values import NodeId, Token
+from ringlog.kernel.values import NodeId, OperationId, Token
 
-Groups = Mapping[Token, frozenset[NodeId]]
+Replicas = tuple[NodeId, ...]
+Together = tuple[Operation, ...]
 
 
 def refused_composition(state: ClusterState, operation: Operation) -> Rejected | None:
@@ -41,22 +37,21 @@ def refused_composition(state: ClusterState, operation: Operation) -> Rejected |
     if not others and not shrinks:
         return None
     settings = replications_in_use(state)
-    tokens = set(state.token_owners)
     members = frozenset(state.token_owners.values())
-    before = Ring(sorted(tokens), state.token_owners, state.nodes, census_of(members, state.nodes))
+    composition = _Composition(ring_of(state.token_owners, state.nodes))
     for subset in _subsets(others):
         together = (*subset, operation)
-        after = _ring_after(state, tokens, members, together)
+        census = census_of(_members_after(members, together), state.nodes)
         for key, replication in settings:
-            if shrinks and (why := impossible(replication, after.census)):
+            if shrinks and (why := impossible(replication, census)):
                 return Rejected("replication_impossible", f"node: {key}: {why}{_beside(state, subset)}")
-            if subset and (range_end := _differing(key, replication, before, after, together)) is not None:
+            if subset and (range_end := composition.differing(key, replication, together)) is not None:
                 where = f"the range that ends at {range_end} under {key} would not be laid out by its strategy"
                 return Rejected("plans_conflict", f"node: {where}{_beside(state, subset)}")
     return None
 
 
-def _subsets(operations: Sequence[Operation]) -> Iterator[tuple[Operation, ...]]:
+def _subsets(operations: Sequence[Operation]) -> Iterator[Together]:
     """All subsets, small ones first, so that the first one that fails names no bystander."""
     for size in range(len(operations) + 1):
         yield from combinations(operations, size)
@@ -70,44 +65,93 @@ def _beside(state: ClusterState, subset: Sequence[Operation]) -> str:
     return f", together with {', '.join(names)} in flight"
 
 
-def _ring_after(
-    state: ClusterState, tokens: set[Token], members: frozenset[NodeId], operations: Sequence[Operation]
-) -> Ring:
-    """The ring when all of them have finished; its tokens include those that are gone then."""
-    owners, added = state.token_owners, set(tokens)
+def _members_after(members: frozenset[NodeId], operations: Together) -> set[NodeId]:
+    """The nodes that own tokens when all of them have finished."""
     left = set(members)
     for operation in operations:
-        owners = resulting_owners(owners, operation)
-        added.update(operation.tokens)
         if operation.tokens:
             left.add(operation.node)
             left.discard(operation.replaced)
         elif operation.gone:
             left.discard(operation.node)
-    return Ring(sorted(added), owners, state.nodes, census_of(left, state.nodes))
+    return left
 
 
-def _differing(
-    key: str, replication: Replication, before: Ring, after: Ring, operations: Sequence[Operation]
-) -> Token | None:
-    """The end of a range that the plans together do not lay out as the strategy does, None if there is none."""
-    added, removed = _changes(key, operations, "write_added"), _changes(key, operations, "write_removed")
-    changed = [token for operation in operations for token in (*operation.tokens, *operation.gone)]
-    ends = affected_ends(replication, (before, after), after.tokens, changed).union(added, removed)
-    nobody: frozenset[NodeId] = frozenset()
-    for end in sorted(ends):
-        planned = (set(natural(replication, before, end)) - removed.get(end, nobody)) | added.get(end, nobody)
-        if planned != set(natural(replication, after, end)):
-            return end
-    return None
+@dataclass(frozen=True, slots=True)
+class _Composition:
+    """What the plans of several operations give together, against what the strategies want; nothing is found twice.
+
+    ``before``: the present ring. A scope is a datacenter, or "" for the whole ring.
+    """
+
+    before: Ring
+    scopes: dict[str, Ring] = field(default_factory=dict)
+    wanted: dict[tuple[Replication, tuple[OperationId, ...]], Mapping[Token, tuple[Replicas, Replicas]]] = field(
+        default_factory=dict
+    )
+    planned: dict[tuple[str, OperationId], _Changes] = field(default_factory=dict)
+    verdicts: dict[tuple[str, str, tuple[OperationId, ...]], Token | None] = field(default_factory=dict)
+
+    def differing(self, key: str, replication: Replication, operations: Together) -> Token | None:
+        """The first range end that the plans do not lay out as the strategy does, None if there is none."""
+        nodes = self.before.nodes
+        by_scope: dict[str, Together] = {}
+        for operation in operations:
+            scope = nodes[operation.node].datacenter if replication.strategy == NETWORK else ""
+            by_scope[scope] = (*by_scope.get(scope, ()), operation)
+        ends = []
+        for scope, concerned in sorted(by_scope.items()):
+            known = key, scope, tuple(operation.id for operation in concerned)
+            if known not in self.verdicts:
+                part = part_in(replication, scope)
+                self.verdicts[known] = None if part is None else self._differing_in(key, part, scope, concerned)
+            if (end := self.verdicts[known]) is not None:
+                ends.append(end)
+        return min(ends, default=None)
+
+    def _differing_in(self, key: str, part: Replication, scope: str, operations: Together) -> Token | None:
+        wanted = self._wanted(part, scope, operations)
+        added: dict[Token, set[NodeId]] = {}
+        removed: dict[Token, set[NodeId]] = {}
+        for operation in operations:
+            for changes, merged in zip(self._planned(key, operation), (added, removed), strict=True):
+                for end, node in changes:
+                    merged.setdefault(end, set()).add(node)
+        for end in sorted({*wanted, *added, *removed}):
+            if end in wanted:
+                old, new = wanted[end]
+            else:
+                old = new = natural(part, self._ring(scope), end)
+            if set(old).difference(removed.get(end, ())).union(added.get(end, ())) != set(new):
+                return end
+        return None
+
+    def _wanted(self, part: Replication, scope: str, operations: Together) -> Mapping[Token, tuple[Replicas, Replicas]]:
+        """Range end to the replicas before and after all of them, where the two differ."""
+        known = part, tuple(operation.id for operation in operations)
+        if known not in self.wanted:
+            ring = self._ring(scope)
+            coming = {token for operation in operations for token in operation.tokens}
+            cuts = sorted((*self.before.tokens, *sorted(coming.difference(self.before.owners))))
+            changed = [token for operation in operations for token in (*operation.tokens, *operation.gone)]
+            found = shifts(part, ring, ring_after(ring, *operations), cuts, changed)
+            self.wanted[known] = {end: (old, new) for (_, end), old, new in found}
+        return self.wanted[known]
+
+    def _ring(self, scope: str) -> Ring:
+        if scope not in self.scopes:
+            self.scopes[scope] = self.before.within(scope) if scope else self.before
+        return self.scopes[scope]
+
+    def _planned(self, key: str, operation: Operation) -> _Changes:
+        if (key, operation.id) not in self.planned:
+            plan = operation.plan
+            self.planned[key, operation.id] = (
+                tuple((change.end, change.node) for change in plan.start.write_added if change.replication == key),
+                tuple((change.end, change.node) for change in plan.finish.write_removed if change.replication == key),
+            )
+        return self.planned[key, operation.id]
 
 
-def _changes(key: str, operations: Sequence[Operation], group: str) -> Groups:
-    """Range end to the nodes that enter (or leave) its write group by one of the plans."""
-    found: dict[Token, frozenset[NodeId]] = {}
-    for operation in operations:
-        deltas = operation.plan.start if group == "write_added" else operation.plan.finish
-        for change in getattr(deltas, group):
-            if change.replication == key:
-                found[change.end] = found.get(change.end, frozenset()) | {change.node}
-    return found
+_Changes = tuple[tuple[tuple[Token, NodeId], ...], tuple[tuple[Token, NodeId], ...]]
+"""(range end, node) of those who enter the write groups under a setting by a plan, and of those who leave them."""

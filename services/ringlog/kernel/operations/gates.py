@@ -8,15 +8,21 @@ command ``ringlog sim quorums --nodes 5 --datacenters 2 --factor 4 --rule R5=uni
 
 In a cluster of several datacenters each group needs a quorum of its members in each of them. Nodes that the operation
 removes, replaces or ignores because they are dead are no witnesses: the need is the quorum of the full group, or all
-that are left if they are fewer. That a node is declared down changes no need: if it acknowledges, it knows. Stages that
+that are left if they are fewer. Of a group that would have none left, in a datacenter, the one that leaves is asked
+after all: whoever knows that it is dead assassinates it. That any other node is declared down changes no need: if it
+acknowledges, it knows. Stages that
 change nothing for readers and writers have no gate. A gate is data: the rule of the fold, the coordinator and the
 displays read the same needs.
+
+With the setting ``gate_prepared`` at 0 an operation leaves ``prepared`` when those who gain know it. That is the floor:
+``ringlog sim quorums --rule gate:prepared=off`` finds nothing, and a counterexample for each of the other two gates.
+Each operation that made use of it says so for ever (``relaxed``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from ringlog.kernel.commands.model import Witness
 from ringlog.kernel.operations.stages import (
@@ -30,6 +36,7 @@ from ringlog.kernel.operations.stages import (
 )
 from ringlog.kernel.ownership.deltas import Touched, touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node, Operation, RangeGroup
 from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
 
@@ -86,23 +93,66 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
 
 def gate(state: ClusterState, operation: Operation) -> Gate:
     """The gate of the stage in which ``operation`` is now; without needs where the stage has none."""
+    bare = _without_needs(operation)
+    return bare if _is_relaxed(state, operation) else replace(bare, needs=tuple(_needs(state, operation, frozenset())))
+
+
+def is_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
+    """True if and only if the gate of ``operation`` is met: ``not missing(gate(state, operation), witnesses)``."""
+    if _is_relaxed(state, operation):
+        bare = _without_needs(operation)
+        return acknowledged(bare, witnesses).issuperset(bare.must)
+    return is_fully_met(state, operation, witnesses)
+
+
+def is_fully_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
+    """True if and only if the gate of the present stage is met as it is without any setting that relaxes it.
+
+    Nearly all nodes have acknowledged, as a rule, so it looks only at ranges with a member that has not.
+    """
+    bare = _without_needs(operation)
+    seen = acknowledged(bare, witnesses)
+    if not seen.issuperset(bare.must):
+        return False
+    return all(len(seen.intersection(need.members)) >= need.need for need in _needs(state, operation, seen))
+
+
+def _is_relaxed(state: ClusterState, operation: Operation) -> bool:
+    return operation.stage == PREPARED and not setting(state, "gate_prepared")
+
+
+def _without_needs(operation: Operation) -> Gate:
     must = gaining_nodes(operation) if operation.stage in GAINING_MUST_STAGES else ()
+    return Gate(operation.id, operation.stage, operation.stage_epoch, must, ())
+
+
+def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -> Iterator[GateNeed]:
+    """The needs of the gate, by setting and range end; of ranges all of whose members are among ``seen``, none."""
     if operation.stage not in GATED_STAGES:
-        return Gate(operation.id, operation.stage, operation.stage_epoch, must, ())
-    plan, silent = operation.plan, _no_witnesses(state, operation)
-    needs = []
-    for key, placement in sorted(state.placements.items()):
-        for (start, end), change in touched(key, plan.start, plan.middle, plan.finish):
-            for group, members in views(group_at(placement, end), change):
-                needs += _needs_of(state.nodes, (key, start, end), group, members, silent)
-    return Gate(operation.id, operation.stage, operation.stage_epoch, must, tuple(needs))
+        return
+    plan, silent = operation.plan, frozenset({*operation.ignored, *_dead_parting(state, operation)})
+    unseen = {node for node, found in state.nodes.items() if node not in seen and found.state not in ("none", "left")}
+    if not unseen:
+        return
+    for key, changes in sorted(touched(plan.start, plan.middle, plan.finish).items()):
+        if key not in state.placements:
+            continue
+        for (start, end), change in changes:
+            found = views(group_at(state.placements[key], end), change)
+            if any(not unseen.isdisjoint(members) for _, members in found):
+                for group, members in found:
+                    yield from _needs_of(state.nodes, (key, start, end), group, members, silent, operation.ignored)
 
 
-def _no_witnesses(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
-    """The nodes that the operation goes on without: the ignored ones, and who leaves by it if it died meanwhile."""
-    parting = operation.replaced or (operation.node if operation.gone and not operation.tokens else "")
-    dead = {parting} if parting and state.nodes[parting].down else set()
-    return frozenset(dead.union(operation.ignored))
+def parting(operation: Operation) -> NodeId:
+    """Who has left when the operation is finished; empty if nobody."""
+    return operation.replaced or (operation.node if operation.gone and not operation.tokens else "")
+
+
+def _dead_parting(state: ClusterState, operation: Operation) -> tuple[NodeId, ...]:
+    """Who leaves, if it was declared down: the operation goes on without its acknowledgement."""
+    node = parting(operation)
+    return (node,) if node and state.nodes[node].down else ()
 
 
 def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, ...]], ...]:
@@ -116,8 +166,8 @@ def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, .
         ("write", live.write, change.write_added, change.write_removed),
     ):
         now = set(nodes_of(group))
-        named.append((f"old {kind}", tuple(sorted((now - entering) | leaving))))
-        named.append((f"new {kind}", tuple(sorted((now - leaving) | entering))))
+        named.append((f"old {kind}", tuple(sorted(now.difference(entering).union(leaving)))))
+        named.append((f"new {kind}", tuple(sorted(now.difference(leaving).union(entering)))))
     return tuple(named)
 
 
@@ -169,14 +219,16 @@ def _needs_of(
     where: tuple[str, Token, Token],
     group: str,
     members: tuple[NodeId, ...],
-    ignored: frozenset[NodeId],
+    silent: frozenset[NodeId],
+    ignored: tuple[NodeId, ...],
 ) -> list[GateNeed]:
-    """One need for each datacenter that has members."""
+    """One need for each datacenter that has members, without the ``silent`` ones, as long as others are left."""
     by_datacenter: dict[str, list[NodeId]] = {}
     for node in members:
         by_datacenter.setdefault(nodes[node].datacenter, []).append(node)
     needs = []
     for datacenter, local in sorted(by_datacenter.items()):
-        left = tuple(node for node in local if node not in ignored)
+        left = tuple(node for node in local if node not in silent)
+        left = left or tuple(node for node in local if node not in ignored)
         needs.append(GateNeed(*where, group, datacenter, left, min(quorum(len(local)), len(left))))
     return needs

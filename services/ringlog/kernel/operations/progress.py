@@ -14,7 +14,7 @@ from immutables import Map
 
 from ringlog.kernel.commands.model import StreamReport, Witness
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
-from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, missing
+from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, is_met
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     FINISHED,
@@ -29,11 +29,10 @@ from ringlog.kernel.operations.stages import (
     in_flight,
     is_ended,
     resulting_owners,
-    stand_ins,
-    walk_owners,
+    walk_order,
 )
 from ringlog.kernel.outcome import Context, Rejected
-from ringlog.kernel.ownership.deltas import apply_deltas, order_of, reordered
+from ringlog.kernel.ownership.deltas import apply_deltas, reordered
 from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Deltas, Generation, Node, Operation, Placement, Plan, StageMark, advance
@@ -52,9 +51,8 @@ def may_leave(
         return _not_committed(state, operation)
     if operation.stage == PUBLISH_CDC_GENERATION:
         return _not_published(state, operation)
-    needs = gate(state, operation)
-    if missing(needs, witnesses):
-        return Rejected("gate_not_met", explain(needs, witnesses, state.nodes))
+    if not is_met(state, operation, witnesses):
+        return Rejected("gate_not_met", explain(gate(state, operation), witnesses, state.nodes))
     if silent := unreported(operation, reports):
         names = ", ".join(state.nodes[node].name for node in silent)
         have = "has" if len(silent) == 1 else "have each"
@@ -149,8 +147,7 @@ def at_once(state: ClusterState, operation: Operation, context: Context) -> Clus
 
 
 def _with(state: ClusterState, deltas: Deltas, context: Context) -> Map[str, Placement]:
-    order = order_of(walk_owners(state), stand_ins(state))
-    return apply_deltas(state.placements, deltas, order, context.epoch)
+    return apply_deltas(state.placements, deltas, walk_order(state), context.epoch)
 
 
 def _finished(state: ClusterState, operation: Operation, context: Context) -> dict[str, Any]:
@@ -161,11 +158,11 @@ def _finished(state: ClusterState, operation: Operation, context: Context) -> di
         return altered(replace(state, placements=placements), operation, context)
     for key, placement in sorted(placements.items()):
         placements = placements.set(key, merge(placement, plan.merge_at)) if plan.merge_at else placements
-    after = replace(state, token_owners=resulting_owners(state.token_owners, operation))
+    nodes = _nodes_after(state, operation)
     if operation.kind == MOVE:
-        order = order_of(walk_owners(after), stand_ins(after))
-        placements = reordered(placements, operation.node, order)
-    return {"placements": placements, "token_owners": after.token_owners, "nodes": _nodes_after(state, operation)}
+        placements = reordered(placements, operation.node, walk_order(replace(state, nodes=nodes)))
+    owners = resulting_owners(state.token_owners, operation)
+    return {"placements": placements, "token_owners": owners, "nodes": nodes}
 
 
 def _nodes_after(state: ClusterState, operation: Operation) -> Map[str, Node]:

@@ -22,10 +22,10 @@ Epochs of one operation's stages ascend.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from immutables import Map
 
+from ringlog.kernel.ownership.deltas import Order
+from ringlog.kernel.ownership.strategies import Ring
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, Token
 
@@ -118,18 +118,12 @@ def target_owners(state: ClusterState) -> Map[Token, NodeId]:
     return owners
 
 
-def walk_owners(state: ClusterState) -> Map[Token, NodeId]:
-    """The token map that orders groups: every node at its present tokens, one that joins at its coming ones."""
-    owners = state.token_owners
-    for operation in in_flight(state):
-        if operation.kind == JOIN:
-            owners = owners.update(dict.fromkeys(operation.tokens, operation.node))
-    return owners
-
-
-def stand_ins(state: ClusterState) -> Mapping[NodeId, NodeId]:
-    """Nodes that are replacing another, each with the one whose tokens it will take over."""
-    return {operation.node: operation.replaced for operation in in_flight(state) if operation.replaced}
+def walk_order(state: ClusterState) -> Order:
+    """The order of groups: every node stands at its present tokens, one that joins at its coming ones."""
+    flying = in_flight(state)
+    coming = {operation.node: operation.tokens for operation in flying if operation.kind == JOIN}
+    beside = {operation.node: operation.replaced for operation in flying if operation.replaced}
+    return Order(state.nodes, coming, beside)
 
 
 def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[Token, NodeId]:
@@ -137,3 +131,13 @@ def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[To
     for token in operation.gone:
         owners = owners.delete(token)
     return owners.update(dict.fromkeys(operation.tokens, operation.node))
+
+
+def ring_after(ring: Ring, *operations: Operation) -> Ring:
+    """The ring when ``operations`` have finished, from the one before them."""
+    owners = dict(ring.owners)
+    for operation in operations:
+        for token in operation.gone:
+            del owners[token]
+        owners.update(dict.fromkeys(operation.tokens, operation.node))
+    return ring.owned_by(owners)

@@ -4,81 +4,84 @@ Applying is strict: a range must exist exactly as the change names it, a node ma
 leave only one that has it. Who enters is a member since the epoch of the entry; who leaves and comes back starts
 anew, so ``since`` never spans a gap. A range whose groups change gets that epoch as ``changed``; all others stay the
 same objects.
+
+Groups stand in the order of a clockwise walk, so a member that leaves disturbs nobody's place, and one that enters is
+put into its own by its distance alone: nothing is walked.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from ringlog.kernel.ring.ranges import Range, index_at
-from ringlog.kernel.state import Deltas, Placement, RangeGroup, Replica
+from ringlog.kernel.ring.ranges import Range
+from ringlog.kernel.state import Deltas, Node, Placement, RangeGroup, Replica
 from ringlog.kernel.values import Epoch, NodeId, Token
 
 _GROUPS = ("read_added", "read_removed", "write_added", "write_removed")
+_LAP = 2**64
+"""Above every distance on the ring."""
 
 
 @dataclass(slots=True)
 class Touched:
     """What happens to one range: the nodes that enter and leave its read and its write group."""
 
-    read_added: set[NodeId] = field(default_factory=set)
-    read_removed: set[NodeId] = field(default_factory=set)
-    write_added: set[NodeId] = field(default_factory=set)
-    write_removed: set[NodeId] = field(default_factory=set)
+    read_added: tuple[NodeId, ...] = ()
+    read_removed: tuple[NodeId, ...] = ()
+    write_added: tuple[NodeId, ...] = ()
+    write_removed: tuple[NodeId, ...] = ()
 
 
-def touched(replication: str, *deltas: Deltas) -> list[tuple[Range, Touched]]:
-    """The ranges under a replication setting that ``deltas`` change together, by end, with what happens to each."""
-    gathered: dict[Range, Touched] = {}
+def touched(*deltas: Deltas) -> dict[str, list[tuple[Range, Touched]]]:
+    """Key of a setting to the ranges that ``deltas`` change together, by end, with what happens to each."""
+    gathered: dict[str, dict[Range, Touched]] = {}
     for one in deltas:
         for name in _GROUPS:
             for change in getattr(one, name):
-                if change.replication == replication:
-                    here = gathered.setdefault((change.start, change.end), Touched())
-                    getattr(here, name).add(change.node)
-    return sorted(gathered.items(), key=lambda item: item[0][1])
+                ranges = gathered.setdefault(change.replication, {})
+                place = change.start, change.end
+                here = ranges.get(place)
+                if here is None:
+                    here = ranges[place] = Touched()
+                setattr(here, name, (*getattr(here, name), change.node))
+    return {key: sorted(ranges.items(), key=lambda item: item[0][1]) for key, ranges in gathered.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """The order of the members of a group: as a clockwise walk meets them.
 
-    ``owners``: the token map, with the tokens of nodes that are joining. ``beside``: nodes that are to take over
-    another's tokens, each with the node beside which it stands.
+    ``nodes``: the directory, every member with its tokens. ``coming``: the tokens of nodes that are joining.
+    ``beside``: nodes that are to take over another's tokens, each with the node right after which it stands.
     """
 
-    tokens: tuple[Token, ...]
-    owners: Mapping[Token, NodeId]
-    beside: Mapping[NodeId, NodeId]
+    nodes: Mapping[NodeId, Node]
+    coming: Mapping[NodeId, tuple[Token, ...]] = field(default_factory=dict)
+    beside: Mapping[NodeId, NodeId] = field(default_factory=dict)
+
+    def place(self, end: Token, node: NodeId) -> tuple[int, bool]:
+        """What the members of the range that ends at ``end`` are sorted by: the distance to a node's next token."""
+        owner = self.beside.get(node, node)
+        tokens = self.coming.get(owner) or self.nodes[owner].tokens
+        assert tokens, "every replica owns a token, or is to take over one"
+        index = bisect_left(tokens, end)
+        distance = tokens[index] - end if index < len(tokens) else tokens[0] - end + _LAP
+        return distance, owner is not node
 
     def sorted(self, end: Token, group: tuple[Replica, ...]) -> tuple[Replica, ...]:
         """The group of the range that ends at ``end``, in order."""
-        if len(group) < 2:
-            return group
-        wanted = {self.beside.get(replica.node, replica.node) for replica in group}
-        places: dict[NodeId, int] = {}
-        first = index_at(self.tokens, end)
-        for step in range(len(self.tokens)):
-            owner = self.owners[self.tokens[(first + step) % len(self.tokens)]]
-            if owner in wanted and owner not in places:
-                places[owner] = step
-                if len(places) == len(wanted):
-                    break
-        assert len(places) == len(wanted), "every replica owns a token, or is to take over one"
+        return tuple(sorted(group, key=lambda replica: self.place(end, replica.node)))
 
-        def place(replica: Replica) -> tuple[int, bool]:
-            return places[self.beside.get(replica.node, replica.node)], replica.node in self.beside
-
-        return tuple(sorted(group, key=place))
-
-
-def order_of(owners: Mapping[Token, NodeId], beside: Mapping[NodeId, NodeId] | None = None) -> Order:
-    """The order that a token map gives."""
-    return Order(tuple(sorted(owners)), owners, beside or {})
+    def with_one(self, end: Token, group: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
+        """The group, which is in order, with one more member."""
+        assert all(member.node != replica.node for member in group), "a node enters a group only once"
+        own = self.place(end, replica.node)
+        index = bisect_left(group, own, key=lambda member: self.place(end, member.node))
+        return (*group[:index], replica, *group[index:])
 
 
 def apply_deltas(placements: Map[str, Placement], deltas: Deltas, order: Order, epoch: Epoch) -> Map[str, Placement]:
@@ -86,9 +89,9 @@ def apply_deltas(placements: Map[str, Placement], deltas: Deltas, order: Order, 
 
     Changes of a setting that no keyspace uses any more are left out.
     """
-    for key, placement in sorted(placements.items()):
-        changes = touched(key, deltas)
-        if changes:
+    for key, changes in sorted(touched(deltas).items()):
+        placement = placements.get(key)
+        if placement is not None:
             placements = placements.set(key, _apply(placement, changes, order, epoch))
     return placements
 
@@ -106,23 +109,30 @@ def reordered(placements: Map[str, Placement], node: NodeId, order: Order) -> Ma
     return placements
 
 
-def _apply(placement: Placement, changes: list[tuple[Range, Touched]], order: Order, epoch: Epoch) -> Placement:
+def _apply(placement: Placement, changes: Iterable[tuple[Range, Touched]], order: Order, epoch: Epoch) -> Placement:
     ranges = list(placement.ranges)
+    newcomers: dict[NodeId, Replica] = {}
     for (start, end), change in changes:
         index = bisect_left(placement.ends, end)
         assert index < len(ranges), "a change names a range that exists"
         group = ranges[index]
         assert (group.start, group.end) == (start, end), "a change names a range that exists"
-        read = _changed(group.read, change.read_added, change.read_removed, epoch)
-        write = _changed(group.write, change.write_added, change.write_removed, epoch)
+        for node in (*change.read_added, *change.write_added):
+            newcomers.setdefault(node, Replica(node, epoch))
+        read = _without(group.read, change.read_removed)
+        for node in change.read_added:
+            read = order.with_one(end, read, newcomers[node])
+        write = _without(group.write, change.write_removed)
+        for node in change.write_added:
+            write = order.with_one(end, write, newcomers[node])
         assert {replica.node for replica in read} <= {replica.node for replica in write}, "readers are writers"
-        ranges[index] = RangeGroup(start, end, order.sorted(end, read), order.sorted(end, write), epoch)
+        ranges[index] = RangeGroup(start, end, read, write, epoch)
     return Placement(placement.key, tuple(ranges), placement.ends)
 
 
-def _changed(group: tuple[Replica, ...], added: set[NodeId], removed: set[NodeId], epoch: Epoch) -> tuple[Replica, ...]:
-    members = {replica.node for replica in group}
-    assert not added & members, "a node enters a group only once"
-    assert removed <= members, "only members leave a group"
+def _without(group: tuple[Replica, ...], removed: tuple[NodeId, ...]) -> tuple[Replica, ...]:
+    if not removed:
+        return group
     kept = tuple(replica for replica in group if replica.node not in removed)
-    return kept + tuple(Replica(node, epoch) for node in sorted(added))
+    assert len(kept) == len(group) - len(removed), "only members leave a group"
+    return kept

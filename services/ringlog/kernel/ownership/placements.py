@@ -17,7 +17,7 @@ replica keeps the later ``since``: for a part of the merged range it has not bee
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ringlog.kernel.commands.model import Replication
@@ -47,9 +47,11 @@ def canonical(
 ) -> tuple[RangeGroup, ...]:
     """The canonical layout of a token map, every replica a member since ``epoch``; empty for an empty map."""
     ring = ring_of(owners, nodes)
+    # One object for each node, not for each node and range: rings have hundreds of thousands of those.
+    members = {node: Replica(node, epoch) for node in ring.nodes}
     groups = []
     for start, end in ranges_between(ends_of(replication, ring.tokens)):
-        replicas = tuple(Replica(node, epoch) for node in natural(replication, ring, end))
+        replicas = tuple(members[node] for node in natural(replication, ring, end))
         groups.append(RangeGroup(start, end, replicas, replicas, epoch))
     return tuple(groups)
 
@@ -99,21 +101,25 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
 
     A placement without ranges (an empty token map) gets ranges that nobody serves yet.
     """
-    if placement.key == ENTIRE:
+    old = placement.ends
+    new = [] if placement.key == ENTIRE else [token for token in sorted(set(tokens)) if not _is_end(old, token)]
+    if not new:
         return placement
-    ranges, ends = list(placement.ranges), list(placement.ends)
-    for token in sorted(set(tokens).difference(ends)):
-        if not ends:
-            ranges.append(RangeGroup(token, token, (), (), 0))
-            ends.append(token)
-            continue
-        host = index_at(ends, token)
-        lower = replace(ranges[host], end=token)
-        ranges[host] = replace(ranges[host], start=token)
-        place = bisect_left(ends, token)
-        ranges.insert(place, lower)
-        ends.insert(place, token)
-    return Placement(placement.key, tuple(ranges), tuple(ends))
+    ends = tuple(sorted((*old, *new)))
+    ranges: list[RangeGroup] = []
+    copied = 0
+    for token in new:
+        place = bisect_left(old, token)
+        ranges += placement.ranges[copied:place]
+        host = placement.ranges[place % len(old)] if old else RangeGroup(token, token, (), (), 0)
+        ranges.append(replace(host, end=token))
+        copied = place
+    ranges += placement.ranges[copied:]
+    for token in new:
+        at = bisect_left(ends, token)
+        for index in (at, (at + 1) % len(ends)):
+            ranges[index] = replace(ranges[index], start=ends[index - 1])
+    return Placement(placement.key, tuple(ranges), ends)
 
 
 def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
@@ -121,21 +127,31 @@ def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
 
     It may remove the last range only when nobody serves it.
     """
-    if placement.key == ENTIRE:
+    old = placement.ends
+    gone = [] if placement.key == ENTIRE else [token for token in sorted(set(tokens)) if _is_end(old, token)]
+    if not gone:
         return placement
-    ranges, ends = list(placement.ranges), list(placement.ends)
-    for token in sorted(set(tokens).intersection(ends)):
-        gone = index_at(ends, token)
-        group, follower = ranges[gone], (gone + 1) % len(ends)
-        if follower == gone:
-            assert not group.write, "a served range has no neighbour to merge with"
-        else:
-            other = ranges[follower]
-            read, write = later_since(other.read, group.read), later_since(other.write, group.write)
-            changed = max(group.changed, other.changed)
-            ranges[follower] = RangeGroup(group.start, other.end, read, write, changed)
-        del ranges[gone], ends[gone]
-    return Placement(placement.key, tuple(ranges), tuple(ends))
+    ranges = list(placement.ranges)
+    dropped: set[int] = set()
+    for token in gone:
+        index = bisect_left(old, token)
+        dropped.add(index)
+        if len(dropped) == len(old):
+            assert not ranges[index].write, "a served range has no neighbour to merge with"
+            break
+        follower = (index + 1) % len(old)
+        while follower in dropped:
+            follower += 1
+        group, other = ranges[index], ranges[follower]
+        read, write = later_since(other.read, group.read), later_since(other.write, group.write)
+        ranges[follower] = RangeGroup(group.start, other.end, read, write, max(group.changed, other.changed))
+    kept = tuple(group for index, group in enumerate(ranges) if index not in dropped)
+    return Placement(placement.key, kept, tuple(group.end for group in kept))
+
+
+def _is_end(ends: Sequence[Token], token: Token) -> bool:
+    index = bisect_left(ends, token)
+    return index < len(ends) and ends[index] == token
 
 
 def later_since(group: tuple[Replica, ...], other: tuple[Replica, ...]) -> tuple[Replica, ...]:

@@ -39,15 +39,28 @@ Census = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Tokens in ascending order, their owners and the directory: what a layout is computed from.
-
-    A token without an owner (one of another token map that is compared with this one) is passed over.
+    """Tokens in ascending order, their owners, the directory and how many owners each rack has: what a layout is
+    computed from.
     """
 
     tokens: Sequence[Token]
     owners: Mapping[Token, NodeId]
     nodes: Mapping[NodeId, Node]
     census: Census
+
+    def owned_by(self, owners: Mapping[Token, NodeId]) -> Ring:
+        """The ring of another token map that differs in a few tokens."""
+        added = [token for token in owners if token not in self.owners]
+        # Two ascending runs, which sorting merges in linear time.
+        tokens = sorted([*(token for token in self.tokens if token in owners), *sorted(added)])
+        return Ring(tokens, owners, self.nodes, census_of(set(owners.values()), self.nodes))
+
+    def within(self, datacenter: str) -> Ring:
+        """The ring of one datacenter's nodes."""
+        members = {node for node, found in self.nodes.items() if found.datacenter == datacenter}
+        owners = {token: owner for token in self.tokens if (owner := self.owners[token]) in members}
+        census = {datacenter: self.census[datacenter]} if datacenter in self.census else {}
+        return Ring(tuple(owners), owners, self.nodes, census)
 
     def walk(self, end: Token) -> Iterator[NodeId]:
         """The distinct owners met clockwise from the first token at or after ``end``."""
@@ -56,14 +69,15 @@ class Ring:
         first = index_at(self.tokens, end)
         seen: set[NodeId] = set()
         for step in range(len(self.tokens)):
-            owner = self.owners.get(self.tokens[(first + step) % len(self.tokens)])
-            if owner is not None and owner not in seen:
+            owner = self.owners[self.tokens[(first + step) % len(self.tokens)]]
+            if owner not in seen:
                 seen.add(owner)
                 yield owner
 
 
 def ring_of(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node]) -> Ring:
     """The ring of a token map; ``nodes`` holds every owner."""
+    owners = dict(owners.items())
     members = set(owners.values())
     assert all(owner in nodes for owner in members), "only registered nodes own tokens"
     return Ring(tuple(sorted(owners)), owners, nodes, census_of(members, nodes))

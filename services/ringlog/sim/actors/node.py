@@ -55,6 +55,7 @@ class SimNode:
         self.holder = Holder(registration.id)
         self.registers = SimRegisters(sim, host, registration.id)
         self.lives = 0
+        self._lag: Micros = 0
         self.replaces: SimNode | None = None
         self.is_lost = False
         self._chance = Chance(sim.world.seed, f"node/{host.name}")
@@ -77,6 +78,12 @@ class SimNode:
             check.began(self.registration.id)
         self.sim.world.spawn(self.host, f"{self.name}.main", self._main(), self._over)
         self.sim.world.spawn(self.host, f"{self.name}.acks", self._publish_acks())
+
+    def read_slowly(self, lag: Micros) -> None:
+        """From now on the node gets records of the mutations that much later."""
+        self._lag = lag
+        for tail in self._tails:
+            tail.lag = lag
 
     def lose(self) -> None:
         """The disk is gone, and with it all that this node was."""
@@ -106,7 +113,7 @@ class SimNode:
             holder.positions[partition] = 0
             self._seen[partition] = 0
         for partition in range(len(partitions)):
-            lag = Chance(sim.world.seed, f"lag/{self.host.name}/{partition}").pick(LAGS_US)
+            lag = self._lag or Chance(sim.world.seed, f"lag/{self.host.name}/{partition}").pick(LAGS_US)
             self._tails.append(sim.broker.tail(self.host, MUTATIONS, partition, 0, self._taker(partition), lag))
         sim.world.spawn(self.host, f"{self.name}.member", self._membership())
         while True:

@@ -14,6 +14,7 @@ from ringlog.agents.validator_core import (
     Validator,
     arrive,
     begin,
+    folded,
     remember,
     settle,
 )
@@ -22,11 +23,14 @@ from ringlog.agents.validator_core import (
 )
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.outcome import Folded
+from ringlog.kernel.state import ClusterState
 from ringlog.sim.actors.role import NEWS_US, Worker
 from ringlog.sim.broker import REQUESTS, RESULTS, Fenced, Record, Tail
 from ringlog.sim.memo import cached_request, cached_result
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended, Unanswered
+from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import REJECTED, Request, Result, encode_result
 
@@ -66,7 +70,7 @@ class ValidatorWorker(Worker):
                 self.replica.busy = True
                 try:
                     state = yield from self.replica.barrier()
-                    step = begin(validator, state, self.direct.now(), self.draw)
+                    step = begin(validator, state, self.direct.now(), self.draw, self._folding)
                     validator = yield from self._perform(step)
                 finally:
                     self.replica.busy = False
@@ -77,6 +81,9 @@ class ValidatorWorker(Worker):
         super().close()
         if self._tail is not None:
             self._tail.close()
+
+    def _folding(self, state: ClusterState, encoded: EncodedEntry) -> Folded:
+        return folded(state, encoded) if self.replica.alone else self.sim.folding(state, encoded.data)
 
     def _take(self, records: list[Record]) -> None:
         self._inbox.extend(records)

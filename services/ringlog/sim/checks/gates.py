@@ -141,11 +141,13 @@ def _lacking(move: Move, stage: str, informed: set[str], record: Movements) -> s
         return f"the gaining {sorted(silent)} have not acknowledged it"
     parting = move.replaced or (move.node if move.kind in ("leave", "remove") else "")
     excused = move.ignored | record.down.intersection({parting})
-    for exchange in move.exchanges if stage in GATED else ():
+    asked_all = stage in GATED and (stage != "prepared" or record.gate_prepared)
+    for exchange in move.exchanges if asked_all else ():
         for group in (exchange.old, exchange.new):
             for datacenter in sorted({record.places[node][0] for node in group}):
                 local = [node for node in group if record.places[node][0] == datacenter]
                 asked = [node for node in local if node not in excused]
+                asked = asked or [node for node in local if node not in move.ignored]
                 have = sum(node in informed for node in asked)
                 if have < min(len(local) // 2 + 1, len(asked)):
                     return f"only {have} of {len(local)} in {datacenter} of {exchange} have acknowledged it"

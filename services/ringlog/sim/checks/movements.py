@@ -22,6 +22,7 @@ from ringlog.kernel.commands.model import (
     AlterKeyspace,
     Assassinate,
     CancelOperation,
+    ChangeSettings,
     CreateKeyspace,
     DeclareDown,
     DeclareUp,
@@ -178,6 +179,7 @@ class Movements:
         self.layouts: dict[str, Layout] = {}
         self.refreshed = 0
         self.forfeited = False
+        self.gate_prepared = 1
 
     def upto(self, epoch: int) -> Movements:
         """Take in the applied entries up to ``epoch``."""
@@ -205,6 +207,8 @@ class Movements:
                 self.down.add(node)
             case DeclareUp(node):
                 self.down.discard(node)
+            case ChangeSettings(values):
+                self.gate_prepared = dict(values).get("gate_prepared", self.gate_prepared)
             case CreateKeyspace(name, replication):
                 self.keyspaces[name], self.created[name] = replication, self.epoch
                 self._refresh()
@@ -217,6 +221,10 @@ class Movements:
                 self._cancel(self.flying[name])
             case FailOperation(name) if name in self.flying and not self.flying[name].reached(READS_AT):
                 self._cancel(self.flying[name])
+            case Assassinate(node) if (leaving := self._parting(node)) is not None:
+                self.forfeited = True
+                leaving.marks.append(("finished", self.epoch))
+                self._finish(leaving)
             case command:
                 move = self._asked(command)
                 if move is not None:
@@ -247,6 +255,11 @@ class Movements:
                 own = f"{key_of(self.keyspaces[name])}>{key_of(setting)}"
                 return Move(f"alter-{self.epoch}", "alter", "", keyspace=name, setting=setting, own=own)
         return None
+
+    def _parting(self, node: str) -> Move | None:
+        """By which movement a node leaves."""
+        moves = [m for m in self.flying.values() if m.replaced == node or (m.gone and not m.tokens and m.node == node)]
+        return moves[0] if moves else None
 
     def _tokens(self, node: str) -> tuple[int, ...]:
         return tuple(sorted(token for token, owner in self.owners.items() if owner == node))

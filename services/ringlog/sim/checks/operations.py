@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.model import (
     AdvanceOperation,
+    Assassinate,
     CancelOperation,
     CommitCdcGeneration,
     FailOperation,
@@ -116,7 +117,8 @@ class Stages(Check):
             if READS_AT in order and order.index(old.stage) >= order.index(READS_AT):
                 self._broken(after, f"{op.id} was cancelled in {old.stage}, when its new owner may have been read")
         else:
-            if not isinstance(command, AdvanceOperation) or command.operation != op.id:
+            assassinated = isinstance(command, Assassinate) and command.node in (op.node, op.replaced)
+            if not assassinated and (not isinstance(command, AdvanceOperation) or command.operation != op.id):
                 self._broken(after, f"{item.kind} moved {op.id}")
             if order.index(op.stage) != order.index(old.stage) + 1:
                 self._broken(after, f"{op.id} went from {old.stage} to {op.stage}")

@@ -33,6 +33,8 @@ def _settings(_: ClusterState, chance: Chance) -> ChangeSettings:
         [
             ("history_entries", 100),
             ("history_entries", 200),
+            ("gate_prepared", 0),
+            ("gate_prepared", 1),
             ("operations_kept_max", 1),
             ("operations_kept_max", 100),
             ("cdc_generation_lead_us", 1_000_000),

@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 Scalar: TypeAlias = bool | int | str | None
 Pair: TypeAlias = tuple[Scalar, Scalar]
@@ -76,8 +75,7 @@ class HistoryError(ValueError):
         return type(self), (self.code, self.line, self.field, self.rule)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One line. ``value`` by the table above; ``time`` in microseconds, for people; ``line`` (from 1) is the order."""
 
     line: int

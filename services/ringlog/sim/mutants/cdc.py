@@ -67,6 +67,14 @@ MUTANTS: tuple[Mutant, ...] = (
         30,
     ),
     Mutant(
+        "close_unwatched",
+        RULES,
+        "if not writers and not command.unwatched:",
+        "if not writers and state.epoch < 0:",
+        "a generation closes although no writer is there that could have logged what lies in it",
+        30,
+    ),
+    Mutant(
         "close_without_positions",
         RULES,
         "positions = _greatest(positions, writer.positions)",

@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "older_over_later",
         "ringlog.cache.memory",
         "if stored is not None and same and stored.stamp.epoch > write.stamp.epoch:",
-        "if stored is not None and same and stored.stamp.epoch > write.stamp.epoch + 1:",
+        "if stored is not None and same and stored.stamp.epoch < 0:",
         "an older epoch replaces a later one in the cache",
         2_000,
     ),

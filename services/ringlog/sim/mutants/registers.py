@@ -109,7 +109,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if all(other.operation != fetch.operation for other in rest):",
         "if fetch.operation:",
         "the first of several streams counts as all of them",
-        1_000,
+        200,
+        "medium",
     ),
     Mutant(
         "written_back_nowhere",

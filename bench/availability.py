@@ -1,0 +1,104 @@
+"""How many choices of nodes that are down let a QUORUM write pass while a range moves: Ringlog's plans, and Cassandra.
+
+    python bench/availability.py
+
+Makes the table of ``docs/guide/consistency.md``. Each movement is rehearsed by the real rules up to the stage in which
+both the old and the new owners are written, and the write is planned by ``ringlog.client.plans``. Cassandra's
+coordinator waits for a quorum of the replication factor plus every pending replica, of all that take writes
+(``blockFor``; CASSANDRA-21200 asks for better).
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from typing import Any
+
+from ringlog.cli.rehearsal import Rehearsal
+from ringlog.client.plans import Access, Level, Plan, Request, met, plan
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight
+from ringlog.kernel.state import ClusterState
+
+STEPS_MAX = 20
+FACTORS = (3, 4, 5)
+TOKEN = 100
+STEP = 1_000
+
+
+def said(rehearsal: Rehearsal, **line: Any) -> dict[str, Any]:
+    """The answer to a line, which must be taken."""
+    answer = rehearsal.line(json.dumps(line), 1)
+    assert answer.get("outcome", "applied") == "applied", answer
+    return answer
+
+
+def ring(nodes: int, factor: int) -> Rehearsal:
+    """Nodes n1, n2, … with one token each; ``TOKEN`` belongs to n1 and those after it."""
+    rehearsal = Rehearsal()
+    for number in range(1, nodes + 1):
+        said(rehearsal, command="RegisterNode", name=f"n{number}")
+        said(rehearsal, command="Join", node=f"n{number}", tokens=[STEP * number])
+        said(rehearsal, do="finish")
+    said(rehearsal, command="CreateKeyspace", name="ks", replication={"strategy": "simple", "factor": factor})
+    return rehearsal
+
+
+def join(factor: int) -> ClusterState:
+    """A node takes over the range of ``TOKEN`` from one of its replicas."""
+    rehearsal = ring(factor + 1, factor)
+    said(rehearsal, command="RegisterNode", name="new")
+    said(rehearsal, command="Join", node="new", tokens=[TOKEN])
+    return moving(rehearsal)
+
+
+def replace(factor: int) -> ClusterState:
+    """A node takes over from one that is dead."""
+    rehearsal = ring(factor + 1, factor)
+    said(rehearsal, command="DeclareDown", node="n1", reason="its disk is gone")
+    said(rehearsal, command="RegisterNode", name="new")
+    said(rehearsal, command="Replace", node="new", replaced="n1")
+    return moving(rehearsal)
+
+
+def moving(rehearsal: Rehearsal) -> ClusterState:
+    """On to where old and new owners are written."""
+    for _ in range(STEPS_MAX):
+        if all(operation.stage == WRITE_BOTH_READ_OLD for operation in in_flight(rehearsal.state)):
+            return rehearsal.state
+        said(rehearsal, do="step")
+    raise AssertionError("the operation stands still")
+
+
+MOVEMENTS = {"join": join, "replace a dead node": replace}
+
+
+def rows() -> list[str]:
+    """The table's rows."""
+    made = []
+    for movement, begin in MOVEMENTS.items():
+        for factor in FACTORS:
+            state = begin(factor)
+            write = plan(state, Request("ks", TOKEN, Access.WRITE, Level.QUORUM, "dc1"))
+            assert isinstance(write, Plan), write
+            dead = {node for node in write.asked if state.nodes[node].down}
+            nodes = set(write.asked)
+            pending = len(nodes) - factor
+            for down in range(max(1, len(dead)), factor // 2 + 2):
+                choices = [dead.union(some) for some in combinations(sorted(nodes - dead), down - len(dead))]
+                ours = sum(met(write.needs, nodes - gone) for gone in choices)
+                theirs = sum(len(nodes - gone) >= factor // 2 + 1 + pending for gone in choices)
+                made.append(
+                    f"| {movement} | {factor} | {down} | {ours} of {len(choices)} | {theirs} of {len(choices)} |"
+                )
+    return made
+
+
+def main() -> None:
+    """Print the table."""
+    print("| movement | factor | nodes down | Ringlog | Cassandra |")
+    print("|---|---|---|---|---|")
+    print("\n".join(rows()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""What is worked out near the changed tokens is what looking at every range gives: plans, composition, order, gates.
+
+The random runs of ``run`` are watched: whatever is asked for in them is worked out naively too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.operations.admission import requested
+from ringlog.kernel.operations.compose import refused_composition
+from ringlog.kernel.operations.gates import gate, is_met, missing
+from ringlog.kernel.operations.plan import plan_movement
+from ringlog.kernel.operations.stages import JOIN, MOVE, in_flight
+from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.ownership.placements import merge, nodes_of, split
+from tests.kernel.movements import naive
+from tests.kernel.movements.clusters import network, placed
+from tests.kernel.movements.model import Moving
+from tests.kernel.movements.run import Run
+from tests.kernel.operations.drive import SEED, applied, decided
+from tests.kernel.ownership.rings import a_cluster, token_maps
+
+PLANNED = ("join", "leave", "move", "replace", "remove")
+
+
+class Watched(Run):
+    """A run every step of which is compared with the naive definitions."""
+
+    def _ask(self, command: m.Command, moving: Moving) -> None:
+        state = self.state
+        super()._ask(command, moving)
+        for operation in in_flight(self.state):
+            if operation.id not in state.operations and operation.kind in PLANNED:
+                assert operation.plan == naive.plan(state, operation)
+
+    def check(self) -> None:
+        super().check()
+        owners = dict(self.state.token_owners.items())
+        flying = in_flight(self.state)
+        for operation in flying:
+            owners |= dict.fromkeys(operation.tokens, operation.node) if operation.kind == JOIN else {}
+        beside = {operation.node: operation.replaced for operation in flying if operation.replaced}
+        for placement in self.state.placements.values():
+            for group in placement.ranges:
+                for members in (nodes_of(group.read), nodes_of(group.write)):
+                    assert list(members) == naive.walked(owners, beside, group.end, members)
+        for operation in flying:
+            some = self.draw.sample(sorted(self.state.nodes), self.draw.randint(0, len(self.state.nodes)))
+            witnesses = [m.Witness(node, operation.stage_epoch, operation.stage_epoch) for node in some]
+            expected = not missing(gate(self.state, operation), witnesses)
+            assert is_met(self.state, operation, witnesses) is expected
+            self._count(f"gate met: {expected}")
+
+
+def test_random_movements_are_planned_as_by_looking_at_every_range() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(40):
+        run = Watched(seed)
+        try:
+            run.go(steps=12)
+        except AssertionError as broken:
+            raise AssertionError(f"seed {seed}: {broken}") from broken
+        counts.update(run.counts)
+    print(sorted(counts.items()))
+    assert all(counts[what] for what in PLANNED)
+    assert counts["gate met: True"] > 20
+    assert counts["gate met: False"] > 20
+
+
+@pytest.mark.parametrize("datacenters", [1, 2])
+def test_plans_compose_if_and_only_if_every_range_of_every_subset_does(datacenters: int) -> None:
+    """In one datacenter also asked of plans that overlap: most of those do not compose."""
+    verdicts: Counter[str] = Counter()
+    for seed in range(80):
+        draw = random.Random(seed)
+        free = draw.sample(range(1_000), 24)
+        nodes = {
+            f"n{n}": (f"d{n % datacenters}/r{draw.randint(0, 1)}", [free.pop()]) for n in range(draw.randint(6, 14))
+        }
+        state = placed(nodes, network(d0=draw.randint(1, 3), d1=1))
+        for node in draw.sample(sorted(nodes), 6):
+            move = m.Move(node, (free.pop(),), SEED)
+            gone = state.nodes[node].tokens
+            asked = replace(requested(MOVE, node, Context(state.epoch + 1, "", 0)), tokens=move.tokens, gone=gone)
+            planned = replace(asked, plan=plan_movement(state, asked))
+            admitted = isinstance(decided(state, move), Accepted)
+            if admitted or datacenters == 1:
+                composes = refused_composition(state, planned) is None
+                assert composes is naive.composes(state, planned), f"seed {seed}"
+                verdicts[f"beside {len(in_flight(state))}: {composes}"] += 1
+            if admitted:
+                state = applied(state, move)
+    print(verdicts)
+    assert verdicts["beside 1: True"] > 20
+    assert verdicts["beside 2: True"] > 3
+    assert verdicts["beside 1: False"] > 50 or datacenters > 1
+
+
+@given(token_maps(), st.sets(st.integers(-45, 45), max_size=8))
+def test_cutting_at_many_tokens_is_cutting_at_each(tokens: dict[str, list[int]], at: set[int]) -> None:
+    placement = a_cluster(tokens, factors=[2]).placements["simple:2"]
+    one_by_one = placement
+    for token in sorted(at):
+        one_by_one = naive.split(one_by_one, token)
+    parts = split(placement, at)
+    assert parts == one_by_one
+    for token in sorted(at.difference(placement.ends)):
+        one_by_one = merge(one_by_one, [token])
+    assert merge(parts, at.difference(placement.ends)) == one_by_one == placement
