@@ -27,7 +27,7 @@ test: setup ## Run the unit tests, then the system tests against a real broker, 
 soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
 	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
 
-faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (about 10 minutes)
+faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (15 minutes or more)
 	@.venv/bin/pytest tests/faults $(TEST_FLAGS)
 
 lint: setup ## Check style, types and the import contract
