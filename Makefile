@@ -22,7 +22,7 @@ demo: setup ## See the whole system work: broker, agents, nodes, Spark, a join i
 	@.venv/bin/ringlog demo $(DEMO_FLAGS)
 
 test: setup ## Run the unit tests, then the system tests against a real broker, Redis and Spark
-	@.venv/bin/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TEST_FLAGS)
+	@.venv/bin/pytest --numprocesses 2 --no-loadscope-reorder $(TEST_FLAGS)
 
 soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
 	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
