@@ -26,13 +26,13 @@ from ringlog.client.plans import (
     plan,
     repair,
 )
-from ringlog.kernel.commands.model import CancelOperation
+from ringlog.kernel.commands.model import AlterKeyspace, CancelOperation, Replication
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.state import EMPTY_STATE, Change, ClusterState, Deltas, Placement, Replica
 from ringlog.kernel.state import Plan as Movement
 from tests.kernel.entries import applied
-from tests.kernel.operations.drive import report_of
+from tests.kernel.operations.drive import begun, driven, report_of
 from tests.node.world import begin_join, cluster, name_of, step
 
 GUIDE = Path(__file__).parents[2] / "docs/guide/consistency.md"
@@ -262,6 +262,18 @@ def test_an_answer_from_before_a_node_left_and_came_back_does_not_count() -> Non
     assert nodes_of(group_at(again.placements["simple:3"], TOKEN).write) == made.asked
     assert count(made, told, again) == Waiting((name_of(2),), again.epoch)
     assert isinstance(count(made, [*told, Answer(name_of(9), again.epoch)], again), Satisfied)
+
+
+def test_what_a_read_was_told_before_its_group_changed_does_not_count() -> None:
+    """Node 1 stays alone, and has rows of the others only since then."""
+    state, operation = begun(ring(3, 3), AlterKeyspace("shop", Replication("simple", 1)))
+    before = driven(state, operation, WRITE_BOTH_READ_OLD)
+    after = driven(before, operation, WRITE_BOTH_READ_NEW)
+    made = planned(before, asked(access=Access.READ))
+    early = answers(before.epoch, 1)
+    assert isinstance(count(made, early, before), Waiting)
+    assert count(made, [*early, *answers(before.epoch, 2, 3)], after) == Replan(())
+    assert isinstance(count(made, answers(after.epoch, 1), after), Satisfied)
 
 
 def test_a_dropped_keyspace_fails_what_is_under_way() -> None:

@@ -118,10 +118,10 @@ class DataWorld:
         for each in self.nodes.values():
             each.follow()
 
-    def begin(self, number: int) -> DataNode:
+    def begin(self, number: int, datacenter: str = "dc1") -> DataNode:
         """Start node ``number``, registered."""
         made = self.nodes[number] = DataNode(self, number, self.folder / f"n{number}")
-        self.submit(node(number))
+        self.submit(node(number, datacenter=datacenter))
         return made
 
     def ask_join(self, number: int, *tokens: int) -> str:
@@ -129,8 +129,8 @@ class DataWorld:
         self.submit(Join(uuid(number, space=2), tokens, bytes(range(16))))
         return f"join-{self.state.epoch}"
 
-    def join(self, number: int, *tokens: int) -> DataNode:
-        made = self.begin(number)
+    def join(self, number: int, *tokens: int, datacenter: str = "dc1") -> DataNode:
+        made = self.begin(number, datacenter)
         self.drive(self.ask_join(number, *tokens), "finished")
         if "ks" not in self.state.keyspaces and len(self.nodes) == self.factor:
             self.submit(CreateKeyspace("ks", Replication("simple", self.factor)))

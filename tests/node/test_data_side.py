@@ -13,7 +13,17 @@ import pytest
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.errors import RequestImpossible, RequestTimedOut, TooLarge
 from ringlog.client.plans import Level
-from ringlog.kernel.commands.model import CancelOperation, Command, DeclareDown, Leave, Move, Replace
+from ringlog.kernel.commands.model import (
+    CancelOperation,
+    Command,
+    CreateKeyspace,
+    DatacenterReplication,
+    DeclareDown,
+    Leave,
+    Move,
+    Replace,
+    Replication,
+)
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.node import data_server
 from ringlog.node.journal import recover
@@ -312,3 +322,31 @@ def test_every_movement_keeps_what_was_written(world: DataWorld) -> None:
     assert not world.nodes[1].host.value.durable.cells, "who has left has forgotten"
     total = sum(len(world.nodes[number].host.value.durable.cells) for number in (3, 4, 6))
     assert total == 3 * len(names)
+
+
+def test_levels_of_several_datacenters(tmp_path: Path) -> None:
+    world = DataWorld(tmp_path, factor=0)
+    try:
+        for number in (1, 2, 3, 4):
+            world.join(number, number * STEP // 2, datacenter="dc1" if number < 3 else "dc2")
+        world.submit(
+            CreateKeyspace(
+                "ks", Replication("network", 4, (DatacenterReplication("dc1", 2), DatacenterReplication("dc2", 2)))
+            )
+        )
+        with Coordinator(world.replica, "dc2", world.find) as elsewhere:
+            write(world, b"k", 1, Level.EACH_QUORUM)
+            told = elsewhere.read("ks", b"k", level=Level.LOCAL_QUORUM)
+            assert told.cell == Cell(1, b"v1")
+            assert {answer.node for answer in told.answers} == {world.nodes[3].id, world.nodes[4].id}
+            for number in (3, 4):
+                world.nodes[number].stop()
+            write(world, b"k", 2, Level.LOCAL_QUORUM)
+            assert world.coordinator.read("ks", b"k", level=Level.LOCAL_QUORUM).cell == Cell(2, b"v2")
+            for level in (Level.EACH_QUORUM, Level.QUORUM):
+                with pytest.raises(RequestTimedOut, match="n3, n4"):
+                    write(world, b"k", 3, level, timeout_s=0.4)
+            with pytest.raises(RequestTimedOut):
+                elsewhere.read("ks", b"k", level=Level.LOCAL_QUORUM, timeout_s=0.4)
+    finally:
+        world.close()

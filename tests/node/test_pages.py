@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from ringlog.client.peers import Peers, Unreachable
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
-from ringlog.node.data_server import DataServer
+from ringlog.node import row_stream
+from ringlog.node.data_server import STREAMS_MAX, DataServer
 from ringlog.node.holder import Fetch, Holder, Snapshot
 from ringlog.node.pages import Body, StreamBroken, grouped, received, sent
 from ringlog.node.pull import cells_of
@@ -212,21 +214,36 @@ def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatc
     assert pull.once() == source.expected()
 
 
-def test_too_many_streams_at_once_and_nobody_there_are_told(source: Source) -> None:
+def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.holder.adopt(source.state)
-    open_streams: list[Iterator[bytes]] = []
-    asking: Callable[[], Iterator[StreamPage]] = source.pull()._pages
-    while True:
-        pages = asking()
-        try:
-            first = next(pages)
-        finally:
-            open_streams.append(pages)  # type: ignore[arg-type]
-        if first.refused:
-            break
-    assert first.refused == BUSY
-    del open_streams
-    away = Peers(lambda _: (_ for _ in ()).throw(Unreachable("it is down")))
+    begun, gate = threading.Semaphore(0), threading.Event()
+
+    def held(*_: object) -> Iterator[Body]:
+        begun.release()
+        assert gate.wait(30)
+        return iter(())
+
+    monkeypatch.setattr(row_stream, "bodies", held)
+    streams = [source.pull()._pages() for _ in range(STREAMS_MAX)]
+    asking = [threading.Thread(target=list, args=(pages,)) for pages in streams]
+    for thread in asking:
+        thread.start()
+    for _ in streams:
+        assert begun.acquire(timeout=30)
+    with pytest.raises(StreamBroken) as broken:
+        source.pull().once()
+    assert broken.value.code == BUSY
+    gate.set()
+    for thread in asking:
+        thread.join()
+    assert source.pull().once() == Snapshot((), checksum(()))
+
+
+def test_a_source_that_is_not_there_is_told() -> None:
+    def down(_: str) -> str:
+        raise Unreachable("it is down")
+
+    away = Peers(down)
     with pytest.raises(Unreachable):
-        RowPull(away, name_of(4), STATE.cluster_id, source.fetch).once()
+        RowPull(away, name_of(4), STATE.cluster_id, FETCH).once()
     away.close()

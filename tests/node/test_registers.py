@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import CancelOperation
+from ringlog.kernel.commands.model import CancelOperation, Noop
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.state import ClusterState
 from ringlog.node import registers
@@ -143,9 +143,16 @@ def test_who_loses_a_range_answers_its_reads_refuses_its_writes_and_then_forgets
     assert registers.acknowledgeable(replica) == BOTH_OLD.epoch
     replica, replies = registers.adopt(replica, DONE)
     assert replies == (
-        Reply(2, BOTH_OLD.epoch, Cell(1, b"v")),
+        Reply(2, BOTH_NEW.epoch, Cell(1, b"v")),
         Reply(3, DONE.epoch, refused=registers.NOT_MEMBER),
     )
     assert not replica.durable.cells
     assert registers.acknowledgeable(replica) == DONE.epoch
     assert registers.apply(replica, 3) == (replica, ())
+
+
+def test_an_epoch_that_moves_nothing_does_not_look_at_the_cells() -> None:
+    replica = written(at(OLD, BEFORE), 1, 1)
+    after, replies = registers.adopt(replica, applied(BEFORE, Noop()))
+    assert after.durable.cells is replica.durable.cells
+    assert (after.durable.epoch, replies) == (BEFORE.epoch + 1, ())

@@ -11,6 +11,9 @@ judges the answers; it is to be asked again after each answer and after each new
   member of the group at *every* epoch from the answer's to K's: ``since <= answer.epoch <= K.epoch``. What counts must
   meet K's needs, not the plan's. To compare the final groups is not enough: a node may have left, lost its rows and
   come back.
+- **Reads of another time.** What a read was told before the range last changed hands counts no more: it is asked again.
+  Membership alone would not do. Where a group shrinks, a member that stays is given what a quorum of the others knew;
+  alone it is a quorum from then on, and an answer that it gave before may miss a write that was done.
 - **Answers from the future.** An answer of an epoch above K's counts when that epoch is known, not before.
 
 A read needs its quorum of the read group alone. What it found must then be as safe as a write before it is given away,
@@ -262,8 +265,13 @@ def count(made: Plan, answers: Iterable[Answer], newest: ClusterState) -> Outcom
 
 
 def counts(now: Plan, answer: Answer) -> bool:
-    """True if the answer's node has been a member at every epoch from the answer's to the plan's."""
+    """True if the answer's node has been a member at every epoch from the answer's to the plan's.
+
+    What a read was told must be of the group as it is now.
+    """
     if answer.refused or answer.epoch > now.epoch:
+        return False
+    if now.request.access is Access.READ and answer.epoch < now.changed:
         return False
     return any(replica.node == answer.node and replica.since <= answer.epoch for replica in now.replicas)
 

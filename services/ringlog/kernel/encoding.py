@@ -29,15 +29,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from immutables import Map
 
-from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState, History
+from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState, History, Replica
 
 HEAD: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed")
 """What a digest covers besides ``PARTS`` and the history."""
+
+REPLICAS_KEPT_MAX: Final = 65_536
+"""How many encoded replicas are remembered: for 1,000 nodes, 65 epochs at which members of groups changed."""
 
 
 def encode(value: object) -> bytes:
@@ -96,6 +99,12 @@ def _map(value: Mapping[Any, Any]) -> bytes:
     return _framed(b"M", b"".join(part for pair in pairs for part in pair))
 
 
+@lru_cache(maxsize=REPLICAS_KEPT_MAX)
+def _replica(value: Replica) -> bytes:
+    """A member of a group: the same few are in the groups of a hundred thousand ranges."""
+    return _record(value)
+
+
 _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     type(None): lambda _: b"N0:",
     bool: lambda value: b"T0:" if value else b"F0:",
@@ -106,6 +115,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     tuple: lambda value: _framed(b"L", b"".join(map(encode, value))),
     Map: _map,
     History: lambda value: _history(value),
+    Replica: _replica,
 }
 
 

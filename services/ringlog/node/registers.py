@@ -5,6 +5,9 @@ A value, and functions from it to the next one; who calls them brings messages, 
 - **Epochs on the wire.** A message that is ahead waits until this replica has caught up. Where this replica is ahead it
   answers only if it is a member at its own epoch, and names that one: the coordinator checks what lies between.
 - **A write is answered when it is on disk.** Between its admission and that it is *pending*, and lost by a crash.
+- **A read is answered as of the look-up.** Its answer names the epoch adopted by then, not that of the admission. What
+  it finds may have been written in between, under a later epoch than it was admitted at, and too late for the snapshot
+  that a new owner was given: a coordinator who judged that by the older epoch would take for safe what is not.
 - **Acknowledging.** ``acknowledgeable`` is the newest epoch below which nothing is pending. The epoch itself is durable
   from the moment it is adopted: a replica that restarts answers nothing below it.
 - **Streaming.** A source must have adopted the stage in which the operation streams (``write_both_read_old``; of a
@@ -27,9 +30,9 @@ from immutables import Map
 
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
-from ringlog.kernel.ring.ranges import Range, in_range
+from ringlog.kernel.ring.ranges import Range, in_range, index_at
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Operation, RangeGroup, Replica
-from ringlog.kernel.values import Epoch, NodeId, OperationId
+from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
 from ringlog.wire.cells import Cell, Key, newest
 from ringlog.wire.data import BAD_STREAM, NOT_MEMBER, NOT_READY
 
@@ -54,11 +57,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A read, admitted at ``epoch`` and not answered yet."""
+    """A read, admitted and not answered yet."""
 
     number: int
     key: Key
-    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,10 @@ def adopt(replica: Registers, state: ClusterState) -> Step:
     before = replica.durable.epoch
     if state.epoch < before or state.epoch <= replica.state.epoch:
         return replica, ()
-    lost = frozenset(key for key in _keys(replica) if not _stayed(state, replica.node, key, before))
+    lost = _lost(replica, state, before)
     answered = tuple(_looked_up(replica, reading) for reading in replica.reading if reading.key in lost)
     cells = replica.durable.cells
-    for key in sorted(lost.intersection(cells)):
+    for key in sorted(key for key in lost if key in cells):
         cells = cells.delete(key)
     refused = tuple(
         Reply(write.number, state.epoch, refused=NOT_MEMBER) for write in replica.pending if write.key in lost
@@ -176,11 +178,31 @@ def _member(group: tuple[Replica, ...], node: NodeId) -> Replica | None:
     return next((replica for replica in group if replica.node == node), None)
 
 
-def _stayed(state: ClusterState, node: NodeId, key: Key, before: Epoch) -> bool:
-    """True if the node is a write replica of the key, and has been one without a gap since ``before``."""
-    group = _group(state, key)
-    member = _member(group.write, node) if group is not None else None
-    return member is not None and member.since <= before
+def _lost(replica: Registers, state: ClusterState, before: Epoch) -> frozenset[Key]:
+    """The registers that the node takes no writes of under ``state``, or has not without a gap since ``before``."""
+    old = replica.state
+    if is_ready(replica) and state.placements is old.placements and state.keyspaces is old.keyspaces:
+        return frozenset()  # what is held belongs to the node under the old state, and nothing has moved since
+    stays: dict[str, tuple[tuple[Token, ...], tuple[bool, ...]]] = {}
+    lost = set()
+    for key in _keys(replica):
+        if key.keyspace not in stays:
+            stays[key.keyspace] = _stays(state, replica.node, key.keyspace, before)
+        ends, stayed = stays[key.keyspace]
+        if not ends or not stayed[index_at(ends, key.token)]:
+            lost.add(key)
+    return frozenset(lost)
+
+
+def _stays(
+    state: ClusterState, node: NodeId, keyspace: str, before: Epoch
+) -> tuple[tuple[Token, ...], tuple[bool, ...]]:
+    """The ends of a keyspace's ranges, and of which of them the node has been a write replica since ``before``."""
+    placement = placement_of_keyspace(state, keyspace)
+    if placement is None:
+        return (), ()
+    members = (_member(group.write, node) for group in placement.ranges)
+    return placement.ends, tuple(member is not None and member.since <= before for member in members)
 
 
 # ------------------------------------------------------------------------------------------- reads and writes
@@ -211,7 +233,7 @@ def admit_read(replica: Registers, number: int, key: Key, epoch: Epoch) -> tuple
     verdict = _admitted(replica, key, epoch, is_read=True, number=number)
     if verdict is not None:
         return replica, verdict
-    return replace(replica, reading=(*replica.reading, Reading(number, key, replica.state.epoch))), None
+    return replace(replica, reading=(*replica.reading, Reading(number, key))), None
 
 
 def look_up(replica: Registers, number: int) -> Step:
@@ -237,7 +259,7 @@ def _admitted(replica: Registers, key: Key, epoch: Epoch, is_read: bool, number:
 
 
 def _looked_up(replica: Registers, reading: Reading) -> Reply:
-    return Reply(reading.number, reading.epoch, replica.durable.cells.get(reading.key))
+    return Reply(reading.number, replica.state.epoch, replica.durable.cells.get(reading.key))
 
 
 def _with(replica: Registers, cells: dict[Key, Cell]) -> Registers:

@@ -39,4 +39,7 @@ def switches(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
     for _ in range(2):
         at = start + chance.between(300 * MS, 3_500 * MS)
         drawn.append((at, "command", ("CommitCdcGeneration", chance.pick(["validator", "direct"]))))
+    # A generation begins some two seconds after it was committed: writes come from before that until after it.
+    for delay in (1_300, 1_700, 2_100):
+        drawn.append((0, "when", ("CommitCdcGeneration", 1, delay + chance.below(300), "burst", 2)))
     return drawn

@@ -3,8 +3,8 @@
 What a node has to hold is decided among its **peers**, whose tokens alone count:
 
 - under SimpleStrategy all nodes of the ring;
-- under NetworkTopologyStrategy the nodes of its datacenter; where that has as many racks as replicas, every rack holds
-  one replica of everything, and only the nodes of its rack share with it.
+- under NetworkTopologyStrategy the nodes of its datacenter; where that has racks, not more than replicas, every rack
+  holds a replica of everything, and only the nodes of its rack share with it.
 
 Among peers without tokens the tokens are spread evenly, from a drawn offset. Else each token takes, from the peer that
 owns most, a slice of that peer's largest range: as much as a token of the newcomer should own in the end, so that a
@@ -57,7 +57,7 @@ def _peers(state: ClusterState, node: NodeId, members: set[NodeId]) -> set[NodeI
     racks = {own.rack, *(state.nodes[member].rack for member in local)}
     locals_ = [one for setting in settings if setting.strategy == NETWORK for one in setting.datacenters]
     factors = [one.factor for one in locals_ if one.datacenter == own.datacenter]
-    if len(racks) == max(factors, default=USUAL_FACTOR):
+    if 1 < len(racks) <= max(factors, default=USUAL_FACTOR):
         return {member for member in local if state.nodes[member].rack == own.rack}
     return local
 

@@ -1,235 +1,396 @@
-"""Every order of events of a small cluster: one range that moves, one write, then one read that must find it.
+"""Every order of events of a small cluster: movements go on, one write is done, then one read must find it.
 
-Replicas, coordinators and gates are the production functions; the model brings the rest: a log that grows when its gate
-lets it, replicas that adopt its states late or by leaps, messages that arrive in any order or never, disks, a restart.
-An answer reaches its coordinator at once, for that is no restriction: a coordinator may stay ignorant of new epochs for
-as long as it likes. A coordinator whose plan cannot succeed any more gives up.
+Replicas, coordinators and gates are the production functions; the model brings the rest: a log that grows when its
+gates let it, replicas that adopt its states late or by leaps, messages that arrive in any order or never, disks,
+restarts, nodes that die. What it leaves out cannot hide a violation:
+
+- **Coordinators are whatever they could be.** A message of a plan on any state of the log may arrive at any time, and
+  the answers count if they do for a coordinator who knows any state that is not older than those plans. So late news,
+  plans made again, duplicates and lost messages need no events of their own.
+- **A success is noted at once.** Messages of a write that is done already could only bring the value to more nodes, and
+  an answer that holds the value can only spoil a read that is to miss it: both are taken to be lost.
+- **Rows arrive as soon as they are taken.** Later they would be the same rows, or refused. (``rows_travel`` checks it.)
+- **Who never serves the key is quick.** Such nodes acknowledge and report at once; so does everyone ``prepared``.
+- **Nodes that nothing tells apart** (same memberships, gates, sources) are exchanged for one another.
+
+A node that is declared down does nothing from then on, unless it was declared so by mistake. Values that a state is
+made of are numbered, and what production functions say of them is remembered: a state is a tuple of small numbers.
 """
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from ringlog.client import plans
-from ringlog.client.plans import Access, Answer, Level, Plan, Request, Satisfied, Waiting
-from ringlog.kernel.commands.model import Witness
-from ringlog.kernel.operations.gates import Gate, gate, missing
-from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight
-from ringlog.kernel.state import ClusterState
+from ringlog.client.plans import Plan
 from ringlog.node import registers
 from ringlog.node.registers import Behind, Registers, Reply
-from ringlog.wire.cells import Cell, Key
+from ringlog.wire.cells import Cell
+from tests.client.explorer.coordinators import FIRST_READ, READ, WRITE, Coordinators, Scenario
+from tests.client.explorer.way import GateRule, Way, gate_is_met
 
-WRITE, READ = 1, 2
-"""Numbers of the two requests."""
 VALUE = Cell(1, b"x")
-
-GateRule = Callable[[Gate, tuple[Witness, ...]], bool]
-
-
-def gate_is_met(found: Gate, witnesses: tuple[Witness, ...]) -> bool:
-    """The rule of the log."""
-    return not missing(found, witnesses)
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A message under way. ``what``: write, read or rows; ``epoch``: of the plan; ``rows``: (fetch, cells)."""
-
-    what: str
-    node: str
-    epoch: int = 0
-    rows: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """All there is. ``length``: states in the log; ``known``: index of the coordinator's; ``turn``: WRITE or READ."""
-
-    length: int
-    replicas: tuple[Registers, ...]
-    acked: tuple[int, ...]
-    flights: frozenset[Flight] = frozenset()
-    turn: int = WRITE
-    made: Plan | None = None
-    known: int = 0
-    answers: tuple[tuple[Answer, Cell | None], ...] = ()
-    restarts: int = 1
+STEPS_MAX = 150
+"""Of a random walk: a first read may be asked again and again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """``story``: the events that lead to a read that misses the write; empty if none does. ``states``: how many."""
+    """``story``: the events that lead to a read that misses the write; empty if none was found. ``states``: distinct
+    ones that were seen, ``exhausted`` if that is all there are; ``reads``: states in which the write was done.
+    """
 
     states: int
     story: tuple[str, ...]
     reads: int
+    exhausted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """One node. ``shape``: number of its registers; ``acked``: place in the log up to which it has acknowledged;
+    ``answers``: (place in the log, what) given in this turn; ``reported``: operations whose rows it has reported.
+    """
+
+    shape: int
+    acked: int = 0
+    answers: tuple[tuple[int, str], ...] = ()
+    reported: tuple[str, ...] = ()
+
+
+Now = tuple[int, int, int, tuple[Any, ...], tuple[int, ...]]
+"""(states in the log, turn, restarts left, rows under way as (target, fetch, has the value), numbers of the locals)."""
+
+
+class _Numbers:
+    """Values and their numbers, in the order in which they came up."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def of(self, key: Hashable, value: Any) -> int:
+        number = self._numbers.setdefault(key, len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
 
 
 class Explorer:
-    """Goes through all that can happen on the way through ``log``, breadth first."""
+    """Goes through what can happen in a scenario."""
 
-    def __init__(self, log: list[ClusterState], nodes: list[str], key: Key, rule: GateRule = gate_is_met) -> None:
-        self.log = log
-        self.nodes = nodes
-        self.key = key
-        self.rule = rule
+    def __init__(self, scenario: Scenario, rule: GateRule = gate_is_met) -> None:
+        self.scenario = scenario
+        self.key = scenario.key
+        self.way = Way(scenario, rule)
+        self.nodes, self.log, self.place, self.twins = self.way.nodes, self.way.log, self.way.place, self.way.twins
+        self.coordinators = Coordinators(scenario, self.log, self.nodes)
+        self.plans = self.coordinators.plans
+        self.shapes, self.locals = _Numbers(), _Numbers()
+        # What production functions say is remembered for this explorer, while its rules are as they are.
+        self.registers_of = cache(self._registers_of)
+        self.moves = cache(self._moves)
+        self.may_grow = cache(self.way.may_grow)
+        self.is_done = cache(self.coordinators.is_done)
+        self.rows = cache(self._rows)
+        self.received = cache(self._received)
+        self.next_turn = cache(self._next_turn)
 
-    def explore(self, states_max: int) -> Explored:
-        """All states, or ``states_max`` of them; stops at the first read that misses the write."""
-        replicas = []
+    # ---------------------------------------------------------------------------------------- one node
+
+    def _shape(self, replica: Registers) -> int:
+        cells = tuple(replica.durable.cells.values())
+        key = (
+            replica.state.epoch,
+            replica.durable.epoch,
+            cells,
+            replica.pending,
+            replica.reading,
+            replica.fetching,
+            replica.received,
+        )
+        return self.shapes.of(key, replica)
+
+    def _registers_of(self, place: int, shape: int) -> Registers:
+        found: Registers = self.shapes.values[shape]
+        return replace(found, node=self.nodes[place])
+
+    def _local(self, local: Local, replica: Registers, replies: Iterable[Reply] = (), turn: int = 0) -> int:
+        """The number of a node after a step."""
+        acknowledged = registers.acknowledgeable(replica)
+        acked = max(local.acked, max((i for e, i in self.place.items() if e <= acknowledged), default=0))
+        answers = set(local.answers)
+        for reply in replies:
+            what = self._told(reply, turn)
+            if what:
+                answers.add((self.place[reply.epoch], what))
+        reported = tuple(sorted({*local.reported, *replica.received}))
+        after = Local(self._shape(replica), acked, tuple(sorted(answers)), reported)
+        return self.locals.of(after, after)
+
+    def _told(self, reply: Reply, turn: int) -> str:
+        """What an answer is kept as; nothing if it is of no use to who wants the read to miss the write."""
+        if reply.refused or turn == 0:
+            return ""
+        if turn == READ:
+            return "" if reply.number != READ or reply.cell == VALUE else "empty"
+        if reply.number == WRITE:
+            return "written"
+        return "found" if reply.cell == VALUE else "empty"
+
+    def _moves(self, place: int, number: int, length: int, turn: int) -> tuple[tuple[str, int], ...]:
+        """What a node can do by itself, or by a message that reaches it: (event, local afterwards)."""
+        local: Local = self.locals.values[number]
+        replica = self.registers_of(place, local.shape)
+        who = self.nodes[place]
+        found: list[tuple[str, int]] = []
+        for state in self.log[:length]:
+            after, replies = registers.adopt(replica, state)
+            if after is not replica:
+                after = self._without_strangers(after)
+                found.append((f"{who} adopts {state.epoch}", self._local(local, after, replies, turn)))
+        for write in replica.pending:
+            after, replies = registers.apply(replica, write.number)
+            found.append((f"{who} has applied the write", self._local(local, after, replies, turn)))
+        for reading in replica.reading if turn == WRITE else ():  # else it would find the value
+            after, replies = registers.look_up(replica, reading.number)
+            found.append((f"{who} looks up", self._local(local, after, replies, turn)))
+        if turn == WRITE and not replica.pending and self._is_of_use(place, local, replica, "written"):
+            found += self._arrivals(place, local, replica, WRITE, length)
+        if turn == READ and not replica.reading and self._is_of_use(place, local, replica, "empty"):
+            found += self._arrivals(place, local, replica, READ, length)
+        asks_first = turn == WRITE and self.scenario.is_read_first and not replica.reading
+        if asks_first and self._is_of_use(place, local, replica, "found"):
+            found += self._arrivals(place, local, replica, FIRST_READ, length)
+        return tuple((what, after) for what, after in dict.fromkeys(found) if after != number)
+
+    def _without_strangers(self, replica: Registers) -> Registers:
+        """The node with all rows that do not matter here: of other ranges."""
+        for fetch in replica.fetching:
+            if fetch.source not in self.nodes or not registers.covers(replica, fetch, self.key):
+                replica = registers.receive(replica, fetch, {}) or replica
+        return replica
+
+    def _is_of_use(self, place: int, local: Local, replica: Registers, what: str) -> bool:
+        """True unless it has given an answer that still counts: who has answered is not asked again."""
+        if not registers.is_ready(replica):
+            return False
+        group = self.way.group(replica.state)
+        since = next((one.since for one in group.write if one.node == self.nodes[place]), None)
+        if since is None:
+            return False
+        if what != "written":
+            since = max(since, group.changed)
+        return not any(told == what and self.log[index].epoch >= since for index, told in local.answers)
+
+    def _arrivals(
+        self, place: int, local: Local, replica: Registers, request: int, length: int
+    ) -> Iterator[tuple[str, int]]:
+        who = self.nodes[place]
+        seen = set()
+        for made in self.plans[request][:length]:
+            if not isinstance(made, Plan) or who not in made.asked:
+                continue
+            if request == WRITE:
+                after, verdict = registers.admit_write(replica, request, self.key, VALUE, made.epoch)
+            else:
+                after, verdict = registers.admit_read(replica, request, self.key, made.epoch)
+            if isinstance(verdict, Behind) or verdict is not None:
+                continue
+            what = f"{'write' if request == WRITE else 'read'} planned at {made.epoch} reaches {who}"
+            if request == READ and not after.durable.cells:
+                # Nothing can come that would make this answer any worse.
+                after, replies = registers.look_up(after, READ)
+                there = self._local(local, after, replies, READ)
+            else:
+                there = self._local(local, after)
+            if there not in seen:
+                seen.add(there)
+                yield what, there
+
+    # ------------------------------------------------------------------------------------------- rows
+
+    def _rows(self, place: int, shape: int, fetch: registers.Fetch) -> bool | None:
+        """Whether a source's snapshot has the value; None if it gives none now."""
+        found = registers.snapshot(self.registers_of(place, shape), fetch)
+        return self.key in found if isinstance(found, dict) else None
+
+    def _received(self, place: int, number: int, fetch: registers.Fetch, has: bool) -> int | None:
+        local: Local = self.locals.values[number]
+        cells = {self.key: VALUE} if has else {}
+        after = registers.receive(self.registers_of(place, local.shape), fetch, cells)
+        return None if after is None else self._local(local, after)
+
+    def _streamed(self, now: Now) -> Iterator[tuple[str, Now, bool]]:
+        """(event, what is afterwards, whether the rows have the value)."""
+        length, turn, restarts, flights, numbers = now
+        for target, number in enumerate(numbers):
+            if self.way.is_dead(length, target):
+                continue
+            for fetch in self.shapes.values[self.locals.values[number].shape].fetching:
+                source = self.nodes.index(fetch.source)
+                if self.way.is_dead(length, source):
+                    continue
+                has = self.rows(source, self.locals.values[numbers[source]].shape, fetch)
+                if has is None:
+                    continue
+                what = f"{self.nodes[target]} gets rows of {fetch.source} {'with' if has else 'without'} the value"
+                if self.scenario.rows_travel:
+                    sent = tuple(sorted({*flights, (target, fetch, has)}, key=repr))
+                    if sent != flights:
+                        yield f"{what}: under way", (length, turn, restarts, sent, numbers), True
+                elif (there := self.received(target, number, fetch, has)) is not None:
+                    yield what, (length, turn, restarts, flights, _with(numbers, target, there)), has
+        for flight in flights:
+            target, fetch, has = flight
+            rest = tuple(one for one in flights if one != flight)
+            arrived = self.received(target, numbers[target], fetch, has)
+            if arrived is not None and not self.way.is_dead(length, target):
+                what = f"rows of {fetch.source} reach {self.nodes[target]}"
+                yield what, (length, turn, restarts, rest, _with(numbers, target, arrived)), True
+
+    # -------------------------------------------------------------------------------------- all together
+
+    def first(self) -> Now:
+        """Everyone serves under the oldest state."""
+        numbers = []
         for node in self.nodes:
             replica, _ = registers.adopt(registers.restarted(node, registers.Durable()), self.log[0])
-            replicas.append(replica)
-        first = Now(1, tuple(replicas), (0,) * len(replicas))
-        came: dict[Any, tuple[Any, str]] = {self._digest(first): (None, "")}
+            numbers.append(self._local(Local(0), replica))
+        return self._canonical((1, WRITE, self.scenario.restarts, (), tuple(numbers)))
+
+    def events(self, now: Now) -> Iterator[tuple[str, Now | None]]:
+        """(event, what is afterwards); None: the read has missed the write."""
+        for what, after in self._raw_events(now):
+            length, turn, restarts, flights, numbers = after
+            told = tuple(self.locals.values[number].answers for number in numbers)
+            if not self.is_done(length, turn, told):
+                yield what, self._canonical(after)
+            elif turn == WRITE:
+                there = tuple(self.next_turn(place, number) for place, number in enumerate(numbers))
+                yield f"{what}: done", self._canonical((length, READ, restarts, flights, there))
+            else:
+                yield f"{what}: read, and the write is not found", None
+
+    def _raw_events(self, now: Now) -> Iterator[tuple[str, Now]]:
+        """What can happen. One event alone if it takes nothing away from who wants the read to miss the write: all that
+        could happen before it can happen after it.
+        """
+        length, turn, restarts, flights, numbers = now
+        values = self.locals.values
+        grown = self._grown(now)
+        if grown is not None:
+            yield grown
+            if self.scenario.mistaken or not self.way.dies(length):
+                return
+        if not self.scenario.is_read_first:
+            for what, after, has in self._streamed(now):
+                if not has:
+                    yield what, after
+                    return
+        for place, number in enumerate(numbers):
+            if turn == READ and not self.way.is_dead(length, place):
+                for what, there in self.moves(place, number, length, turn):
+                    if len(values[there].answers) > len(values[number].answers) and what.startswith("read"):
+                        yield what, (length, turn, restarts, flights, _with(numbers, place, there))
+                        return
+        for place, number in enumerate(numbers):
+            if self.way.is_dead(length, place):
+                continue
+            for what, there in self.moves(place, number, length, turn):
+                yield what, (length, turn, restarts, flights, _with(numbers, place, there))
+            if restarts:
+                local: Local = values[number]
+                fresh = registers.restarted(self.nodes[place], self.registers_of(place, local.shape).durable)
+                there = self._local(local, fresh)
+                yield (
+                    f"{self.nodes[place]} restarts",
+                    (length, turn, restarts - 1, flights, _with(numbers, place, there)),
+                )
+        for what, after, _ in self._streamed(now):
+            yield what, after
+
+    def _grown(self, now: Now) -> tuple[str, Now] | None:
+        length, turn, restarts, flights, numbers = now
+        if length == len(self.log):
+            return None
+        locals_ = [self.locals.values[number] for number in numbers]
+        acked, reported = tuple(one.acked for one in locals_), tuple(one.reported for one in locals_)
+        if not self.may_grow(length, acked, reported):
+            return None
+        floor = self.way.floors[length]
+        there = tuple(
+            self.locals.of(one, one) for one in (replace(one, acked=max(one.acked, floor)) for one in locals_)
+        )
+        return f"log: epoch {self.log[length].epoch}", (length + 1, turn, restarts, flights, there)
+
+    def _next_turn(self, place: int, number: int) -> int:
+        """A node for which messages of the write that have not been answered are lost."""
+        local: Local = self.locals.values[number]
+        replica = replace(self.registers_of(place, local.shape), pending=(), reading=())
+        return self._local(replace(local, answers=()), replica)
+
+    # ------------------------------------------------------------------------------------------- symmetry
+
+    def _canonical(self, now: Now) -> Now:
+        if not self.twins:
+            return now
+        length, turn, restarts, flights, numbers = now
+        changed = list(numbers)
+        for places in self.twins:
+            for place, number in zip(places, sorted(numbers[place] for place in places), strict=True):
+                changed[place] = number
+        return length, turn, restarts, flights, tuple(changed)
+
+    # ------------------------------------------------------------------------------------------- searching
+
+    def explore(self, states_max: int) -> Explored:
+        """All states breadth first, or ``states_max`` of them; stops at the first read that misses the write."""
+        first = self.first()
+        came: dict[Now, Now | None] = {first: None}
         queue = deque([first])
         reads = 0
         while queue and len(came) < states_max:
             now = queue.popleft()
-            here = self._digest(now)
-            for what, after in self._events(now):
-                after = self._acknowledged(after)
-                if after.turn == 0:
-                    reads += 1
-                    if not any(cell == VALUE for _, cell in after.answers):
-                        return Explored(len(came), (*_story(came, here), what), reads)
-                    continue
-                there = self._digest(after)
-                if there not in came:
-                    came[there] = (here, what)
+            reads += now[1] == READ
+            for what, after in self.events(now):
+                if after is None:
+                    return Explored(len(came), (*self._story(came, now), what), reads, False)
+                if after not in came:
+                    came[after] = now
                     queue.append(after)
-        return Explored(len(came), (), reads)
+        return Explored(len(came), (), reads, not queue)
 
-    # ----------------------------------------------------------------------------------------------- events
+    def _story(self, came: dict[Now, Now | None], here: Now) -> tuple[str, ...]:
+        """The events from the beginning to ``here``."""
+        told: list[str] = []
+        while (before := came[here]) is not None:
+            told.append(next(what for what, after in self.events(before) if after == here))
+            here = before
+        return tuple(reversed(told))
 
-    def _events(self, now: Now) -> Iterator[tuple[str, Now]]:
-        if now.length < len(self.log) and self._may_grow(now):
-            yield f"log: epoch {self.log[now.length].epoch}", replace(now, length=now.length + 1)
-        if now.known + 1 < now.length:
-            yield from self._judged(f"coordinator learns {now.known + 1}", replace(now, known=now.known + 1))
-        if now.made is None:
-            yield from self._planned(now)
-        for place, node in enumerate(self.nodes):
-            yield from self._replica_events(now, place, node)
-        for flight in sorted(now.flights, key=repr):
-            yield from self._arrival(now, flight)
-
-    def _may_grow(self, now: Now) -> bool:
-        state = self.log[now.length - 1]
-        witnesses = tuple(Witness(node, acked, acked) for node, acked in zip(self.nodes, now.acked, strict=True))
-        for operation in in_flight(state):
-            following = self.log[now.length].operations[operation.id]
-            if following.stage in (operation.stage, "cancelled"):
-                continue
-            if not self.rule(gate(state, operation), witnesses):
-                return False
-            joiner = now.replicas[self.nodes.index(operation.node)]
-            if operation.stage == WRITE_BOTH_READ_OLD and operation.id not in joiner.received:
-                return False
-        return True
-
-    def _planned(self, now: Now) -> Iterator[tuple[str, Now]]:
-        access = Access.WRITE if now.turn == WRITE else Access.READ
-        made = plans.plan(self.log[now.known], Request(self.key.keyspace, self.key.token, access, Level.QUORUM, "dc1"))
-        if isinstance(made, Plan):
-            sent = {Flight(access.value, node, made.epoch) for node in made.asked}
-            yield f"{access} planned at {made.epoch}", replace(now, made=made, flights=now.flights | sent)
-
-    def _replica_events(self, now: Now, place: int, node: str) -> Iterator[tuple[str, Now]]:
-        replica = now.replicas[place]
-        for state in self.log[: now.length]:
-            after, replies = registers.adopt(replica, state)
-            if after is not replica:
-                yield from self._answered(f"{node[-1]} adopts {state.epoch}", _with(now, place, after), node, replies)
-        for write in replica.pending:
-            after, replies = registers.apply(replica, write.number)
-            yield from self._answered(f"{node[-1]} has applied the write", _with(now, place, after), node, replies)
-        for reading in replica.reading:
-            after, replies = registers.look_up(replica, reading.number)
-            yield from self._answered(f"{node[-1]} answers the read", _with(now, place, after), node, replies)
-        for fetch in replica.fetching:
-            found = registers.snapshot(now.replicas[self.nodes.index(fetch.source)], fetch)
-            if isinstance(found, dict):
-                sent = Flight("rows", node, 0, (fetch, tuple(sorted(found.items()))))
-                yield f"{fetch.source[-1]} takes its snapshot", replace(now, flights=now.flights | {sent})
-        if now.restarts:
-            fresh = registers.restarted(node, replica.durable)
-            yield f"{node[-1]} restarts", replace(_with(now, place, fresh), restarts=now.restarts - 1)
-
-    def _arrival(self, now: Now, flight: Flight) -> Iterator[tuple[str, Now]]:
-        place = self.nodes.index(flight.node)
-        replica = now.replicas[place]
-        verdict: Reply | Behind | None = None
-        if flight.what == "rows":
-            fetch, cells = flight.rows
-            after = registers.receive(replica, fetch, dict(cells)) or replica
-        elif flight.what == "write":
-            after, verdict = registers.admit_write(replica, WRITE, self.key, VALUE, flight.epoch)
-        else:
-            after, verdict = registers.admit_read(replica, READ, self.key, flight.epoch)
-        if isinstance(verdict, Behind):
-            return
-        now = replace(_with(now, place, after), flights=now.flights - {flight})
-        replies = (verdict,) if verdict is not None else ()
-        yield from self._answered(f"{flight.what} reaches {flight.node[-1]}", now, flight.node, replies)
-
-    # ---------------------------------------------------------------------------------------------- answers
-
-    def _answered(self, what: str, now: Now, node: str, replies: tuple[Reply, ...]) -> Iterator[tuple[str, Now]]:
-        told = tuple(
-            (Answer(node, reply.epoch, reply.refused), reply.cell) for reply in replies if reply.number == now.turn
-        )
-        yield from self._judged(what, replace(now, answers=now.answers + told))
-
-    def _judged(self, what: str, now: Now) -> Iterator[tuple[str, Now]]:
-        if now.made is None:
-            yield what, now
-            return
-        state = self.log[now.known]
-        outcome = plans.count(now.made, [answer for answer, _ in now.answers], state)
-        if isinstance(outcome, Waiting):
-            yield what, now
-        elif isinstance(outcome, Satisfied) and now.turn == WRITE:
-            yield f"{what}: written", replace(now, turn=READ, made=None, known=0, answers=())
-        elif isinstance(outcome, Satisfied):
-            good = tuple(pair for pair in now.answers if pair[0].node in outcome.counted)
-            yield f"{what}: read", replace(now, turn=0, answers=good)
-
-    def _acknowledged(self, now: Now) -> Now:
-        acked = tuple(
-            max(before, registers.acknowledgeable(replica))
-            for before, replica in zip(now.acked, now.replicas, strict=True)
-        )
-        return now if acked == now.acked else replace(now, acked=acked)
-
-    def _digest(self, now: Now) -> Any:
-        replicas = tuple(
-            (
-                one.state.epoch,
-                one.durable.epoch,
-                len(one.durable.cells),
-                one.pending,
-                one.reading,
-                one.fetching,
-                one.received,
-            )
-            for one in now.replicas
-        )
-        made = now.made.epoch if now.made is not None else None
-        return now.length, replicas, now.acked, now.flights, now.turn, made, now.known, now.answers, now.restarts
+    def walk(self, seed: int, walks: int) -> Explored:
+        """Random walks, each until nothing can happen any more, or for ``STEPS_MAX`` events."""
+        draw = random.Random(seed)
+        seen: set[Now] = set()
+        reads = 0
+        for _ in range(walks):
+            now, story = self.first(), []
+            while len(story) < STEPS_MAX and (following := list(self.events(now))):
+                what, after = draw.choice(following)
+                story.append(what)
+                if after is None:
+                    return Explored(len(seen), tuple(story), reads, False)
+                now = after
+                if now not in seen:
+                    seen.add(now)
+                    reads += now[1] == READ
+        return Explored(len(seen), (), reads, False)
 
 
-def _with(now: Now, place: int, replica: Registers) -> Now:
-    return replace(now, replicas=(*now.replicas[:place], replica, *now.replicas[place + 1 :]))
-
-
-def _story(came: dict[Any, tuple[Any, str]], here: Any) -> tuple[str, ...]:
-    told = []
-    while here is not None:
-        here, what = came[here]
-        told.append(what)
-    return tuple(reversed(told))[1:]
+def _with(numbers: tuple[int, ...], place: int, number: int) -> tuple[int, ...]:
+    return (*numbers[:place], number, *numbers[place + 1 :])

@@ -105,21 +105,24 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
     new = [] if placement.key == ENTIRE else [token for token in sorted(set(tokens)) if not _is_end(old, token)]
     if not new:
         return placement
-    ends = tuple(sorted((*old, *new)))
     ranges: list[RangeGroup] = []
+    ends: list[Token] = []
     copied = 0
     for token in new:
         place = bisect_left(old, token)
         ranges += placement.ranges[copied:place]
+        ends += old[copied:place]
         host = placement.ranges[place % len(old)] if old else RangeGroup(token, token, (), (), 0)
         ranges.append(replace(host, end=token))
+        ends.append(token)
         copied = place
     ranges += placement.ranges[copied:]
+    ends += old[copied:]
     for token in new:
         at = bisect_left(ends, token)
         for index in (at, (at + 1) % len(ends)):
             ranges[index] = replace(ranges[index], start=ends[index - 1])
-    return Placement(placement.key, tuple(ranges), ends)
+    return Placement(placement.key, tuple(ranges), tuple(ends))
 
 
 def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:

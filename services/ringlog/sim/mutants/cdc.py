@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if last is not None and timestamp <= last.timestamp:",
         "if last is not None and timestamp <= 0:",
         "a generation may start before the one that precedes it",
-        400,
+        1_000,
     ),
     Mutant(
         "horizon_rises_while_prepared",
@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not writers and not command.unwatched:",
         "if not writers and state.epoch < 0:",
         "a generation closes although no writer is there that could have logged what lies in it",
-        30,
+        500,
     ),
     Mutant(
         "close_without_positions",
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return folded if lowering is None else min(folded, lowering)",
         "return folded",
         "a lowering that is on its way does not bind its author yet",
-        4_000,
+        500,
     ),
     Mutant(
         "lowering_forgets_plans",
@@ -104,7 +104,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if durable.get(partition, 0) < (end if first is None else first) or (first is None and not clock_is_past):",
         "if first is None and not clock_is_past:",
         "a generation is closed when the clock is past it, whatever waits",
-        2_000,
+        300,
     ),
     Mutant(
         "no_margin",
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'return entry.kind == "close" or entry.sequence in self._done',
         "return entry.sequence >= 0",
         "what is planned counts as durable, for the closing and for the claim",
-        400,
+        450,
     ),
     Mutant(
         "timestamps_not_held",

@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if (answered := history.find_request(state, entry.request_id)) is not None:",
         "if (answered := history.find_request(state, entry.request_id)) is not None and answered.digest == '':",
         "a request id that was applied is applied again",
-        300,
+        100,
     ),
     Mutant(
         "time_goes_back",
@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if known.digest == item.digest:",
         "if known.epoch:",
         "another command under a used request id is answered as applied",
-        1_500,
+        100,
     ),
     Mutant(
         "other_commands_answer_believed",
@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "command.term <= last.term",
         "command.term < last.term",
         "two instances hold one term",
-        400,
+        100,
     ),
     Mutant(
         "answer_before_fate",
@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "results = yield from self._results()",
         "results = []",
         "a validator accepts without having read what was answered before",
-        2_000,
+        500,
     ),
     Mutant(
         "not_fenced",
@@ -141,7 +141,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if self.epochs.get(transactional_id) != epoch:",
         "if self.epochs.get(transactional_id) is None:",
         "who was taken over still publishes",
-        400,
+        300,
     ),
     Mutant(
         "resumed_one_early",
@@ -165,6 +165,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "if stored is not None and same and stored.stamp.epoch > write.stamp.epoch:",
         "if stored is not None and same and stored.stamp.epoch < 0:",
         "an older epoch replaces a later one in the cache",
-        2_000,
+        400,
     ),
 )

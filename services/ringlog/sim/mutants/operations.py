@@ -190,7 +190,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._repeats = max(0, local.factor - len(racks))",
         "self._repeats = local.factor",
         "a group has several members in one rack while others have none",
-        50,
+        60,
+        "medium",
     ),
     Mutant(
         "split_on_the_wrong_side",
@@ -310,7 +311,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if self.positions[p] < offset]",
         "if self.positions[p] < 0]",
         "a source streams before it has the writes that the receiver has passed over",
-        800,
+        1_000,
     ),
     Mutant(
         "positions_not_asked",
@@ -318,7 +319,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "positions = tuple(sorted(self.positions.items()))",
         "positions = tuple((partition, 0) for partition in sorted(self.positions))",
         "a receiver does not say from where on it keeps writes itself",
-        30,
+        200,
         "medium",
     ),
     Mutant(
@@ -327,7 +328,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}",
         "self._fetching = dict(self._fetching)",
         "rows come in for an operation that was called off",
-        800,
+        700,
     ),
     Mutant(
         "rows_stay_after_loss",

@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    now = plan(newest, made.request)",
         "    now = Plan(made.request, newest.epoch, made.changed, made.asked, made.needs, made.replicas)",
         "answers are judged by the plan that was made, whatever has changed since",
-        100,
+        500,
     ),
     Mutant(
         "future_answers_count",
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if acknowledgeable(replica) < operation.stage_epoch:",
         "if acknowledgeable(replica) < 0:",
         "a source takes its snapshot with older writes in hand",
-        2_000,
+        800,
     ),
     Mutant(
         "acknowledged_before_drained",
@@ -127,7 +127,7 @@ EXPLORED: tuple[Mutant, ...] = (
         "deleted_before_read",
         REGISTERS,
         "answered = tuple(_looked_up(replica, reading) for reading in replica.reading if reading.key in lost)",
-        "answered = tuple(Reply(open.number, open.epoch) for open in replica.reading if open.key in lost)",
+        "answered = tuple(Reply(open.number, replica.state.epoch) for open in replica.reading if open.key in lost)",
         "cells of a lost range go before the reads that were admitted are answered",
         2_000,
     ),

@@ -1,0 +1,108 @@
+"""Coordinators of the explored requests: whether what nodes have answered is enough for any that there could be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringlog.client import plans
+from ringlog.client.plans import Access, Answer, Level, Plan, Request, Satisfied
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.cells import Key
+
+WRITE, READ = 1, 2
+"""Numbers of the requests, and of the turns: the write is to be done, then the read. A first read counts as a write."""
+FIRST_READ = 3
+Told = tuple[tuple[tuple[int, str], ...], ...]
+"""For each node, what it has answered in this turn: (place in the log, written, found or empty)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``log``: the states, oldest first; what does not concern ``key`` is left out by the explorer.
+
+    ``mistaken``: nodes that are declared down live. ``is_read_first``: nobody knows whether the write was done, but a
+    first read found the value and gave it away. ``keeps_others``: also the stages of
+    operations that do not touch the key are told apart.
+    """
+
+    log: tuple[ClusterState, ...]
+    key: Key
+    write: Level = Level.QUORUM
+    read: Level = Level.QUORUM
+    datacenter: str = "dc1"
+    mistaken: bool = False
+    is_read_first: bool = False
+    keeps_others: bool = False
+    rows_travel: bool = False
+    restarts: int = 1
+
+
+class Coordinators:
+    """All that could ask in a scenario. ``log``: the states that are told apart; ``nodes``: who may ever be asked."""
+
+    def __init__(self, scenario: Scenario, log: list[ClusterState], nodes: list[str]) -> None:
+        self.scenario = scenario
+        self.log = log
+        self.nodes = nodes
+        self.key = scenario.key
+        requests = {
+            turn: Request(self.key.keyspace, self.key.token, access, level, scenario.datacenter)
+            for turn, access, level in (
+                (WRITE, Access.WRITE, scenario.write),
+                (READ, Access.READ, scenario.read),
+                (FIRST_READ, Access.READ, scenario.read),
+            )
+        }
+        self.plans = {turn: [plans.plan(state, request) for state in self.log] for turn, request in requests.items()}
+
+    def is_done(self, length: int, turn: int, told: Told) -> bool:
+        """True if a coordinator may call it a success, with ``length`` states in the log."""
+        if not any(told):
+            return False
+        if turn == READ:
+            return self._counts(length, READ, self._answers(READ, told, ("empty",)))
+        if not self.scenario.is_read_first:
+            return self._counts(length, WRITE, self._answers(WRITE, told, ("written",)))
+        if not any(what == "found" for answers in told for _, what in answers):
+            return False
+        repaired = self._answers(WRITE, told, ("written", "found"))
+        return self._counts(length, WRITE, repaired) or self._needs_no_repair(length, told)
+
+    def _answers(self, turn: int, told: Told, kinds: tuple[str, ...]) -> list[tuple[int, Answer]]:
+        """(first place in the log at which the node may have been asked, answer)."""
+        first = {
+            node: next((i for i, p in enumerate(self.plans[turn]) if isinstance(p, Plan) and node in p.asked), 0)
+            for node in self.nodes
+        }
+        return [
+            (first[node], Answer(node, self.log[index].epoch))
+            for node, answers in zip(self.nodes, told, strict=True)
+            for index, what in answers
+            if what in kinds
+        ]
+
+    def _counts(self, length: int, turn: int, answers: list[tuple[int, Answer]]) -> bool:
+        """True if the answers are enough for a coordinator who knows any of the states."""
+        for known in range(length):
+            heard = [answer for asked, answer in answers if asked <= known]
+            for made in self.plans[turn][: known + 1]:
+                if not heard or not isinstance(made, Plan):
+                    continue
+                if isinstance(plans.count(made, heard, self.log[known]), Satisfied):
+                    return True
+        return False
+
+    def _needs_no_repair(self, length: int, told: Told) -> bool:
+        """True if a coordinator who knows some state gives the value away as it is."""
+        for known in range(length):
+            now = self.plans[FIRST_READ][known]
+            everything = self._answers(FIRST_READ, told, ("found", "empty"))
+            heard = [answer for asked, answer in everything if asked <= known]
+            if not heard or not isinstance(now, Plan):
+                continue
+            if not isinstance(plans.count(now, heard, self.log[known]), Satisfied):
+                continue
+            found = [answer for _, answer in self._answers(FIRST_READ, told, ("found",)) if plans.counts(now, answer)]
+            if found and plans.repair(now, found, self.log[known]) is None:
+                return True
+        return False

@@ -1,0 +1,169 @@
+"""Rules of reads, writes and movements, each with what it is like without it, and where that shows.
+
+``python -m tests.client.explorer.rules`` explores every scenario, then switches off one rule after the other (``make
+explore``): Markdown tables of what was seen. ``--states`` bounds each search, ``--walks`` adds random walks where it
+ended early, ``--seed`` is theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+from ringlog.kernel.commands.model import Witness
+from ringlog.kernel.operations.gates import Gate
+from ringlog.sim.mutants import operations
+from ringlog.sim.mutants import registers as paths
+from ringlog.sim.mutants.plant import Mutant, planted
+from tests.client.explorer.model import Explored, Explorer
+from tests.client.explorer.scenarios import SCENARIOS
+from tests.client.explorer.way import GateRule, gate_is_met
+
+FINDERS = (
+    Mutant(
+        "answers_of_another_time",
+        "ringlog.client.plans",
+        "if now.request.access is Access.READ and answer.epoch < now.changed:",
+        "if now.request.access is Access.READ and answer.epoch < 0:",
+        "what a read was told before the group changed counts",
+        1,
+    ),
+    Mutant(
+        "survivors_not_streamed",
+        "ringlog.kernel.operations.sources",
+        "        merging.update(_surer(",
+        "        set(_surer(",
+        "who stays in a group that shrinks gets no rows",
+        1,
+    ),
+    Mutant(
+        "nobody_reports",
+        "ringlog.kernel.operations.progress",
+        "if operation.stage not in REPORTED_STAGES:",
+        "if operation.stage:",
+        "reads go to the new owner before it has its rows",
+        1,
+    ),
+)
+"""Bugs that only the explorer looks for."""
+
+_KNOWN = {mutant.name: mutant for mutant in (*operations.MUTANTS, *paths.MUTANTS, *paths.EXPLORED, *FINDERS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """A rule that is switched off, by a bug that is planted or by a gate that is open.
+
+    ``shows``: a scenario in which a read misses a write then; empty if none is known.
+    """
+
+    rule: str
+    without: str
+    shows: str
+    mutant: str = ""
+    open_stage: str = ""
+
+    @contextmanager
+    def off(self) -> Iterator[GateRule]:
+        """The rule of the gates, in a world without this one."""
+        with planted(_KNOWN[self.mutant]) if self.mutant else nullcontext():
+            yield self._lax if self.open_stage else gate_is_met
+
+    def _lax(self, found: Gate, witnesses: tuple[Witness, ...]) -> bool:
+        return found.stage == self.open_stage or gate_is_met(found, witnesses)
+
+    def search(self, scenario: str, states_max: int) -> Explored:
+        """Explore with the rule off; nobody restarts but where that is what it takes."""
+        with self.off() as rule:
+            made = SCENARIOS[scenario]()
+            return Explorer(replace(made, restarts=int(self.rule.startswith("R6"))), rule).explore(states_max)
+
+
+def _bug(rule: str, mutant: str, shows: str) -> Off:
+    return Off(rule, _KNOWN[mutant].bug, shows, mutant)
+
+
+OFF = (
+    _bug("R1 both groups", "new_group_not_needed", "join, 1 replica"),
+    _bug("R1 both groups", "old_group_not_needed", "join, 1 replica"),
+    _bug("R1 a quorum", "quorum_of_half", "join, 2 replicas"),
+    _bug("R2 epoch of the admission", "plans_epoch_answered", "join, 1 replica"),
+    _bug("R3 membership checked again", "membership_not_checked_again", "join, 1 replica"),
+    _bug("R3 no answers from the future", "future_answers_count", "join, 1 replica"),
+    _bug("R3 reads of the present group", "answers_of_another_time", "from 3 replicas to 1"),
+    _bug("R4 drained source", "source_not_drained", "join, 1 replica"),
+    _bug("R4 from whose place is taken", "streams_from_any_replica", "join, 3 replicas"),
+    _bug("R4 a quorum for a dead giver", "too_few_sources", "replace a dead node, 3 replicas"),
+    _bug("R4 all of the streams", "first_stream_is_all", "replace a dead node, 3 replicas"),
+    _bug("R4 a shrinking group streams", "survivors_not_streamed", "from 3 replicas to 1"),
+    Off("R5 gate", "`write_both_read_old` is left at once", "", open_stage="write_both_read_old"),
+    Off("R5 gate", "`write_both_read_new` is left at once", "join, 1 replica", open_stage="write_both_read_new"),
+    _bug("R5 epoch of the stage", "gate_one_epoch_early", "join, 1 replica"),
+    _bug("R5 old groups", "gate_ignores_old_groups", "join, 1 replica"),
+    _bug("R5 new groups", "gate_ignores_new_groups", ""),
+    _bug("R5 reports", "nobody_reports", "join, 1 replica"),
+    _bug("R6 durable epochs", "restart_goes_back", "join, 1 replica"),
+    _bug("R6 drained", "acknowledged_before_drained", "join, 1 replica"),
+    _bug("R7 reads before deletion", "deleted_before_read", "join, 3 replicas"),
+    _bug("repair before an answer", "no_read_repair", "join, 3 replicas, read before"),
+    _bug("repair at a write's level", "repair_of_readers_only", "join, 1 replica, read before"),
+)
+
+
+def main() -> int:
+    """Print both tables; 1 if a rule is broken, or one could be switched off and nothing was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--states", type=int, default=300_000)
+    parser.add_argument("--walks", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="scenarios whose name has this in it, and no rules")
+    parser.add_argument("--everywhere", action="store_true", help="each rule in each scenario")
+    args = parser.parse_args()
+    is_fine = True
+    print("| scenario | epochs | nodes | states | after the write | how far |\n|---|---|---|---|---|---|")
+    for name in SCENARIOS:
+        if args.only in name:
+            is_fine &= _explore(name, args.states, args.walks, args.seed)
+    if args.only:
+        return 0 if is_fine else 1
+    print("\n| rule | without it | a read misses a write in | states | steps |\n|---|---|---|---|---|")
+    for off in OFF:
+        is_fine &= _switch_off(off, args.states, args.everywhere)
+    return 0 if is_fine else 1
+
+
+def _explore(name: str, states_max: int, walks: int, seed: int) -> bool:
+    started = time.process_time()
+    explorer = Explorer(SCENARIOS[name]())
+    found = explorer.explore(states_max)
+    how = "all" if found.exhausted else "the nearest"
+    if not found.exhausted and not found.story:
+        walked = explorer.walk(seed, walks)
+        how = f"the nearest; {walks:,} walks see {walked.states:,}, {walked.reads:,} after the write"
+        found = walked if walked.story else found
+    row = (name, len(explorer.log), len(explorer.nodes), f"{found.states:,}", f"{found.reads:,}", how)
+    print("|", " | ".join(map(str, row)), "|", flush=True)
+    print(f"{time.process_time() - started:.1f} s of {name}", file=sys.stderr)
+    for event in found.story:
+        print(f"    {event}")
+    return not found.story
+
+
+def _switch_off(off: Off, states_max: int, everywhere: bool) -> bool:
+    names = list(SCENARIOS) if everywhere or not off.shows else [off.shows]
+    shown = [(name, found) for name in names if (found := off.search(name, states_max)).story]
+    if not shown:
+        print(f"| {off.rule} | {off.without} | nowhere | | |", flush=True)
+        return not off.shows
+    name, found = min(shown, key=lambda pair: len(pair[1].story))
+    where = name if len(shown) == 1 else f"{name} and {len(shown) - 1} others"
+    print(f"| {off.rule} | {off.without} | {where} | {found.states:,} | {len(found.story)} |", flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

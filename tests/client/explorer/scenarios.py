@@ -1,0 +1,235 @@
+"""The movements that are explored: logs made by the kernel from commands, on clusters as small as each allows.
+
+In all of them the write may be done at any point of the log, from before the first command to the very end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ringlog.client.plans import Level
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.cells import Key
+from tests.client.explorer.coordinators import Scenario
+from tests.kernel.movements.clusters import network, placed, simple
+from tests.kernel.operations.drive import SEED, applied, begun, stepped
+
+BOTH, NEW, FINISHED = "write_both_read_old", "write_both_read_new", "finished"
+
+
+@dataclass(slots=True)
+class History:
+    """The states so far, and commands that make more."""
+
+    log: list[ClusterState]
+
+    @property
+    def now(self) -> ClusterState:
+        """The newest state."""
+        return self.log[-1]
+
+    def do(self, *commands: m.Command) -> History:
+        """Commands that apply."""
+        for command in commands:
+            self.log.append(applied(self.now, command))
+        return self
+
+    def ask(self, command: m.Command) -> str:
+        """Ask for an operation; its id."""
+        state, operation = begun(self.now, command)
+        self.log.append(state)
+        return operation
+
+    def drive(self, operation: str, stage: str = FINISHED) -> History:
+        """The operation goes on to ``stage``."""
+        while self.now.operations[operation].stage != stage:
+            self.log.append(stepped(self.now, operation))
+        return self
+
+    def run(self, command: m.Command, stage: str = FINISHED) -> str:
+        """Ask, and go on to ``stage``; the operation's id."""
+        operation = self.ask(command)
+        self.drive(operation, stage)
+        return operation
+
+    def cancelled(self, command: m.Command) -> History:
+        """Called off while both are written."""
+        return self.do(m.CancelOperation(self.run(command, BOTH), "not now"))
+
+    def scenario(self, token: int) -> Scenario:
+        """A register at ``token``."""
+        return Scenario(tuple(self.log), Key("ks0", token, b"k"))
+
+
+def line(count: int, factor: int, *spare: str) -> History:
+    """Nodes a, b, … in one rack, at 100, 200, …; ``spare`` ones are registered. A key at 50 is on the first ones."""
+    nodes: dict[str, tuple[str, tuple[int, ...]]] = {
+        "abcdef"[number]: ("dc1/r1", (100 * (number + 1),)) for number in range(count)
+    }
+    nodes |= dict.fromkeys(spare, ("dc1/r1", ()))
+    return History([placed(nodes, simple(factor))])
+
+
+def join(factor: int) -> Scenario:
+    history = line(factor, factor, "x")
+    history.run(m.Join("x", (60,), SEED))
+    return history.scenario(50)
+
+
+def leave(factor: int) -> Scenario:
+    history = line(factor + 1, factor)
+    history.run(m.Leave("a"))
+    return history.scenario(50)
+
+
+def move() -> Scenario:
+    """A node gives its range away and takes it back."""
+    history = line(2, 1)
+    history.run(m.Move("a", (250,), SEED))
+    history.run(m.Move("a", (100,), SEED))
+    return history.scenario(50)
+
+
+def neighbours(factor: int) -> Scenario:
+    """The owner of the range leaves while a node joins in front of the next one; their steps alternate."""
+    history = line(6, factor, "x")
+    one, two = history.ask(m.Join("x", (60,), SEED)), history.ask(m.Leave("d"))
+    for stage in (BOTH, NEW, FINISHED):
+        history.drive(one, stage).drive(two, stage)
+    return replace(history.scenario(50), keeps_others=True)
+
+
+def in_turn(factor: int) -> Scenario:
+    """A range is given away and comes back: the first movement is not known everywhere when the second begins."""
+    history = line(factor, factor, "x")
+    history.run(m.Join("x", (60,), SEED))
+    history.run(m.Leave("x"))
+    return history.scenario(50)
+
+
+def replaced(factor: int, *, dead: bool) -> Scenario:
+    history = line(max(factor, 2), factor, "x")
+    if dead:
+        history.do(m.DeclareDown("a", "disk"))
+    history.run(m.Replace("x", "a"))
+    return history.scenario(50)
+
+
+def removed(factor: int) -> Scenario:
+    """A dead node's range goes to another, while the others may be as slow as they like."""
+    history = line(factor + 1, factor).do(m.DeclareDown("a", "disk"))
+    history.run(m.Remove("a"))
+    return history.scenario(50)
+
+
+def again(factor: int, node: str) -> Scenario:
+    """A join is called off while both are written; then ``node`` joins at the same place."""
+    history = line(factor, factor, "x", "y").cancelled(m.Join("x", (60,), SEED))
+    history.run(m.Join(node, (60,), SEED))
+    return history.scenario(50)
+
+
+def replaced_again(node: str) -> Scenario:
+    """The replacement of a dead node is called off; then ``node`` replaces it."""
+    history = line(3, 3, "x", "y").do(m.DeclareDown("a", "disk")).cancelled(m.Replace("x", "a"))
+    history.run(m.Replace(node, "a"))
+    return history.scenario(50)
+
+
+def came_back(factor: int) -> Scenario:
+    """A node leaves; its machine, with a new id, joins where it was."""
+    history = line(factor + 1, factor, "x")
+    history.run(m.Leave("a"))
+    history.run(m.Join("x", (100,), SEED))
+    return history.scenario(50)
+
+
+def factor(before: int, after: int) -> Scenario:
+    history = line(max(before, after), before)
+    history.run(m.AlterKeyspace("ks0", simple(after)))
+    return history.scenario(50)
+
+
+def two_places(count: int, write: Level = Level.QUORUM, read: Level = Level.QUORUM) -> Scenario:
+    """Two places of a group of ``count`` change at once: other racks."""
+    nodes = {name: (f"dc1/r{number}", (100 * number,)) for number, name in enumerate("abcde"[: count + 2], start=1)}
+    racks = tuple(f"r{number}" for number in range(1, count + 3))
+    history = History([placed(nodes, network(dc1=racks[:count]))])
+    history.run(m.AlterKeyspace("ks0", network(dc1=racks[2:])))
+    return replace(history.scenario(50), write=write, read=read)
+
+
+def datacenter(write: Level, read: Level, local: str, before: dict[str, int], after: dict[str, int]) -> Scenario:
+    """A keyspace goes from some datacenters to others."""
+    nodes = {
+        f"{letter}{number}": (f"{name}/r1", (200 * number + 50 * at,))
+        for at, (letter, name) in enumerate((("a", "dc1"), ("b", "dc2")))
+        for number in range(1, max(before.get(name, 0), after.get(name, 0)) + 1)
+    }
+    history = History([placed(nodes, network(**before))])
+    history.run(m.AlterKeyspace("ks0", network(**after)))
+    return replace(history.scenario(50), write=write, read=read, datacenter=local)
+
+
+def mistaken(scenario: Scenario) -> Scenario:
+    """Whoever is declared down lives."""
+    return replace(scenario, mistaken=True)
+
+
+def read_first(scenario: Scenario) -> Scenario:
+    """The write is done because a first read gave its value away."""
+    return replace(scenario, is_read_first=True)
+
+
+def rows_late(scenario: Scenario) -> Scenario:
+    """Rows are under way for as long as they like."""
+    return replace(scenario, rows_travel=True)
+
+
+Make = Callable[[], Scenario]
+
+SCENARIOS: dict[str, Make] = {
+    "join, 1 replica": lambda: join(1),
+    "join, 2 replicas": lambda: join(2),
+    "join, 3 replicas": lambda: join(3),
+    "join, 1 replica, read before": lambda: read_first(join(1)),
+    "join, 2 replicas, read before": lambda: read_first(join(2)),
+    "join, 3 replicas, read before": lambda: read_first(join(3)),
+    "leave, 2 replicas": lambda: leave(2),
+    "leave, 3 replicas": lambda: leave(3),
+    "away and back, 1 replica": move,
+    "join, then leave, 1 replica": lambda: in_turn(1),
+    "join, then leave, 2 replicas": lambda: in_turn(2),
+    "join and leave side by side, 2 replicas": lambda: neighbours(2),
+    "replace a live node, 2 replicas": lambda: replaced(2, dead=False),
+    "replace a dead node, 2 replicas": lambda: replaced(2, dead=True),
+    "replace a dead node, 3 replicas": lambda: replaced(3, dead=True),
+    "replace a dead node that lives, 3 replicas": lambda: mistaken(replaced(3, dead=True)),
+    "remove a dead node, 2 replicas": lambda: removed(2),
+    "remove a dead node, 3 replicas": lambda: removed(3),
+    "remove a dead node that lives, 3 replicas": lambda: mistaken(removed(3)),
+    "cancel, then the same, 1 replica": lambda: again(1, "x"),
+    "cancel, then the same, rows late, 1 replica": lambda: rows_late(again(1, "x")),
+    "cancel, then the same, 2 replicas": lambda: again(2, "x"),
+    "cancel, then another, 1 replica": lambda: again(1, "y"),
+    "cancel, then another, 2 replicas": lambda: again(2, "y"),
+    "cancel a replacement, then the same": lambda: replaced_again("x"),
+    "cancel a replacement, then another": lambda: replaced_again("y"),
+    "leave, come back, 1 replica": lambda: came_back(1),
+    "leave, come back, 2 replicas": lambda: came_back(2),
+    "from 3 replicas to 2": lambda: factor(3, 2),
+    "from 2 replicas to 3": lambda: factor(2, 3),
+    "from 3 replicas to 1": lambda: factor(3, 1),
+    "from 1 replica to 3": lambda: factor(1, 3),
+    "two of two places": lambda: two_places(2),
+    "two of three places": lambda: two_places(3),
+    "datacenter exchanged": lambda: datacenter(Level.QUORUM, Level.QUORUM, "dc1", {"dc1": 2}, {"dc2": 2}),
+    "datacenter added, EACH_QUORUM, then LOCAL_QUORUM there": lambda: datacenter(
+        Level.EACH_QUORUM, Level.LOCAL_QUORUM, "dc2", {"dc1": 1}, {"dc1": 1, "dc2": 2}
+    ),
+    "datacenter dropped, LOCAL_QUORUM": lambda: datacenter(
+        Level.LOCAL_QUORUM, Level.LOCAL_QUORUM, "dc1", {"dc1": 2, "dc2": 1}, {"dc1": 2}
+    ),
+}

@@ -1,0 +1,154 @@
+"""The way through a scenario's log: the states that differ for the key, the gates between them, who is alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from ringlog.kernel.commands.model import StreamReport, Witness
+from ringlog.kernel.operations.gates import REPORTED_STAGES, Gate, gaining_nodes, gate, missing
+from ringlog.kernel.operations.progress import unreported
+from ringlog.kernel.operations.stages import PREPARED, WRITE_BOTH_READ_OLD, has_reached, in_flight
+from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
+from ringlog.kernel.ring.ranges import in_range
+from ringlog.kernel.state import ClusterState, Operation, RangeGroup
+from tests.client.explorer.coordinators import Scenario
+
+GateRule = Callable[[Gate, tuple[Witness, ...]], bool]
+
+
+def gate_is_met(found: Gate, witnesses: tuple[Witness, ...]) -> bool:
+    """The rule of the log."""
+    return not missing(found, witnesses)
+
+
+@dataclass(slots=True)
+class _Growth:
+    """Gates between two states that are kept, and the operations that leave a stage by reports."""
+
+    gates: list[Gate] = field(default_factory=list)
+    streaming: list[Operation] = field(default_factory=list)
+
+
+class Way:
+    """``log``: the states that are told apart; ``nodes``: who ever takes writes of the key; ``place``: epoch to index;
+    ``floors``: for each state the index up to which no gate asks any more; ``twins``: indexes of nodes that are alike.
+    """
+
+    def __init__(self, scenario: Scenario, rule: GateRule) -> None:
+        self.scenario = scenario
+        self.key = scenario.key
+        self.rule = rule
+        raw = scenario.log
+        self.nodes = sorted({node.node for state in raw for node in self.group(state).write})
+        kept = [0]
+        for index in range(1, len(raw)):
+            if self._look(raw[index]) != self._look(raw[kept[-1]]):
+                kept.append(index)
+        self.log = [raw[index] for index in kept]
+        self.place = {state.epoch: index for index, state in enumerate(self.log)}
+        self.growth = [self._growth(raw[a : b + 1]) for a, b in pairwise(kept)]
+        self.floors = [self._floor(index) for index in range(len(self.log))]
+        self.twins = self._twins()
+
+    def group(self, state: ClusterState) -> RangeGroup:
+        """Who serves the key."""
+        placement = placement_of_keyspace(state, self.key.keyspace)
+        assert placement is not None
+        return group_at(placement, self.key.token)
+
+    def _look(self, state: ClusterState) -> Any:
+        """What of a state concerns the key."""
+        group = self.group(state)
+        streaming = [o.id for o in in_flight(state) if o.stage in REPORTED_STAGES and self._concerns(state, o.id)]
+        down = [node for node in self.nodes if state.nodes[node].down]
+        if self.scenario.keeps_others:
+            streaming += [f"{o.id} {o.stage}" for o in in_flight(state) if has_reached(o, WRITE_BOTH_READ_OLD)]
+        return group.read, group.write, streaming, down
+
+    def _concerns(self, state: ClusterState, operation: str) -> bool:
+        return any(self._covers(state, s.replication, s.start, s.end) for s in state.operations[operation].plan.sources)
+
+    def _covers(self, state: ClusterState, replication: str, start: int, end: int) -> bool:
+        placed = placement_key(state.keyspaces[self.key.keyspace])
+        return replication == placed and in_range(self.key.token, start, end)
+
+    def _growth(self, raw: tuple[ClusterState, ...]) -> _Growth:
+        found = _Growth()
+        for state, after in pairwise(raw):
+            for operation in in_flight(state):
+                following = after.operations[operation.id]
+                if following.stage in (operation.stage, "cancelled") or operation.stage == PREPARED:
+                    continue
+                if operation.stage_epoch > raw[0].epoch:
+                    continue  # begun and left between two states that are kept
+                asked = gate(state, operation)
+                epoch = max(one.epoch for one in self.log if one.epoch <= asked.epoch)
+                found.gates.append(replace(asked, epoch=epoch))
+                found.streaming.append(operation)
+        return found
+
+    def _floor(self, index: int) -> int:
+        """The place in the log up to which no gate asks any more, when the state at ``index`` has come."""
+        asked = [self.place[found.epoch] for growth in self.growth[index:] for found in growth.gates]
+        return min(asked, default=len(self.log)) - 1
+
+    def may_grow(self, length: int, acked: tuple[int, ...], reported: tuple[tuple[str, ...], ...]) -> bool:
+        """True if the next state may come, by what each node has acknowledged (an index) and reported."""
+        growth = self.growth[length - 1]
+        quick = self.log[length - 1].epoch
+        witnesses = tuple(
+            Witness(node, epoch, epoch)
+            for node in sorted(self.log[0].nodes)
+            for epoch in (self.log[acked[self.nodes.index(node)]].epoch if node in self.nodes else quick,)
+        )
+        for operation in growth.streaming:
+            told = {node for node, names in zip(self.nodes, reported, strict=True) if operation.id in names}
+            told.update(set(gaining_nodes(operation)).difference(self.nodes))
+            if unreported(operation, [StreamReport(node, operation.id, 1, "00") for node in sorted(told)]):
+                return False
+        return all(self.rule(found, witnesses) for found in growth.gates)
+
+    def is_dead(self, length: int, place: int) -> bool:
+        """True if the node does nothing any more."""
+        return not self.scenario.mistaken and self.log[length - 1].nodes[self.nodes[place]].down
+
+    def dies(self, length: int) -> bool:
+        """True if a node is declared down by the next state."""
+        return any(
+            self.log[length].nodes[node].down and not self.log[length - 1].nodes[node].down for node in self.nodes
+        )
+
+    def _twins(self) -> list[tuple[int, ...]]:
+        """Places of nodes that nothing tells apart, two or more together."""
+        alike: dict[Any, list[int]] = {}
+        for place, node in enumerate(self.nodes):
+            alike.setdefault(self._signature(node), []).append(place)
+        return [tuple(places) for places in alike.values() if len(places) > 1]
+
+    def _signature(self, node: str) -> Any:
+        member = [
+            tuple(next((one.since for one in group if one.node == node), None) for group in (found.read, found.write))
+            for found in map(self.group, self.log)
+        ]
+        needs = [
+            (found.operation, found.stage, node in found.must, tuple(node in need.members for need in found.needs))
+            for growth in self.growth
+            for found in growth.gates
+        ]
+        streams = {
+            (operation.id, source.source == node, source.target == node, source.source, source.target)
+            for state in self.log
+            for operation in in_flight(state)
+            for source in operation.plan.sources
+            if node in (source.source, source.target)
+        }
+        named = sorted(
+            (name, gives, gets, giver if gets else "", getter if gives else "")
+            for name, gives, gets, giver, getter in streams
+        )
+        down = [state.nodes[node].down for state in self.log]
+        alone = node if any(gives for _, gives, *_ in named) or self.scenario.rows_travel else ""
+        return repr((member, needs, named, down, self.log[0].nodes[node].datacenter, alone))

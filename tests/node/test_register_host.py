@@ -1,0 +1,133 @@
+"""Registers with a disk and threads: against a plain model over restarts, and while epochs take ranges away."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
+from ringlog.kernel.state import ClusterState
+from ringlog.node.errors import NodeFailed
+from ringlog.node.journal import recover
+from ringlog.node.register_host import RegisterHost
+from ringlog.node.registers import Reply
+from ringlog.wire.cells import Cell, Key
+from ringlog.wire.data import NOT_MEMBER
+from tests.kernel.operations.drive import report_of
+from tests.node.world import begin_join, cluster, name_of, step
+
+NODE = name_of(1)
+KEYS = [Key("shop", token, b"k%d" % token) for token in (10, 100, 900)]
+CELLS = st.builds(Cell, st.integers(0, 4), st.binary(max_size=3), st.booleans())
+STEPS = st.lists(st.tuples(st.sampled_from(KEYS), CELLS) | st.sampled_from(["restart", "crash"]), max_size=12)
+ALONE = cluster((1_000,), factor=1)
+
+
+def journey() -> list[ClusterState]:
+    """The states of a join that takes ``KEYS`` from node 1."""
+    state = cluster((1_000,), (2_000,), factor=1)
+    log = [state]
+    state, operation = begin_join(state, 9, (950,))
+    while state.operations[operation].stage != FINISHED:
+        log.append(state)
+        found = state.operations[operation]
+        state = step(state, operation, (report_of(found),) if found.stage == WRITE_BOTH_READ_OLD else ())
+    return [*log, state]
+
+
+@settings(max_examples=12)
+@given(STEPS)
+def test_what_was_answered_is_there_after_any_restart(steps: list[tuple[Key, Cell] | str]) -> None:
+    model: dict[Key, Cell] = {}
+    with TemporaryDirectory() as name:
+        folder, starts = Path(name) / "cells", 1
+        host = RegisterHost(NODE, folder, compact_bytes=300)
+        host.adopt(ALONE)
+        for action in steps:
+            if isinstance(action, tuple):
+                key, cell = action
+                answer = host.write(key, cell, ALONE.epoch)
+                assert isinstance(answer, Reply)
+                assert (answer.epoch, answer.refused) == (ALONE.epoch, "")
+                model[key] = max(model.get(key, cell), cell, key=lambda c: (c.timestamp, c.deleted, c.value))
+                continue
+            if action == "crash":
+                compaction = host._journal._compaction
+                if compaction is not None:
+                    compaction.join()  # a folder cannot be copied at one instant while files come and go
+                left = Path(shutil.copytree(folder, Path(name) / f"left-{starts}"))
+                host.close()
+                folder = left
+            else:
+                host.close()
+            host, starts = RegisterHost(NODE, folder, compact_bytes=300), starts + 1
+            host.adopt(ALONE)
+        assert host.start == starts
+        for key in KEYS:
+            found = host.read(key, ALONE.epoch)
+            assert isinstance(found, Reply)
+            assert found.cell == model.get(key)
+        host.close()
+
+
+def test_writes_in_hand_while_ranges_go_leave_nothing_behind(tmp_path: Path) -> None:
+    host = RegisterHost(NODE, tmp_path / "cells")
+    log = journey()
+    host.adopt(log[0])
+    said: list[str] = []
+    over = threading.Event()
+
+    def write(number: int) -> None:
+        timestamp = 0
+        while not over.is_set():
+            timestamp += 1
+            answer = host.write(KEYS[number % 3], Cell(timestamp, b"v"), log[0].epoch)
+            assert isinstance(answer, Reply)
+            said.append(answer.refused)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for state in log[1:]:
+        host.adopt(state)
+        assert recover_copy(tmp_path)[0] >= state.epoch, "an epoch is on the disk before anything is done under it"
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert set(said) <= {"", NOT_MEMBER}
+    assert "" in said
+    assert not host.value.durable.cells
+    assert not host.value.pending
+    assert host.acknowledgeable() == log[-1].epoch
+    host.close()
+    image = recover(tmp_path / "cells")[0]
+    assert (image.epoch, dict(image.cells)) == (log[-1].epoch, {})
+
+
+def recover_copy(folder: Path) -> tuple[int, int]:
+    """(epoch, cells) of the disk as a crash would leave it now."""
+    with TemporaryDirectory() as name:
+        image = recover(Path(shutil.copytree(folder / "cells", Path(name) / "cells")))[0]
+        return image.epoch, len(image.cells)
+
+
+def test_a_disk_that_fails_is_told_to_writers_and_to_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = RegisterHost(NODE, tmp_path)
+    host.adopt(ALONE)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ringlog.node.journal.os.fdatasync", full)
+    with pytest.raises(NodeFailed, match="No space left"):
+        host.write(KEYS[0], Cell(1, b"v"), ALONE.epoch)
+    with pytest.raises(NodeFailed, match="No space left"):
+        host.check()
+    assert host.acknowledgeable() <= ALONE.epoch
+    host.close()

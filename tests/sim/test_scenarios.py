@@ -1,0 +1,97 @@
+"""Moments and scenarios: what is armed happens at its n-th time, where and when it should, never after the faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ringlog.sim.chance import Chance
+from ringlog.sim.checks.moments import DAWDLE, HERE, Moments
+from ringlog.sim.scenarios import SCENARIOS, Scenario, Setting, choose
+from ringlog.sim.script import PROFILES, draw_script, from_json, to_json
+from ringlog.sim.simulation import Simulation
+from ringlog.sim.world import MS, SECOND, World
+
+SETTING = Setting(SECOND, "n3", ("n1", "n2"), "spark", ("agents-1", "agents-2"), ("app-1", "app-2"))
+
+
+class Stage:
+    """A process on n1 that comes to a moment called ``here`` again and again; what happened, and when it went on."""
+
+    def __init__(self, times: int) -> None:
+        self.world = World(1)
+        self.sim = Simulation(self.world, "cluster", ())
+        self.moments: Moments = self.sim.moments
+        self.moments.happen = lambda _, what, arguments: self.happened.append((self.world.now, what, arguments))
+        self.happened: list[tuple[int, str, tuple[Any, ...]]] = []
+        self.went_on: list[int] = []
+        self._times = times
+        self.world.spawn(self.world.host("n1"), "actor", self._act())
+
+    def _act(self) -> Any:
+        for _ in range(self._times):
+            yield 10 * MS
+            yield from self.moments.at("here", self.world.host("n1"))
+            self.went_on.append(self.world.now)
+
+    def play(self) -> None:
+        self.world.run(SECOND)
+
+
+def test_a_moment_comes_for_the_nth_time_once() -> None:
+    stage = Stage(4)
+    stage.moments.arm(1, "here", 2, 0, "pause", HERE, 5)
+    stage.moments.arm(2, "here@n2", 1, 0, "pause", "elsewhere", 5)
+    stage.moments.arm(3, "here@n1", 3, 0, "crash", HERE, 7)
+    stage.play()
+    assert [(what, arguments) for _, what, arguments in stage.happened] == [("pause", ("n1", 5)), ("crash", ("n1", 7))]
+    assert [at // MS for at, _, _ in stage.happened] == [20, 30]
+
+
+def test_what_is_delayed_holds_nobody_up() -> None:
+    stage = Stage(1)
+    stage.moments.arm(1, "here", 1, 50, "burst", 3)
+    stage.play()
+    assert stage.went_on == [10 * MS]
+    assert stage.happened == [(60 * MS, "burst", (3,))]
+
+
+def test_a_process_dawdles_by_itself() -> None:
+    stage = Stage(1)
+    stage.moments.arm(1, "here", 1, 0, DAWDLE, 300)
+    stage.play()
+    assert (stage.went_on, stage.happened) == ([310 * MS], [])
+
+
+def test_nothing_happens_once_the_faults_are_over() -> None:
+    stage = Stage(2)
+    stage.moments.arm(1, "here", 1, 50, "burst", 3)
+    stage.moments.arm(2, "here", 2, 0, "burst", 4)
+    stage.world.run(15 * MS)
+    stage.moments.disarm()
+    stage.play()
+    assert stage.happened == []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.draw.__name__)
+def test_a_scenario_is_drawn_alike_for_a_seed(scenario: Scenario) -> None:
+    one, other = (scenario.draw(Chance(7, "scenario"), SETTING) for _ in range(2))
+    assert one == other
+    assert one
+    assert all(at >= 0 for at, _, _ in one)
+
+
+def test_every_scenario_comes_up_and_gets_the_cluster_that_it_needs() -> None:
+    drawn = set()
+    for seed in range(1, 400):
+        chosen = choose(Chance(seed, "scenario/small"))
+        if chosen is None:
+            continue
+        drawn.add(chosen.draw.__name__)
+        script = draw_script(seed, PROFILES["small"])
+        assert not chosen.joins or script.shape.joining
+        assert not chosen.founded or script.shape.founded in chosen.founded
+        assert not chosen.factors or script.shape.factor in chosen.factors
+        assert from_json(to_json(script)) == script
+    assert drawn == {scenario.draw.__name__ for scenario in SCENARIOS}
