@@ -13,6 +13,7 @@ settings.register_profile("ringlog", deadline=None)
 settings.load_profile("ringlog")
 
 
+@pytest.hookimpl(tryfirst=True)  # the groups are read by a plugin at the same place
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts by what a test needs (the order within a file stays): what is cheap to find out is found out first.
 
