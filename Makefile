@@ -22,7 +22,7 @@ demo: setup ## See the whole system work: broker, agents, nodes, Spark, a join i
 	@.venv/bin/ringlog demo $(DEMO_FLAGS)
 
 test: setup ## Run the unit tests, then the system tests against a real broker, Redis and Spark
-	@.venv/bin/pytest $(TEST_FLAGS)
+	@.venv/bin/pytest --numprocesses 2 --no-loadscope-reorder $(TEST_FLAGS)
 
 soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
 	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
@@ -30,7 +30,7 @@ soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
 explore: setup ## Go through all orders of events of small movements, and through them without each rule (minutes)
 	@.venv/bin/python -m tests.client.explorer.rules $(EXPLORE_FLAGS)
 
-faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (about 10 minutes)
+faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (15 minutes or more)
 	@.venv/bin/pytest tests/faults $(TEST_FLAGS)
 
 lint: setup ## Check style, types and the import contract

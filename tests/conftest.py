@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # How long an example takes says how busy the machine is, nothing about the code.
 settings.register_profile("ringlog", deadline=None)
 settings.load_profile("ringlog")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts by what a test needs (the order within a file stays): what is cheap to find out is found out first."""
+@pytest.hookimpl(tryfirst=True)  # the groups are read by a plugin at the same place
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sorts by what a test needs (the order within a file stays): what is cheap to find out is found out first.
+
+    Where several processes share the tests, those with Spark come before the other real processes: they are the longest
+    pieces that cannot be divided.
+    """
+    spark, system = (1, 2) if hasattr(config, "workerinput") else (2, 1)
 
     def costs(item: pytest.Item) -> int:
-        return 2 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("system") else 0
+        return spark if item.get_closest_marker("spark") else system if item.get_closest_marker("system") else 0
 
     items.sort(key=costs)
+
+
+class ByNeed(LoadScopeScheduling):
+    """Gives each process whole files, and all tests to one process that share a Spark session or a cluster under
+    faults.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return next((start for start in ("tests/faults/", "tests/system/test_cdc_") if path.startswith(start)), path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByNeed:
+    """Whatever ``--dist`` says."""
+    return ByNeed(config, log)

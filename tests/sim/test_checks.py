@@ -27,7 +27,6 @@ FOUND_BY = {
     "coordinator_vouches": "gate",
     "reads_from_new_too_early": "placement",
     "split_on_the_wrong_side": "placement",
-    "since_begins_anew": "placement",
     "locks_not_taken": "locks",
     "streams_from_any_replica": "stages",
     "publication_not_awaited": "stages",

@@ -139,16 +139,16 @@ class Way:
             for found in growth.gates
         ]
         streams = {
-            (operation.id, source.source == node, source.target == node, source.source, source.target)
+            (operation.id, source.start, source.end, source.source == node, source.target == node, source)
             for state in self.log
             for operation in in_flight(state)
             for source in operation.plan.sources
             if node in (source.source, source.target)
         }
         named = sorted(
-            (name, gives, gets, giver if gets else "", getter if gives else "")
-            for name, gives, gets, giver, getter in streams
+            (name, start, end, gives, gets, source.source if gets else "", source.target if gives else "")
+            for name, start, end, gives, gets, source in streams
         )
         down = [state.nodes[node].down for state in self.log]
-        alone = node if any(gives for _, gives, *_ in named) or self.scenario.rows_travel else ""
+        alone = node if any(gives for _, _, _, gives, *_ in named) or self.scenario.rows_travel else ""
         return repr((member, needs, named, down, self.log[0].nodes[node].datacenter, alone))

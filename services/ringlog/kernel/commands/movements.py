@@ -115,9 +115,11 @@ def decide_remove(state: ClusterState, command: Remove, context: Context) -> Dec
 
 def decide_assassinate(state: ClusterState, command: Assassinate, context: Context) -> Decision:
     """The node has left with this entry; the operation is recorded as finished and says what may be lost."""
-    leaving = next((one for one in in_flight(state) if parting(one) == command.node), None)
-    if leaving is not None and state.nodes[command.node].down:
-        return _finished_without(state, leaving, context)
+    found = state.nodes.get(command.node)
+    if found is not None and found.down:
+        leaving = next((one for one in in_flight(state) if parting(one) == found.id), None)
+        if leaving is not None:
+            return _finished_without(state, leaving, context)
     node = _down(state, command.node)
     if isinstance(node, Rejected):
         return node
