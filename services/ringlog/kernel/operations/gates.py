@@ -150,7 +150,7 @@ def parting(operation: Operation) -> NodeId:
 
 
 def _dead_parting(state: ClusterState, operation: Operation) -> tuple[NodeId, ...]:
-    """Who leaves, if it was declared down: the operation goes on without its acknowledgement."""
+    """Who leaves, if it was declared down: it is not waited for where others of its group are left."""
     node = parting(operation)
     return (node,) if node and state.nodes[node].down else ()
 
