@@ -196,6 +196,16 @@ def test_an_answered_id_with_another_command_is_refused() -> None:
     assert [result.code for result in published(again)] == ["request_id_reused"]
 
 
+def test_an_answered_rejection_is_repeated_behind_a_stranger_with_its_id() -> None:
+    world = World()
+    core = validator(world)
+    bad = world.request(BAD)
+    step = offered(world, core, bad)
+    again = offered(world, step.validator, world.request(Noop(), bad.request_id), bad)
+    first = published(step)[0].code
+    assert [result.code for result in published(again)] == ["request_id_reused", first]
+
+
 def test_a_request_that_left_the_history_has_expired() -> None:
     world = World(history_entries=100)
     core = validator(world)

@@ -269,7 +269,7 @@ class _Plan:
                 self._answer(item, after, APPLIED, epoch=known.epoch)
             else:
                 self._reject(item, after, _REUSED)
-        elif twin is not None:
+        elif twin is not None and answered is None:
             self._repeat(item, twin)
         elif request.since_epoch < self.state.history.oldest:
             detail = (
@@ -287,7 +287,11 @@ class _Plan:
             self._decide_command(item)
 
     def _repeat(self, item: Waiting, twin: Pending) -> None:
-        """A refused request id again in one batch: it shares the first one's decision, never gets one of its own."""
+        """A refused request id again in one batch: it shares the first one's decision, never gets one of its own.
+
+        Only if no batch before answered the id: that answer stands, and the first of this batch may have been a
+        stranger that used the id for another command.
+        """
         if twin.result.digest == item.digest:
             self.answers.append(Pending(item, twin.result, twin.after))
         else:

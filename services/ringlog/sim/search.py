@@ -56,7 +56,7 @@ class Found:
 Chunk = tuple[tuple[int, ...], str, Path | None]
 
 
-COLLECTED_EVERY = 300_000
+COLLECTED_EVERY = 1_200_000
 """Events of runs between two looks for garbage cycles."""
 _uncollected = 0
 

@@ -39,7 +39,7 @@ from ringlog.wire.entries import decode_entry
 
 MUTATION_PARTITIONS = 2
 CDC_PARTITIONS = 3
-LONE_EVERY = 4
+LONE_EVERY = 16
 """In one of so many runs, by the seed, some replicas fold alone."""
 
 
