@@ -1,99 +1,261 @@
-"""The Arrow function of the routing step: what Spark's Python workers run, and all of it.
+"""The Arrow functions of the job: what Spark's Python workers run, and all of it.
 
-Only the deciding columns come here; see ``ringlog_cdc.routing`` for what is decided. The function is named by its
-module, so a worker imports this and never the job.
+Two functions over records of the mutations topic (partition, offset, append time, key, value). ``facts_function``: what
+a plan must know of them, where some may be held. ``rows_function``: what goes out for them under a plan part, in their
+order. Records that are no plain mutations (``ringlog_cdc.columnar``) go the way of the definition, one by one. Both
+are named by their module, so a worker imports this and never the job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import Column
-from pyspark.sql.pandas.functions import pandas_udf
 
-from ringlog.wire.errors import WireError
-from ringlog.wire.records import decode_mutation
-from ringlog_cdc.routing import RoutingTable, Rows, route
+from ringlog.wire.records import encode_cdc_row, encode_dead_letter
+from ringlog_cdc import rows as one
+from ringlog_cdc.columnar.encode import Places, cdc_rows
+from ringlog_cdc.columnar.mutations import Mutations, scan
+from ringlog_cdc.columnar.route import columns_of
+from ringlog_cdc.columnar.scan import I64, U8, padded
+from ringlog_cdc.routing import Routed, RoutingTable, buffers, route
+from ringlog_cdc.verdicts import NUMBERS, ROUTED, SKIPPED
 
-VERDICT_TYPE = (
-    "verdict int, generation bigint, cdc_partition int, "
-    "stream_high bigint, stream_low bigint, time_high bigint, time_low bigint, epoch bigint"
-)
+IN = ("partition", "offset", "appended", "key", "value")
+FACTS_TYPE = "partition int, held bigint, used bigint"
+ROWS_TYPE = "reason int, generation bigint, partition int, key binary, value binary"
+NEVER = 2**63 - 1
+"""The offset of a held write where there is none."""
+
+Batches = Iterator[pa.RecordBatch]
+I32 = NDArray[np.int32]
 
 
-def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
-    """The Arrow function of a broadcast ``RoutingTable`` for a plan part made at ``epoch``.
+@dataclass(frozen=True, slots=True)
+class Records:
+    """An Arrow batch of n records, and its mutations as columns; ``plain`` and ``others`` are numbers of records."""
 
-    The epoch comes back as a column: as a number in the expressions it would have them compiled anew for each batch.
+    partitions: I64
+    offsets: I64
+    appended: I64
+    keys: pa.Array
+    values: pa.Array
+    mutations: Mutations
+    plain: I64
+    others: I64
+
+    def inputs(self, numbers: I64) -> list[one.Input]:
+        """Some of them, decoded one by one."""
+        found = []
+        for number in numbers.tolist():
+            value = self.values[number].as_py()
+            place = int(self.partitions[number]), int(self.offsets[number]), int(self.appended[number])
+            found.append(one.Input(*place, self.keys[number].as_py(), value, one.read_mutation(value)))
+        return found
+
+
+def read(batch: pa.RecordBatch) -> Records:
+    """The records of an Arrow batch with the columns ``IN``."""
+    values = batch.column("value")
+    data, ends = buffers(values.fill_null(b""))
+    mutations = scan(padded(data), ends[:-1], ends[1:])
+    return Records(
+        partitions=_numbers(batch, "partition"),
+        offsets=_numbers(batch, "offset"),
+        appended=_numbers(batch, "appended"),
+        keys=batch.column("key"),
+        values=values,
+        mutations=mutations,
+        plain=np.flatnonzero(mutations.plain),
+        others=np.flatnonzero(~mutations.plain),
+    )
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> I64:
+    found: I64 = batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ facts
+
+
+def facts_function(horizon: int, leeway: int) -> Callable[[Batches], Batches]:
+    """For each source partition of an Arrow batch: the first offset that is held (or ``NEVER``), and the greatest use
+    of those that are not.
     """
 
-    def verdicts(
-        readable: pd.Series,
-        doubtful: pd.Series,
-        foreign: pd.Series,
-        names: pd.Series,
-        operations: pd.Series,
-        timestamps: pd.Series,
-        appended: pd.Series,
-        keys: pd.Series,
-        key_sizes: pd.Series,
-        missing_key: pd.Series,
-        clustering_sizes: pd.Series,
-        bad_component: pd.Series,
-        identities: pd.Series,
-        partitions: pd.Series,
-        offsets: pd.Series,
-    ) -> pd.DataFrame:
-        known: RoutingTable = table.value
-        rows = Rows(
-            readable=readable.to_numpy() & sound(doubtful),
-            foreign=foreign.to_numpy(),
-            names=pa.array(names, type=pa.string()),
-            operations=operations.to_numpy(),
-            timestamps=timestamps.to_numpy(),
-            appended=appended.to_numpy(),
-            keys=pa.array(keys, type=pa.large_binary()),
-            key_sizes=key_sizes.to_numpy(),
-            missing_key=missing_key.to_numpy(),
-            clustering_sizes=clustering_sizes.to_numpy(),
-            bad_component=bad_component.to_numpy(),
-            identities=pa.array(identities, type=pa.large_binary()),
-            partitions=partitions.to_numpy(),
-            offsets=offsets.to_numpy(),
-        )
-        found = route(known, rows)
-        return pd.DataFrame(
-            {
-                "verdict": found.verdict,
-                "generation": found.generation,
-                "cdc_partition": found.partition,
-                "stream_high": found.stream_high,
-                "stream_low": found.stream_low,
-                "time_high": found.time_high,
-                "time_low": found.time_low,
-                "epoch": epoch,
-            }
-        )
+    def facts(batches: Batches) -> Batches:
+        for batch in batches:
+            found = read(batch)
+            uses = uses_of(found, leeway)
+            held = uses >= horizon
+            rows = []
+            for partition in np.unique(found.partitions).tolist():
+                mine = found.partitions == partition
+                first = found.offsets[mine & held].min(initial=NEVER)
+                rows.append((partition, int(first), int(uses[mine & ~held].max(initial=0))))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([row[place] for row in rows], type) for place, type in enumerate(_FACTS)],
+                names=["partition", "held", "used"],
+            )
 
-    wrapped: Callable[..., Column] = pandas_udf(verdicts, VERDICT_TYPE)  # type: ignore[call-overload]
-    return wrapped
+    return facts
 
 
-def sound(doubtful: pd.Series) -> NDArray[np.bool_]:
-    """True where a value is null, or is a mutation by the strict decoder that base nodes use; a loop over the others.
+_FACTS = (pa.int32(), pa.int64(), pa.int64())
 
-    The JVM's decoder is lenient: it takes bytes that follow the record, and text that is no UTF-8. Only such values
-    come here, so that base and CDC log agree on them.
+
+def uses_of(found: Records, leeway: int) -> I64:
+    """The greatest time that routing each record uses."""
+    uses = found.appended.copy()
+    timestamps, appended = found.mutations.timestamp[found.plain], found.appended[found.plain]
+    uses[found.plain] = np.where(timestamps <= appended + leeway, np.maximum(appended, timestamps), appended)
+    for number, item in zip(found.others.tolist(), found.inputs(found.others), strict=True):
+        uses[number] = item.use(leeway)
+    return uses
+
+
+# ------------------------------------------------------------------------------------------------------- rows
+
+
+def rows_function(table: Any, cluster_id: str, limits: one.Limits) -> Callable[[Batches], Batches]:
+    """What goes out under the broadcast ``RoutingTable``: partition, key and value of rows (reason ``ROUTED``) and of
+    dead letters (their number); a record whose table keeps no CDC log leaves its reason alone.
     """
-    flags = np.ones(len(doubtful), dtype=bool)
-    for index in np.flatnonzero(doubtful.notna().to_numpy()):
-        try:
-            decode_mutation(bytes(doubtful.iloc[index]))
-        except WireError:
-            flags[index] = False
-    return flags
+
+    def outgoing(batches: Batches) -> Batches:
+        for batch in batches:
+            if batch.num_rows:
+                yield records_of(table.value, read(batch), cluster_id, limits)
+
+    return outgoing
+
+
+def records_of(table: RoutingTable, found: Records, cluster_id: str, limits: one.Limits) -> pa.RecordBatch:
+    """What goes out for an Arrow batch, in the order of the source; columns as in ``ROWS_TYPE``."""
+    rows, skipped = _plain(table, found, cluster_id, limits)
+    left = np.setdiff1d(np.arange(len(found.offsets)), np.concatenate((rows.numbers, skipped)), assume_unique=True)
+    others = _others(table, found.inputs(left), left, cluster_id, limits)
+    parts = [part for part in (rows, _silent(skipped), others) if len(part.numbers)]
+    if len(parts) == 1:
+        return parts[0].batch()
+    together = pa.Table.from_batches([part.batch() for part in parts])
+    order = np.argsort(np.concatenate([part.numbers for part in parts]), kind="stable")
+    return together.take(pa.array(order)).combine_chunks().to_batches()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Columns of what goes out; ``numbers``: of the records in their Arrow batch, ascending."""
+
+    numbers: I64
+    reasons: I32
+    generations: I64
+    partitions: I32
+    keys: pa.Array
+    values: pa.Array
+
+    def batch(self) -> pa.RecordBatch:
+        """As Spark wants it."""
+        columns = [
+            pa.array(self.reasons.astype(np.int32)),
+            pa.array(self.generations),
+            pa.array(self.partitions.astype(np.int32)),
+            self.keys.cast(pa.binary()),
+            self.values.cast(pa.binary()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=["reason", "generation", "partition", "key", "value"])
+
+
+def _plain(table: RoutingTable, found: Records, cluster_id: str, limits: one.Limits) -> tuple[Outgoing, I64]:
+    """Rows of plain mutations; and the numbers of those whose table keeps no CDC log.
+
+    All others are looked at one by one: a dead letter is written so, and so is a row that turns out too large.
+    """
+    chosen = found.plain
+    identity = bytes.fromhex(cluster_id.replace("-", ""))
+    places = found.appended[chosen], found.partitions[chosen], found.offsets[chosen]
+    columns, beyond = columns_of(found.mutations, chosen, identity, *places)
+    routed = route(table, columns)
+    rows = np.flatnonzero((routed.verdict == ROUTED) & ~beyond)
+    streams = _halves(routed.stream_high[rows], routed.stream_low[rows])
+    values = cdc_rows(
+        found.mutations,
+        chosen[rows],
+        Places(
+            streams=streams,
+            times=_halves(routed.time_high[rows], routed.time_low[rows]),
+            generations=routed.generation[rows],
+            operations=columns.operations[rows].astype(np.int64),
+            partitions=found.partitions[chosen[rows]],
+            offsets=found.offsets[chosen[rows]],
+        ),
+        limits.source_topic,
+    )
+    _, ends = buffers(values)
+    fits = ends[1:] - ends[:-1] <= limits.row_bytes_max
+    if not fits.all():
+        values, rows, streams = values.filter(pa.array(fits)), rows[fits], streams[fits]
+    keys = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(rows), [None, pa.py_buffer(streams)])
+    skipped = chosen[(routed.verdict == SKIPPED) & ~beyond]
+    return (
+        Outgoing(chosen[rows], routed.verdict[rows], routed.generation[rows], routed.partition[rows], keys, values),
+        skipped,
+    )
+
+
+def _silent(numbers: I64) -> Outgoing:
+    """Records of which nothing goes out; they are counted."""
+    count = len(numbers)
+    zeros = np.zeros(count, dtype=np.int64)
+    empty = pa.array([b""] * count, pa.large_binary())
+    reasons = np.full(count, SKIPPED, dtype=np.int32)
+    return Outgoing(numbers, reasons, zeros, zeros.astype(np.int32), empty, empty)
+
+
+def _halves(high: I64, low: I64) -> U8:
+    """(n, 16) bytes of two big-endian halves."""
+    both = np.empty((len(high), 2), dtype=">i8")
+    both[:, 0], both[:, 1] = high, low
+    return both.view(np.uint8).reshape(-1, 16)
+
+
+def _others(
+    table: RoutingTable, inputs: list[one.Input], numbers: I64, cluster_id: str, limits: one.Limits
+) -> Outgoing:
+    """What goes out for records that are looked at one by one."""
+    routed = route(table, one.columns_of(inputs, cluster_id)) if inputs else None
+    reasons, partitions, keys, values = [], [], [], []
+    for index, item in enumerate(inputs):
+        assert routed is not None, "there are some"
+        reason, partition, key, value = _outgoing(item, routed, index, limits)
+        reasons.append(reason)
+        partitions.append(partition)
+        keys.append(key)
+        values.append(value)
+    return Outgoing(
+        numbers=numbers,
+        reasons=np.array(reasons, dtype=np.int32),
+        generations=routed.generation if routed is not None else np.zeros(0, dtype=np.int64),
+        partitions=np.array(partitions, dtype=np.int32),
+        keys=pa.array(keys, pa.large_binary()),
+        values=pa.array(values, pa.large_binary()),
+    )
+
+
+def _outgoing(item: one.Input, routed: Routed, index: int, limits: one.Limits) -> tuple[int, int, bytes, bytes]:
+    reason = int(routed.verdict[index])
+    if reason == ROUTED:
+        row = one.cdc_row(item, routed, index, limits.source_topic)
+        data = encode_cdc_row(row)
+        if len(data) <= limits.row_bytes_max:
+            return reason, int(routed.partition[index]), row.stream_id, data
+        reason = NUMBERS["oversized"]
+    if reason < ROUTED:
+        return reason, 0, b"", b""
+    letter = encode_dead_letter(one.dead_letter(item, reason, limits))
+    return reason, 0, one.letter_key(item, limits.source_topic), letter

@@ -28,6 +28,7 @@ REASONS: tuple[tuple[str, str], ...] = (
 """(code, rule), in order of precedence; the number of a reason is its place here plus one."""
 
 NUMBERS: dict[str, int] = {code: number for number, (code, _) in enumerate(REASONS, start=1)}
+RULES: dict[int, str] = {number: rule for number, (_, rule) in enumerate(REASONS, start=1)}
 CODES: dict[int, str] = {number: code for code, number in NUMBERS.items()}
 
 OPERATION_CODES: dict[str, int] = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "PARTITION_DELETE": 4}

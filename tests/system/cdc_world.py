@@ -160,7 +160,7 @@ class World:
         epoch = self.apply(Join(node, tuple(tokens), SEED))
         operation = f"join-{epoch}"
         while self.state.operations[operation].stage != COMMIT_CDC_GENERATION:
-            self._advance(operation)
+            self.advance(operation)
         return operation
 
     def prepare_generation(self) -> str:
@@ -184,9 +184,9 @@ class World:
     def finish(self, operation: str) -> None:
         """Drive an operation to its end."""
         while not is_ended(self.state.operations[operation]):
-            self._advance(operation)
+            self.advance(operation)
 
-    def _advance(self, operation: str) -> None:
+    def advance(self, operation: str) -> None:
         state = self.state
         found = state.operations[operation]
         to = next_stage(found)

@@ -1,0 +1,244 @@
+"""The CDC job against a bare copy: Structured Streaming from Kafka to Kafka, the same input, the same batches, one run.
+
+    python bench/cdc_job.py [WRITES [BATCH]]
+
+Starts a broker and one Spark session of its own, fills a mutations topic with WRITES (3,000,000) writes of 100-byte
+values, and lets each job move all of them: a query that copies keys and values, one that does so through an Arrow
+function that changes nothing, and the CDC job under a generation of 1,000 streams and under one of 100,000. Rows a
+second are counted in the sink topic, from the end of the first batch (start-up and compilation) to the last row.
+``memory`` is what driver, executor and their Python workers hold together, when a third of the rows and when all of
+them are through.
+
+Run it from a checkout: it builds its clusters as the system tests do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType
+from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, write
+
+from ringlog.kernel.commands.model import Join, RegisterNode
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION
+from ringlog.log.topics import admin_client, topic_name
+from ringlog.stack import Stack, StackInfo
+from ringlog.stack.artifacts import jars
+from ringlog.wire.partitions import mutation_key, mutation_partition
+from ringlog.wire.records import Cell, encode_mutation
+from ringlog_cdc.batch import PRODUCER_OPTIONS
+from ringlog_cdc.job import CdcJob
+from ringlog_cdc.session import open_session
+from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.source import Offsets
+
+WRITES, BATCH = 3_000_000, 100_000
+KEYS = 100_000
+SHARDS = 100
+LOOK_S = 0.02
+GIVE_UP_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Rows a second, and mebibytes when a third and when all of the rows were through."""
+
+    rows_s: float
+    third: int
+    end: int
+
+
+def main() -> None:
+    """Measure and print."""
+    writes = int(sys.argv[1]) if len(sys.argv) > 1 else WRITES
+    batch = int(sys.argv[2]) if len(sys.argv) > 2 else BATCH
+    folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
+    stack = Stack(folder / "stack")
+    try:
+        info = stack.up("quick")
+        session = open_session("ringlog-bench", jars("spark"), "local[2]", memory="2g")
+        try:
+            _measure_all(info, session, folder, writes, batch)
+        finally:
+            session.stop()
+    finally:
+        stack.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: int, batch: int) -> None:
+    print(f"{writes:,} writes, batches of {batch:,}")
+    print(f"{'job':28} {'rows/s':>9} {'of a copy':>9} {'of Arrow':>9} {'MiB at 1/3':>10} {'at the end':>10}")
+    bare: list[Measured] = []
+    for tokens in (10, 1_000):
+        with _cluster(info, tokens) as world:
+            _fill(world, writes)
+            if not bare:
+                for name, arrow in (("bare copy", False), ("copy through Arrow", True)):
+                    bare.append(_copied(world, session, folder, writes, batch, arrow))
+                    _show(name, bare[-1], bare)
+            found = _logged(world, session, folder, writes, batch)
+            _show(f"CDC, {tokens * SHARDS:,} streams", found, bare)
+
+
+def _show(name: str, found: Measured, bare: list[Measured]) -> None:
+    shares = [f"{found.rows_s / other.rows_s:9.2f}" for other in bare] + [" " * 9] * (2 - len(bare))
+    print(f"{name:28} {found.rows_s:9,.0f} {' '.join(shares)} {found.third:10,} {found.end:10,}", flush=True)
+
+
+# ------------------------------------------------------------------------------------------------------ input
+
+
+@contextmanager
+def _cluster(info: StackInfo, tokens: int) -> Iterator[World]:
+    """A cluster of one node, so many tokens and as many times ``SHARDS`` streams."""
+    with founded(info.bootstrap_servers, f"b{uuid.uuid4().hex[:10]}") as world:
+        node = str(uuid.uuid4())
+        world.apply(RegisterNode("n1", node, "127.0.0.1:20000", "dc1", "r1", SHARDS, 12, "1", (), 1))
+        step = 2**64 // tokens
+        epoch = world.apply(Join(node, tuple(-(2**63) + 1 + step * number for number in range(tokens)), SEED))
+        operation = f"join-{epoch}"
+        while world.state.operations[operation].stage != COMMIT_CDC_GENERATION:
+            world.advance(operation)
+        world.prepare_generation()
+        world.commit_generation(now_us() - 60_000_000)
+        world.finish(operation)
+        world.schema()
+        yield world
+
+
+def _fill(world: World, writes: int) -> None:
+    """Writes to ``KEYS`` partition keys in turn: each is encoded once, and is another write each time it is sent."""
+    timestamp = now_us() - 30_000_000
+    records = []
+    for number in range(KEYS):
+        one = write(f"customer-{number}", number, timestamp, cells=(Cell("note", os.urandom(100)),), mutation_id=None)
+        key = mutation_key(one.keyspace, one.table, (one.partition_key[0] or b""))
+        records.append((encode_mutation(one), key, mutation_partition(key, PARTITIONS)))
+    producer = Producer(
+        {"bootstrap.servers": world.bootstrap, "linger.ms": 20, "acks": "all", "queue.buffering.max.messages": 500_000}
+    )
+    topic = topic_name(world.cluster, "mutations")
+    for number in range(writes):
+        value, key, partition = records[number % KEYS]
+        while True:
+            try:
+                producer.produce(topic, value, key, partition)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    assert producer.flush(60) == 0
+
+
+# ------------------------------------------------------------------------------------------------------- jobs
+
+
+def _copied(world: World, session: SparkSession, folder: Path, writes: int, batch: int, arrow: bool) -> Measured:
+    """All mutations to a topic of their own, as they are."""
+    from confluent_kafka.admin import NewTopic
+
+    topic = f"copy-{uuid.uuid4().hex[:8]}"
+    admin = admin_client(world.bootstrap)
+    admin.create_topics([NewTopic(topic, 8, 1)])[topic].result(30)
+    source = (
+        session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", world.bootstrap)
+        .option("subscribe", topic_name(world.cluster, "mutations"))
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", batch)
+        .load()
+    )
+    value = F.pandas_udf(lambda values: values, BinaryType())("value") if arrow else F.col("value")  # type: ignore[call-overload]
+    query = (
+        source.select("key", value.alias("value"))
+        .writeStream.format("kafka")
+        .option("topic", topic)
+        .option("kafka.bootstrap.servers", world.bootstrap)
+        .options(**PRODUCER_OPTIONS)
+        .option("checkpointLocation", str(folder / topic))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        return _watch(world, topic, writes, batch, lambda: None)
+    finally:
+        query.stop()
+
+
+def _logged(world: World, session: SparkSession, folder: Path, writes: int, batch: int) -> Measured:
+    """All mutations as rows of the CDC topic."""
+    settings = JobSettings(
+        world.bootstrap,
+        world.cluster,
+        folder / world.cluster,
+        max_offsets_per_trigger=batch,
+        trigger_seconds=0.0,
+        direct=True,
+    )
+    job = CdcJob(settings, session).start()
+    waiting = threading.Thread(target=job.wait, daemon=True)
+    waiting.start()
+    try:
+        return _watch(world, settings.sink_topic, writes, batch, job.writer.check)
+    finally:
+        job.stop()
+        waiting.join()
+
+
+def _watch(world: World, topic: str, writes: int, batch: int, check: Callable[[], None]) -> Measured:
+    """Rows a second in a sink, between the first batch and the last row."""
+    offsets = Offsets(world.bootstrap)
+    began, first, third = 0.0, 0, 0
+    deadline = time.monotonic() + GIVE_UP_S
+    try:
+        while True:
+            check()
+            rows = sum(offsets.ends(topic).values())
+            now = time.monotonic()
+            assert now < deadline, f"{topic}: {rows} of {writes} rows"
+            if not began and rows >= batch:
+                began, first = now, rows
+            if not third and rows >= writes // 3:
+                third = _resident()
+            if rows >= writes:
+                return Measured((rows - first) / (now - began), third, _resident())
+            threading.Event().wait(LOOK_S)
+    finally:
+        offsets.close()
+
+
+def _resident() -> int:
+    """Mebibytes in memory of this process and all below it, the broker's not counted."""
+    parents: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields: dict[str, Any] = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+        except OSError:
+            continue
+        parents[int(fields["Pid"])] = int(fields["PPid"])
+        sizes[int(fields["Pid"])] = int(fields.get("VmRSS", "0 kB").split()[0])
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return sum(sizes[pid] for pid in mine) // 1024
+
+
+if __name__ == "__main__":
+    main()

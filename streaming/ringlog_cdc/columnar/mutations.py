@@ -1,0 +1,236 @@
+"""Mutations as columns: what routing and rows need of many Avro records, by their places in the bytes.
+
+``scan`` goes through the records field by field, in the order of the schema ``ringlog.mutations.Mutation``. Nothing is
+copied but numbers: texts, keys and cells stay where they are. A record is *plain* when it is of a released schema, all
+of it was read and found canonical, its names are ASCII, and it is one statement without collections: the fields behind
+``cells`` are at their defaults, a zero byte each, or the schema is older than they. All others are for the reader of
+single records, ``ringlog.wire.records.decode_mutation``, which is the definition: of a plain record both say the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringlog.wire.single_object import HEADER_BYTES, header
+from ringlog_cdc.columnar.scan import I64, U8, Cursor, Flags, Span
+from ringlog_schemas import by_fingerprint
+
+MUTATION = "ringlog.mutations.Mutation"
+
+ITEMS_MAX = 256
+"""Records with longer arrays are left to the reader of single records, so that one of them cannot slow down a batch."""
+
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_KEEP = np.array([(1 << 8 * size) - 1 for size in range(9)], dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Arrays of n records: ``count`` items each; ``first``: where the first item begins, behind the count.
+
+    Of item k of every record, or nothing where there are fewer: ``whole[k]`` all of its bytes, ``inner[k]`` those
+    behind the union's branch (of a cell: its column), ``content[k]`` those without the length too; ``is_null[k]``.
+    """
+
+    count: I64
+    first: I64
+    whole: tuple[Span, ...]
+    inner: tuple[Span, ...]
+    content: tuple[Span, ...]
+    is_null: tuple[Flags, ...]
+
+    def any_null(self) -> Flags:
+        """True for arrays with a null in them."""
+        found: Flags = np.zeros(len(self.count), dtype=bool)
+        for flags in self.is_null:
+            found = found | flags
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Mutations:
+    """Columns of n records. Only of ``plain`` ones they mean anything.
+
+    Spans of optional fields begin with the union's branch; ``names`` are keyspace and table, each behind its length.
+    ``operation``: place in the schema's list; ``rest``: from behind the partition key to the end of the cells.
+    """
+
+    data: U8
+    plain: Flags
+    mutation_id: Span
+    cluster_id: Span
+    names: Span
+    keyspace: Span
+    table: Span
+    timestamp: I64
+    timestamp_at: Span
+    ttl: Span
+    operation: I64
+    partition_key: Items
+    clustering_key: Items
+    cells: Items
+    clustering_at: Span
+    rest: Span
+
+
+def defaults_behind_cells() -> tuple[tuple[bytes, int], ...]:
+    """Of each released schema of mutations: header, and how many fields follow the cells."""
+    found = []
+    for fingerprint, schema in sorted(by_fingerprint().items()):
+        if schema.full_name == MUTATION:
+            names = [field["name"] for field in schema.json["fields"]]
+            found.append((header(fingerprint), len(names) - 1 - names.index("cells")))
+    return tuple(found)
+
+
+def scan(data: U8, start: I64, end: I64) -> Mutations:
+    """The records ``data[start:end]``, n of them; ``data`` is padded."""
+    begin, behind = _headers(data, start, end)
+    cursor = Cursor(data, begin, end)
+    cursor.expect(behind >= 0)
+    mutation_id = _optional(cursor, 16)
+    cluster_id = _optional(cursor, 16)
+    before = cursor.at
+    keyspace = cursor.sized()
+    table = cursor.sized()
+    names = cursor.span_from(before)
+    before = cursor.at
+    timestamp = cursor.number()
+    timestamp_at = cursor.span_from(before)
+    before = cursor.at
+    part = cursor.where(cursor.null_or())
+    part.number()
+    part.give_back()
+    ttl = cursor.span_from(before)
+    operation = cursor.number()
+    partition_key = _items(cursor, named=False)
+    # An array that is not empty ends with a zero byte, and the row takes it along.
+    rest = cursor.at - (partition_key.count > 0)
+    before = cursor.at
+    clustering_key = _items(cursor, named=False)
+    clustering_at = cursor.span_from(before)
+    cells = _items(cursor, named=True)
+    rest_at = cursor.span_from(rest)
+    tail = cursor.at
+    cursor.skip(behind.clip(0))
+    plain = cursor.sound & (cursor.at == end)
+    for place in range(int(behind.max(initial=0))):
+        plain = plain & ((place >= behind) | (data[np.minimum(tail + place, len(data) - 1)] == 0))
+    for text in (keyspace, table, *cells.content):
+        plain = plain & is_ascii(data, text)
+    return Mutations(
+        data=data,
+        plain=plain,
+        mutation_id=mutation_id,
+        cluster_id=cluster_id,
+        names=names,
+        keyspace=keyspace,
+        table=table,
+        timestamp=timestamp,
+        timestamp_at=timestamp_at,
+        ttl=ttl,
+        operation=operation,
+        partition_key=partition_key,
+        clustering_key=clustering_key,
+        cells=cells,
+        clustering_at=clustering_at,
+        rest=rest_at,
+    )
+
+
+def _optional(cursor: Cursor, size: int) -> Span:
+    """Null, or so many bytes; with the branch."""
+    before = cursor.at
+    cursor.skip(np.where(cursor.null_or(), size, 0))
+    return cursor.span_from(before)
+
+
+def _items(cursor: Cursor, *, named: bool) -> Items:
+    """An array of optional bytes, each behind its column's name if ``named``."""
+    count = cursor.number()
+    cursor.expect((count >= 0) & (count <= ITEMS_MAX))
+    first = cursor.at
+    none = np.zeros(len(count), dtype=np.int64)
+    whole, inner, content, nulls = [], [], [], []
+    for place in range(int(count[cursor.sound].max(initial=0))):
+        part = cursor.where(count > place)
+        begin = part.at
+        name = part.sized() if named else None
+        name_end = part.at
+        has_value = part.null_or()
+        behind_branch = part.at
+        value = part.where(has_value)
+        text = value.sized()
+        value.give_back()
+        part.give_back()
+        is_null = np.zeros(len(count), dtype=bool)
+        is_null[part.rows] = ~has_value
+        nulls.append(is_null)
+        whole.append(_spread(none, part.rows, part.span_from(begin)))
+        if name is not None:
+            inner.append(_spread(none, part.rows, Span(begin, name_end - begin)))
+            content.append(_spread(none, part.rows, name))
+        else:
+            inner.append(_spread(none, part.rows, part.span_from(behind_branch)))
+            content.append(_spread(none, part.rows[value.rows], text))
+    part = cursor.where(count > 0)
+    part.expect(part.byte() == 0)
+    part.give_back()
+    return Items(count, first, tuple(whole), tuple(inner), tuple(content), tuple(nulls))
+
+
+def _spread(none: I64, rows: I64, span: Span) -> Span:
+    """A span of some rows as one of all of them, empty elsewhere."""
+    start, length = none.copy(), none.copy()
+    start[rows], length[rows] = span.start, span.length
+    return Span(start, length)
+
+
+def _headers(data: U8, start: I64, end: I64) -> tuple[I64, I64]:
+    """(where each body begins, how many fields follow its cells: -1 where no released schema's header stands)."""
+    windows = np.ndarray((len(data) - HEADER_BYTES + 1,), dtype=f"V{HEADER_BYTES}", buffer=data, strides=(1,))
+    marks = windows[start].view(np.uint8).reshape(-1, HEADER_BYTES)
+    behind = np.full(len(start), -1, dtype=np.int64)
+    for mark, fields in defaults_behind_cells():
+        behind[(marks == np.frombuffer(mark, dtype=np.uint8)).all(axis=1)] = fields
+    behind[end - start < HEADER_BYTES] = -1
+    return np.where(behind < 0, end, start + HEADER_BYTES), behind
+
+
+def words_of(data: U8) -> NDArray[np.uint64]:
+    """The 8 bytes from each place of a buffer on, as a number; a view."""
+    return np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
+
+
+def is_ascii(data: U8, span: Span) -> Flags:
+    """True where no byte has its highest bit set."""
+    words = words_of(data)
+    found: Flags = np.ones(len(span.start), dtype=bool)
+    for begin in range(0, int(span.length.max(initial=0)), 8):
+        left = np.clip(span.length - begin, 0, 8)
+        rows = np.flatnonzero(left)
+        found[rows] &= (words[span.start[rows] + begin] & _KEEP[left[rows]] & _HIGH_BITS) == 0
+    return found
+
+
+def grouped(data: U8, span: Span, rows: I64, groups_max: int) -> tuple[NDArray[np.int32], list[bytes]]:
+    """(a number for each of ``rows``, the contents they stand for); -1 for what is beyond so many contents."""
+    words = words_of(data)
+    codes = np.full(len(rows), -1, dtype=np.int32)
+    contents: list[bytes] = []
+    left = np.arange(len(rows))
+    while len(left) and len(contents) < groups_max:
+        first = rows[left[0]]
+        start, size = int(span.start[first]), int(span.length[first])
+        at = span.start[rows[left]]
+        same = span.length[rows[left]] == size
+        for begin in range(0, size, 8):
+            keep = _KEEP[min(size - begin, 8)]
+            same &= (words[np.minimum(at + begin, len(words) - 1)] ^ words[start + begin]) & keep == 0
+        codes[left[same]] = len(contents)
+        contents.append(data[start : start + size].tobytes())
+        left = left[~same]
+    return codes, contents

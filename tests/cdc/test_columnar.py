@@ -1,0 +1,174 @@
+"""Batches of mutations by columns, against the definition record by record: the same bytes go out."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from types import SimpleNamespace
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.kernel.generations.describe import generate
+from ringlog.kernel.state import Generation, Node
+from ringlog.wire.records import Cell, Mutation, encode_mutation
+from ringlog_cdc.arrow import NEVER, facts_function, read, records_of, rows_function
+from ringlog_cdc.columnar.mutations import defaults_behind_cells
+from ringlog_cdc.plan import use_of
+from ringlog_cdc.routing import RoutingTable, TableFacts, routing_table
+from ringlog_cdc.rows import Limits, read_mutation
+from ringlog_schemas import by_fingerprint
+
+TOPIC = "c.mutations"
+CLUSTER = str(uuid.UUID(int=7))
+NOW = 1_800_000_000_000_000
+LEEWAY = 5_000_000
+LIMITS = Limits(TOPIC, "incarnation", 42, 400)
+
+
+def table() -> RoutingTable:
+    """Two generations, the second from ``NOW``; tables with one and with two key columns, and one without CDC."""
+    node = Node("n", "n", "localhost:1", "dc1", "r1", 3, 12, "0", (), 1, "normal", (), 1)
+    owners = dict.fromkeys((-2 ** 62, 0, 2 ** 62), "n")
+    generations = [
+        Generation(
+            f"g{number}", start, generate(owners, {"n": node}, bytes([number]) * 16), "committed", 1, None, None, ()
+        )
+        for number, start in enumerate((NOW - 3_600_000_000, NOW))
+    ]
+    facts = {
+        "shop.orders": TableFacts(1, 1, True),
+        "shop.lines": TableFacts(2, 0, True),
+        "shop.quiet": TableFacts(1, 0, False),
+    }
+    return routing_table(TOPIC, generations, facts, (), LEEWAY, 8)
+
+
+TABLE = table()
+
+COMPONENTS = st.one_of(st.none(), st.binary(max_size=20))
+MUTATIONS = st.builds(
+    Mutation,
+    mutation_id=st.one_of(st.none(), st.uuids().map(str)),
+    cluster_id=st.sampled_from([None, CLUSTER, str(uuid.UUID(int=8))]),
+    keyspace=st.sampled_from(["shop", "shop", "shop", "other", "é"]),
+    table=st.sampled_from(["orders", "lines", "quiet", "lost"]),
+    timestamp=st.one_of(
+        st.integers(NOW - 2 * LEEWAY, NOW + 2 * LEEWAY), st.sampled_from([0, -1, 2**63 - 1, -(2**63), NOW - 1, NOW])
+    ),
+    ttl=st.one_of(st.none(), st.integers(-1, 2**40)),
+    operation=st.sampled_from(["INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE", "UNKNOWN"]),
+    partition_key=st.lists(COMPONENTS, max_size=3).map(tuple),
+    clustering_key=st.lists(COMPONENTS, max_size=2).map(tuple),
+    cells=st.lists(
+        st.builds(
+            Cell,
+            column=st.sampled_from(["a", "ä", "a_name_of_some_length"]),
+            value=st.one_of(st.none(), st.binary(max_size=300)),
+        ),
+        max_size=4,
+    ).map(tuple),
+)
+VALUES = st.one_of(
+    MUTATIONS.map(encode_mutation),
+    MUTATIONS.map(encode_mutation),
+    st.none(),
+    st.binary(max_size=30),
+    st.builds(lambda mutation, cut: encode_mutation(mutation)[:cut], MUTATIONS, st.integers(0, 80)),
+    st.builds(lambda mutation, more: encode_mutation(mutation) + more, MUTATIONS, st.binary(min_size=1, max_size=3)),
+    st.builds(
+        lambda mutation, at, byte: (lambda data: data[: at % len(data)] + byte + data[at % len(data) + 1 :])(
+            encode_mutation(mutation)
+        ),
+        MUTATIONS,
+        st.integers(0, 400),
+        st.binary(min_size=1, max_size=1),
+    ),
+)
+
+
+def batch_of(values: list[bytes | None], partitions: int = 2) -> pa.RecordBatch:
+    """Records in the order of their source, appended about ``NOW``."""
+    chance = random.Random(len(values))
+    columns = [
+        pa.array([number * partitions // max(len(values), 1) for number in range(len(values))], pa.int32()),
+        pa.array(range(1_000, 1_000 + len(values)), pa.int64()),
+        pa.array([NOW + chance.randrange(-LEEWAY, LEEWAY) for _ in values], pa.int64()),
+        pa.array([b"key"] * len(values), pa.binary()),
+        pa.array(values, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "appended", "key", "value"])
+
+
+def one_by_one(batch: pa.RecordBatch, limits: Limits = LIMITS) -> list[dict[str, object]]:
+    """What the definition makes of the same records: each as if it were not plain."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    found = read(batch)
+    every = np.arange(batch.num_rows)
+    slow = replace(found, plain=every[:0], others=every)
+    rows: list[dict[str, object]] = records_of(TABLE, slow, CLUSTER, limits).to_pylist()
+    return rows
+
+
+@given(st.lists(VALUES, min_size=1, max_size=30))
+def test_the_same_goes_out_as_for_each_record_by_itself(values: list[bytes | None]) -> None:
+    batch = batch_of(values)
+    together = records_of(TABLE, read(batch), CLUSTER, LIMITS).to_pylist()
+    assert together == one_by_one(batch)
+
+
+@given(st.lists(VALUES, min_size=1, max_size=30))
+def test_plain_are_those_that_the_reader_of_single_records_takes_too(values: list[bytes | None]) -> None:
+    for number in read(batch_of(values)).plain.tolist():
+        assert read_mutation(values[number]) is not None
+
+
+@given(st.lists(MUTATIONS, min_size=1, max_size=20))
+def test_whatever_has_plain_names_is_plain(mutations: list[Mutation]) -> None:
+    found = read(batch_of([encode_mutation(mutation) for mutation in mutations]))
+    names = [[m.keyspace, m.table, *(cell.column for cell in m.cells)] for m in mutations]
+    assert found.plain.tolist() == [number for number, texts in enumerate(names) if "".join(texts).isascii()]
+
+
+@given(st.lists(VALUES, min_size=1, max_size=20), st.integers(NOW - LEEWAY, NOW + LEEWAY))
+def test_facts_are_those_of_each_record(values: list[bytes | None], horizon: int) -> None:
+    batch = batch_of(values)
+    (facts,) = facts_function(horizon, LEEWAY)(iter([batch]))
+    rows = batch.to_pylist()
+    for fact in facts.to_pylist():
+        uses = {}
+        for row in rows:
+            if row["partition"] == fact["partition"]:
+                mutation = read_mutation(row["value"])
+                uses[row["offset"]] = use_of(mutation.timestamp if mutation else 0, row["appended"], LEEWAY)
+        held = [offset for offset, use in uses.items() if use >= horizon]
+        assert fact["held"] == min(held, default=NEVER)
+        assert fact["used"] == max((use for use in uses.values() if use < horizon), default=0)
+
+
+def test_an_array_longer_than_the_bound_is_read_by_itself() -> None:
+    cells = tuple(Cell("a", b"") for _ in range(300))
+    mutation = Mutation(None, None, "shop", "orders", NOW, None, "INSERT", (b"k",), (b"c",), cells)
+    batch = batch_of([encode_mutation(mutation)])
+    assert read(batch).plain.tolist() == []
+    limits = Limits(TOPIC, "incarnation", 42, 100_000)
+    assert records_of(TABLE, read(batch), CLUSTER, limits).to_pylist() == one_by_one(batch, limits)
+
+
+def test_an_empty_batch_gives_nothing() -> None:
+    function = rows_function(SimpleNamespace(value=TABLE), CLUSTER, LIMITS)
+    assert list(function(iter([batch_of([])]))) == []
+
+
+def test_the_fields_behind_the_cells_are_a_zero_byte_each_where_they_say_nothing() -> None:
+    """What the reader takes for granted of the schema: else plain mutations would be none."""
+    for mark, fields in defaults_behind_cells():
+        (schema,) = [s for f, s in by_fingerprint().items() if mark.endswith(f.to_bytes(8, "little"))]
+        names = [field["name"] for field in schema.json["fields"]]
+        assert [field["default"] in ([], None) for field in schema.json["fields"][len(names) - fields :]] == [
+            True
+        ] * fields
