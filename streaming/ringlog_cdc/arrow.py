@@ -8,7 +8,7 @@ are named by their module, so a worker imports this and never the job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ ROWS_TYPE = "reason int, generation bigint, partition int, key binary, value bin
 NEVER = 2**63 - 1
 """The offset of a held write where there is none."""
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 I32 = NDArray[np.int32]
 
 

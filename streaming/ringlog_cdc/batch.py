@@ -1,9 +1,11 @@
 """One micro-batch: plans made or looked up, held writes waited for, rows written; nothing is passed over.
 
-A batch is decoded once and kept by Spark until it is done. Its stored plan parts are carried out first; then, until
-all its rows are planned, the next part is made: read barrier, the writer's horizon in that very state, one pass for
-the facts, the entry of the chain, and only then the rows. Where not a single row may be routed yet, the batch waits,
-visibly.
+The stored plan parts of a batch are carried out first; then, until all its rows are planned, the next part is made:
+read barrier, the writer's horizon in that very state, a look at what the rows would use, the entry of the chain, and
+only then the rows. Where not a single row may be routed yet, the batch waits, visibly.
+
+The look seldom reads a row: if the broker says that nothing of the batch was appended after some time, the batch can
+use no more than that and the leeway. Only where that is not below the horizon the rows are gone through.
 """
 
 from __future__ import annotations
@@ -13,11 +15,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pyspark import Broadcast, StorageLevel
+from pyspark import Broadcast
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,14 +26,24 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
-from ringlog_cdc.arrow import routing_function
+from ringlog_cdc.arrow import FACTS_TYPE, NEVER, ROWS_TYPE, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, context_of, decide, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
-from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, used_by
+from ringlog_cdc.plan import (
+    OffsetRange,
+    PartitionFacts,
+    PlanEntry,
+    append_limits,
+    is_before,
+    most_used,
+    next_ranges,
+    used_by,
+)
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
-from ringlog_cdc.rows import Expressions, facts, greatest_use, within
+from ringlog_cdc.rows import Limits
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.source import Offsets
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
 from ringlog_cdc.writer import Writer
 
@@ -51,19 +62,12 @@ PRODUCER_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch in hand. ``ends``: where it ends; ``uses``: leeway to the greatest time that routing it would use."""
+    """A batch in hand: records of the source (``ringlog_cdc.arrow.IN``), and where it ends."""
 
-    decoded: DataFrame
+    records: DataFrame
     batch: int
     ends: dict[int, int]
     figures: BatchFigures
-    uses: dict[int, int]
-
-    def greatest_use(self, leeway: int) -> int:
-        """The greatest time that routing all rows would use; one pass over them for each leeway asked for."""
-        if leeway not in self.uses:
-            self.uses[leeway] = greatest_use(self.decoded, leeway)
-        return self.uses[leeway]
 
 
 class BatchRunner:
@@ -76,6 +80,7 @@ class BatchRunner:
         replica: Replica,
         writer: Writer,
         store: PlanStore,
+        offsets: Offsets,
         progress: Progress,
         partitions: int,
         starts: Mapping[int, int],
@@ -90,6 +95,7 @@ class BatchRunner:
         self._replica = replica
         self._writer = writer
         self._store = store
+        self._offsets = offsets
         self._progress = progress
         self._partitions = partitions
         self._counters: dict[tuple[int, ...], list[Column]] = {}
@@ -116,18 +122,15 @@ class BatchRunner:
         ends = batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
         parts = self._store.parts(batch)
         self._check_place(batch, parts, ends)
-        decoded = self._decode(frame).persist(StorageLevel.MEMORY_AND_DISK)
+        work = Work(records_of_source(frame), batch, ends, figures)
         try:
             for entry in parts:
-                self._carry_out(decoded, entry, ends, figures)
-            if not parts or not parts[-1].last:
-                work = Work(decoded, batch, ends, figures, {})
-                while not parts or not parts[-1].last:
-                    entry = self._plan(work, len(parts))
-                    self._carry_out(decoded, entry, ends, figures)
-                    parts = (*parts, entry)
+                self._carry_out(work, entry)
+            while not parts or not parts[-1].last:
+                entry = self._plan(work, len(parts))
+                self._carry_out(work, entry)
+                parts = (*parts, entry)
         finally:
-            decoded.unpersist()
             self._writer.note_need(held=False)
         figures.duration_ms = round((time.monotonic() - started) * 1000)
         self._progress.finished(figures)
@@ -149,20 +152,38 @@ class BatchRunner:
             positions = self._positions(work)
             found: list[PartitionFacts] = []
             leeway = setting(state, "cdc_leeway_us")
-            greatest = work.greatest_use(leeway)
-            if greatest >= horizon:
-                found = facts(work.decoded, positions, horizon, leeway)
+            greatest = self._most_used(work, horizon, leeway)
+            if greatest is None:
+                found = self._facts(work, positions, horizon, leeway)
             ranges, complete = next_ranges(found, positions, work.ends)
             if not ranges and not complete:
                 since = self._hold(work.batch, part, state, horizon, since)
                 continue
-            used = used_by(found, horizon) if found else greatest
+            used = used_by(found, horizon) if greatest is None else greatest
             draft = Draft(work.batch, part, complete, ranges, horizon, used if ranges else 0, positions)
             entry = self._decide(draft, self._context(state))
             if entry is not None:
                 self._writer.note_need(held=False)
                 work.figures.held_ms += 0 if since is None else round((time.monotonic() - since) * 1000)
                 return entry
+
+    def _most_used(self, work: Work, horizon: int, leeway: int) -> int | None:
+        """The most that routing the batch uses, if the broker can tell that it lies below the horizon."""
+        topic = self._settings.source_topic
+        for limit in append_limits(time.time_ns() // 1000, horizon, leeway):
+            if is_before(self._offsets.later(topic, limit), work.ends):
+                return most_used(limit, leeway)
+        return None
+
+    def _facts(self, work: Work, positions: Mapping[int, int], horizon: int, leeway: int) -> list[PartitionFacts]:
+        """What a plan must know of the rows from ``positions`` on, where some may be held."""
+        ranges = [OffsetRange(partition, start, work.ends[partition]) for partition, start in sorted(positions.items())]
+        found = work.records.where(within(ranges)).mapInArrow(facts_function(horizon, leeway), FACTS_TYPE)
+        parted = found.groupBy("partition").agg(F.min("held").alias("held"), F.max("used").alias("used")).collect()
+        return [
+            PartitionFacts(row["partition"], None if row["held"] == NEVER else row["held"], row["used"])
+            for row in parted
+        ]
 
     def _decide(self, draft: Draft, context: dict[str, Any]) -> PlanEntry | None:
         """Store a part decided under ``context``; None if the log has moved on meanwhile, and it must be made anew.
@@ -228,8 +249,9 @@ class BatchRunner:
 
     # ------------------------------------------------------------------------------------------ execution
 
-    def _carry_out(self, decoded: DataFrame, entry: PlanEntry, ends: dict[int, int], figures: BatchFigures) -> None:
+    def _carry_out(self, work: Work, entry: PlanEntry) -> None:
         """Write the rows of a part, or count them if they are durable already."""
+        figures, ends = work.figures, work.ends
         figures.parts += 1
         figures.epoch = entry.epoch
         planned = sum(item.end - item.start for item in entry.ranges)
@@ -241,32 +263,25 @@ class BatchRunner:
             return
         if entry.ranges:
             whole = entry.part == 0 and entry.last
-            self._write(decoded if whole else decoded.where(within(entry.ranges)), entry, figures)
+            self._write(work.records if whole else work.records.where(within(entry.ranges)), entry, figures)
         with self._writer.lock:
             self._store.mark_done(entry)
 
-    @cached_property
-    def _expressions(self) -> Expressions:
-        cluster_id = bytes.fromhex(self._replica.state.cluster_id.replace("-", ""))
-        return Expressions(self._settings.cluster, self._settings.source_topic, cluster_id)
-
-    def _decode(self, frame: DataFrame) -> DataFrame:
-        return self._expressions.decode(frame)
-
-    def _write(self, rows: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
+    def _write(self, records: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
+        """Rows and dead letters of a part, those of a source partition in its order: by one task, with one producer."""
         context = self._store.context(entry.context)
-        function = routing_function(self._table(entry, context), entry.epoch)
-        routed = self._expressions.routed(rows, function)
-        outgoing = self._expressions.records(routed, entry.incarnation, context["row_bytes_max"])
+        limits = Limits(self._settings.source_topic, entry.incarnation, entry.epoch, context["row_bytes_max"])
+        function = rows_function(self._table(entry, context), context["cluster_id"], limits)
         timestamps = [timestamp for _, timestamp in context["generations"]]
         counts = Observation()
+        is_row = F.col("reason") == ROUTED
+        topic = F.when(is_row, F.lit(self._settings.sink_topic)).otherwise(F.lit(self._settings.letters_topic))
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         (
-            outgoing.observe(counts, *self._counted(tuple(timestamps)))
-            .where(F.col("topic").isNotNull())
-            .repartition(self._settings.write_tasks, "partition")
-            .sortWithinPartitions("source_partition", "source_offset")
-            .select("topic", "partition", "key", "value")
+            records.mapInArrow(function, ROWS_TYPE)
+            .observe(counts, *self._counted(tuple(timestamps)))
+            .where(F.col("reason") >= ROUTED)
+            .select(topic.alias("topic"), "partition", "key", "value")
             .write.format("kafka")
             .options(**options)
             .mode("append")
@@ -288,6 +303,21 @@ class BatchRunner:
             while len(self._tables) > TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables))).unpersist()
         return self._tables[key]
+
+
+def records_of_source(frame: DataFrame) -> DataFrame:
+    """Records of the Kafka source as the Arrow functions want them."""
+    return frame.select("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value")
+
+
+def within(ranges: Sequence[OffsetRange]) -> Column:
+    """True for the records of these ranges."""
+    condition = F.lit(False)
+    for item in ranges:
+        offset = F.col("offset")
+        inside = (offset >= F.lit(item.start)) & (offset < F.lit(item.end))
+        condition = condition | ((F.col("partition") == F.lit(item.partition)) & inside)
+    return condition
 
 
 def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:

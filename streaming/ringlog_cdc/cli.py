@@ -34,7 +34,6 @@ def run(
     row_bytes_max: Annotated[
         int, typer.Option(min=1, max=ROW_BYTES_MAX, help="Larger CDC rows become dead letters.")
     ] = 1_048_576,
-    write_tasks: Annotated[int, typer.Option(min=1, help="Spark tasks that write a batch.")] = 2,
     master: Annotated[str, typer.Option(help="Spark master; empty: that of spark-submit.")] = "local[2]",
     jars: Annotated[
         str, typer.Option(envvar="RINGLOG_SPARK_JARS", help="Connector jars, by comma; none: Spark has them.")
@@ -56,7 +55,6 @@ def run(
         max_offsets_per_trigger=max_offsets_per_trigger,
         trigger_seconds=trigger_seconds,
         row_bytes_max=row_bytes_max,
-        write_tasks=write_tasks,
         stop_when_idle=stop_when_idle,
         direct=direct,
     )

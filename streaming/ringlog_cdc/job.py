@@ -74,11 +74,16 @@ class CdcJob:
             epoch = self._register(client, is_new)
             self._open(self.writer.stop)
             self.writer.start()
-            self.runner = BatchRunner(
-                self._session, settings, client.replica, self.writer, store, self.progress, partitions, starts
+            self._store, self._ends, looks = (
+                store,
+                Offsets(settings.bootstrap_servers),
+                Offsets(settings.bootstrap_servers),
             )
-            self._store, self._ends = store, Offsets(settings.bootstrap_servers)
             self._open(self._ends.close)
+            self._open(looks.close)
+            self.runner = BatchRunner(
+                self._session, settings, client.replica, self.writer, store, looks, self.progress, partitions, starts
+            )
             self._session.streams.addListener(self.progress)
             self._open(lambda: self._session.streams.removeListener(self.progress))
             self._query = self._begin()

@@ -217,6 +217,29 @@ def use_of(timestamp: int, appended: int, leeway: int) -> int:
     return max(appended, timestamp) if timestamp <= appended + leeway else appended
 
 
+def append_limits(now: int, horizon: int, leeway: int) -> tuple[int, ...]:
+    """Append times (milliseconds, as brokers count) worth asking for before any row is looked at.
+
+    If nothing of a batch was appended at such a time or later, it can use no more than ``most_used``, which lies below
+    the horizon: nothing is held. The tighter one comes first: what a plan may use, the horizon cannot be lowered below.
+    ``now`` is only a guess of the newest append time; the broker's answer decides.
+    """
+    allowed = (horizon - leeway) // 1000
+    likely = now // 1000 + 1
+    return (likely, allowed) if likely < allowed else (allowed,)
+
+
+def most_used(limit: int, leeway: int) -> int:
+    """The greatest time that routing uses of writes appended before ``limit`` (milliseconds); in microseconds."""
+    return (limit - 1) * 1000 + leeway
+
+
+def is_before(later: Mapping[int, int | None], ends: Mapping[int, int]) -> bool:
+    """True if a batch that ends at ``ends`` has none of the records that begin at ``later`` (None: there are none)."""
+    firsts = [(later[partition], end) for partition, end in ends.items()]
+    return all(first is None or first >= end for first, end in firsts)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """What a pass over the rows of one source partition found, from the position of the plans on.

@@ -97,7 +97,10 @@ def columns_of(inputs: Sequence[Input], cluster_id: str) -> Rows:
 
 
 def _operation(mutation: Mutation | None) -> int:
-    return OPERATION_CODES.get(mutation.operation, NO_OPERATION) if mutation is not None else NO_OPERATION
+    """The code of a mutation that is one statement about plain cells."""
+    if mutation is None or mutation.more or mutation.deleted_elements or mutation.replaced:
+        return NO_OPERATION
+    return OPERATION_CODES.get(mutation.operation, NO_OPERATION)
 
 
 def _key(parts: tuple[bytes | None, ...]) -> bytes:

@@ -10,7 +10,6 @@ from pathlib import Path
 class JobSettings:
     """``checkpoint`` is a local folder. A row larger than ``row_bytes_max`` becomes a dead letter.
 
-    ``write_tasks``: Spark tasks that write; a partition of the CDC topic is written by one of them.
     ``stop_when_idle``: end once everything that is in the mutations topic is durable in the CDC topic.
     ``direct``: append promises to the log without a validator (recovery, tests).
     """
@@ -22,7 +21,6 @@ class JobSettings:
     max_offsets_per_trigger: int = 50_000
     trigger_seconds: float = 1.0
     row_bytes_max: int = 1_048_576
-    write_tasks: int = 2
     stop_when_idle: bool = False
     direct: bool = False
 
@@ -35,3 +33,8 @@ class JobSettings:
     def sink_topic(self) -> str:
         """The CDC topic."""
         return f"{self.cluster}.cdc"
+
+    @property
+    def letters_topic(self) -> str:
+        """The dead-letter topic."""
+        return f"{self.cluster}.dead-letters"

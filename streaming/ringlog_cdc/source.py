@@ -65,12 +65,18 @@ class Offsets:
         whether the clock is safely past ``limit``; it must have looked at it before it calls this. Raises
         KafkaException.
         """
-        limit_ms = -(-limit // 1000)
-        places = [TopicPartition(topic, partition, limit_ms) for partition in range(self.partitions(topic))]
         ends = self.ends(topic)
+        return covers(durable, self.later(topic, -(-limit // 1000)), ends, clock_is_past)
+
+    def later(self, topic: str, limit: int) -> dict[int, int | None]:
+        """Partition to the first offset that was appended at ``limit`` (milliseconds) or later; None if there is none.
+
+        Raises KafkaException.
+        """
+        places = [TopicPartition(topic, partition, limit) for partition in range(self.partitions(topic))]
         later: dict[int, int | None] = {}
         for place in self._consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S):
             if place.error is not None:
                 raise KafkaException(place.error)
             later[place.partition] = place.offset if place.offset >= 0 else None
-        return covers(durable, later, ends, clock_is_past)
+        return later

@@ -114,7 +114,7 @@ class World:
     def _spark(self) -> Process:
         arguments = ["-m", "ringlog_cdc", "run", "--checkpoint", str(self.folder / "checkpoint")]
         arguments += ["--jars", ",".join(str(jar) for jar in jars("spark")), "--trigger-seconds", "0.5"]
-        arguments += ["--write-tasks", "2", "--java-options", "-XX:TieredStopAtLevel=1"]
+        arguments += ["--java-options", "-XX:TieredStopAtLevel=1"]
         return Process("spark", arguments, self._environment("data", "spark"), self.folder)
 
     def begin_node(self) -> str:

@@ -42,7 +42,7 @@ def start(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession,
     """A job that runs in this process and appends its promises itself."""
     from ringlog_cdc.job import CdcJob
 
-    values = {"direct": True, "trigger_seconds": 0.1, "write_tasks": 2} | changes
+    values = {"direct": True, "trigger_seconds": 0.1} | changes
     return CdcJob(JobSettings(stack.bootstrap_servers, cluster, checkpoint, **values), spark).start()  # type: ignore[arg-type]
 
 

@@ -20,8 +20,8 @@ from ringlog_cdc.columnar.scan import I64, U8, Flags, Span
 from ringlog_schemas import current
 
 CDC_ROW = "ringlog.cdc.CdcRow"
-BEHIND_CELLS = bytes(1)
-"""What follows the cells of a row that has no more to say: no deleted columns."""
+BEHIND_CELLS = bytes(2)
+"""What follows the cells of a row that has no more to say: no deleted columns, no deleted elements."""
 
 
 @dataclass(frozen=True, slots=True)
