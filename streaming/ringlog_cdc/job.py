@@ -128,7 +128,7 @@ class CdcJob:
             source = reader.load()
         except AnalysisException as error:
             raise CdcError(
-                "connector_missing", str(error).splitlines()[0], "give Spark the Kafka and Avro connectors: --jars"
+                "connector_missing", str(error).splitlines()[0], "give Spark the Kafka connector: --jars"
             ) from error
         return (
             source.writeStream.foreachBatch(self.runner)

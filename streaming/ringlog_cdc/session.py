@@ -1,7 +1,6 @@
 """The Spark session of the job, and the lock that keeps a second driver away from its checkpoint.
 
-The session is small and local unless ``spark-submit`` says otherwise. Input is hostile: Avro's limits on lengths are
-lowered, so that a record which claims gigabytes is unreadable instead of the end of the process.
+The session is small and local unless ``spark-submit`` says otherwise.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from pyspark.sql import SparkSession
 
 from ringlog_cdc.errors import CdcError
 
-AVRO_LIMITS = {"bytes": 4 * 1024 * 1024, "string": 4 * 1024 * 1024, "collectionItems": 1_000_000}
 SQL_SETTINGS = {
-    "spark.sql.ansi.enabled": "false",  # a bigint is cast to its bytes
     "spark.sql.adaptive.enabled": "false",  # partitioning is the job's own; each batch is small
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",  # numpy works on whole batches: their number costs
     "spark.sql.sources.useV1SourceList": "",  # the old write path of the Kafka sink does not report observed counts
     "spark.sql.streaming.stopTimeout": "30s",
 }
@@ -34,17 +32,15 @@ LOCK_LOOK_S = 0.2
 def open_session(
     name: str, jars: Sequence[Path], master: str | None, memory: str = "1g", java_options: str = ""
 ) -> SparkSession:
-    """A session with the Kafka and Avro connectors; the Python workers run under this interpreter.
+    """A session with the Kafka connector; the Python workers run under this interpreter.
 
     ``master`` None: that of ``spark-submit`` or of the Spark configuration.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    limits = " ".join(f"-Dorg.apache.avro.limits.{key}.maxLength={value}" for key, value in AVRO_LIMITS.items())
     builder: Any = (
         SparkSession.builder.appName(name)
         .config("spark.driver.memory", memory)
-        .config("spark.driver.extraJavaOptions", f"{limits} -XX:+UseSerialGC {java_options}")
-        .config("spark.executor.extraJavaOptions", limits)
+        .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC {java_options}")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
@@ -63,9 +59,6 @@ def prepare_session(session: SparkSession) -> None:
     for key, value in SQL_SETTINGS.items():
         session.conf.set(key, value)
     session.sparkContext.setLogLevel("ERROR")
-    system = _jvm(session).java.lang.System
-    for limit, bound in AVRO_LIMITS.items():
-        system.setProperty(f"org.apache.avro.limits.{limit}.maxLength", str(bound))
 
 
 def _jvm(session: SparkSession) -> Any:

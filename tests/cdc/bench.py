@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,10 @@ class TopicEnds:
         assert topic == SINK
         return {0: 11, 1: 22}
 
+    def later(self, topic: str, limit: int) -> dict[int, int | None]:
+        assert topic == SOURCE
+        return {0: None}
+
     def passed(self, topic: str, durable: Mapping[int, int], limit: int, clock_is_past: bool) -> bool:
         assert topic == SOURCE
         return self.passing
@@ -48,30 +51,6 @@ class Silent:
 
     def finished(self, figures: BatchFigures) -> None:
         """Drop the figures."""
-
-
-class Frame:
-    """A batch of which no row is looked at."""
-
-    def persist(self, *_: Any) -> Frame:
-        return self
-
-    def unpersist(self) -> Frame:
-        return self
-
-
-@dataclass
-class Looked:
-    """A batch whose one pass over the rows gives what ``look`` says, and takes as long as that does."""
-
-    look: Callable[[], int]
-    ends: dict[int, int]
-    batch: int = 0
-    decoded: Any = None
-    figures: BatchFigures = field(default_factory=lambda: BatchFigures(0))
-
-    def greatest_use(self, leeway: int) -> int:
-        return self.look()
 
 
 class Bench:
@@ -91,7 +70,7 @@ class Bench:
         quiet, no_session = Silent(), None
         settings = JobSettings("", "memory", folder)
         runner: Any = batches.BatchRunner
-        self.runner = runner(no_session, settings, replica, self.writer, self.store, quiet, 8, {0: 0})
+        self.runner = runner(no_session, settings, replica, self.writer, self.store, ends, quiet, 8, {0: 0})
 
     def raise_horizon(self) -> int:
         """Raise the horizon to a lead beyond the clock; returns it."""
@@ -100,9 +79,10 @@ class Bench:
         return horizon
 
     def plan(self, look: Callable[[], int], end: int = 5) -> PlanEntry:
-        """The part of batch 0 that the runner makes for rows of which ``look`` gives the greatest time."""
-        work: Any = Looked(look, {0: end})
-        entry: PlanEntry = self.runner._plan(work, 0)
+        """The part of batch 0 that the runner makes for rows of which ``look`` gives the most that they use."""
+        no_records: Any = None
+        self.runner._most_used = lambda *_: look()
+        entry: PlanEntry = self.runner._plan(batches.Work(no_records, 0, {0: end}, BatchFigures(0)), 0)
         return entry
 
     def stored(self, batch: int, start: int, end: int, *, used: int = 1, done: bool = True) -> PlanEntry:

@@ -14,11 +14,14 @@ from ringlog_cdc.plan import (
     OffsetRange,
     PartitionFacts,
     PlanEntry,
+    append_limits,
     check_link,
     close_entry,
     decode,
     digest,
     encode,
+    is_before,
+    most_used,
     next_ranges,
     route_entry,
     used_by,
@@ -163,3 +166,33 @@ def test_parts_cover_a_batch_once_and_route_nothing_that_is_held(
             break
     assert complete
     assert sorted(planned) == [(partition, offset) for partition, rows in topic.items() for offset in range(len(rows))]
+
+
+@given(
+    now=st.integers(0, 10**7),
+    horizon=st.integers(0, 10**7),
+    leeway=st.integers(0, 10**6),
+    writes=st.lists(st.tuples(st.integers(0, 2 * 10**7), st.integers(0, 10**4)), min_size=1),
+)
+def test_what_was_appended_before_a_limit_is_not_held_and_uses_no_more_than_said(
+    now: int, horizon: int, leeway: int, writes: list[tuple[int, int]]
+) -> None:
+    """For every limit that is asked for; brokers count append times in milliseconds."""
+    for limit in append_limits(now, horizon, leeway):
+        for timestamp, milliseconds in writes:
+            appended = milliseconds * 1000
+            if milliseconds < limit:
+                assert used_time(timestamp, appended, leeway) <= most_used(limit, leeway) < horizon
+                assert not is_held(timestamp, appended, horizon, leeway)
+
+
+def test_the_tighter_limit_comes_first_where_the_clock_gives_one() -> None:
+    assert append_limits(7_000_400, 13_000_000, 5_000_000) == (7001, 8000)
+    assert append_limits(8_000_400, 13_000_000, 5_000_000) == (8000,)
+
+
+def test_a_batch_lies_before_what_begins_at_its_end() -> None:
+    ends = {0: 10, 1: 5}
+    assert is_before({0: 10, 1: None}, ends)
+    assert not is_before({0: 9, 1: None}, ends)
+    assert not is_before({0: None, 1: 0}, ends)

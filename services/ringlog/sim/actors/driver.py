@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ringlog.kernel.settings import setting
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.checkpoint import Checkpoint
-from ringlog.sim.actors.rows import Input, outgoing, read_input
+from ringlog.sim.actors.rows import ROW_BYTES_MAX, Taken, outgoing, read_input
 from ringlog.sim.actors.writer import WRITER_NAME, Promises
 from ringlog.sim.broker import CDC, MUTATIONS, Record
 from ringlog.sim.chance import Chance
@@ -25,7 +25,7 @@ from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog_cdc.decisions import Draft, check_place, context_of, decide, next_positions, table_of
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, use_of, used_by
+from ringlog_cdc.plan import PartitionFacts, PlanEntry, append_limits, is_before, most_used, next_ranges, used_by
 from ringlog_cdc.plan_store import checkpoint_lost
 from ringlog_cdc.routing import RoutingTable
 
@@ -38,7 +38,6 @@ SPARK_JOB_US = (MS, 60 * MS)
 HELD_LOOK_US: Micros = 500 * MS
 ATTEMPTS = 8
 SENT_TOGETHER = 2
-ROW_BYTES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Batch:
 
     number: int
     ends: Mapping[int, int]
-    rows: Sequence[Input]
+    rows: Sequence[Taken]
 
 
 class Driver:
@@ -196,21 +195,32 @@ class Driver:
             self._promises.note_need(held=held)
             positions = next_positions({}, batch.ends, self._store.head)
             leeway = setting(state, "cdc_leeway_us")
-            greatest = max((use_of(row.timestamp, row.appended, leeway) for row in batch.rows), default=0)
+            greatest = self._most_used(batch, horizon, leeway)
             yield self._chance.between(*SPARK_JOB_US)
-            found = facts(batch.rows, positions, horizon, leeway) if greatest >= horizon else ()
+            found = facts(batch.rows, positions, horizon, leeway) if greatest is None else ()
             ranges, complete = next_ranges(found, positions, batch.ends)
             if not ranges and not complete:
                 held = True
                 self.sim.did["cdc", "held"] += 1
                 yield from self._hold(horizon)
                 continue
-            used = used_by(found, horizon) if found else greatest
+            used = used_by(found, horizon) if greatest is None else greatest
             draft = Draft(batch.number, part, complete, ranges, horizon, used if ranges else 0, positions)
             entry = yield from self._decide(batch, draft, self._context(state))
             if entry is not None:
                 self._promises.note_need(held=False)
                 return entry
+
+    def _most_used(self, batch: Batch, horizon: int, leeway: int) -> int | None:
+        """The most that routing the batch uses, if the broker can tell that it lies below the horizon."""
+        for limit in append_limits(self.sim.world.clock(self.host), horizon, leeway):
+            later = dict.fromkeys(batch.ends)
+            for row in reversed(batch.rows):
+                if row.item.appended >= limit * 1000:
+                    later[row.item.partition] = row.item.offset
+            if is_before(later, batch.ends):
+                return most_used(limit, leeway)
+        return None
 
     def _context(self, state: Any) -> dict[str, Any]:
         return context_of(state, MUTATIONS, len(self.sim.broker.topics[CDC]), ROW_BYTES_MAX)
@@ -244,7 +254,7 @@ class Driver:
     def _stored(self, batch: Batch, entry: PlanEntry) -> None:
         rows = within(batch.rows, entry)
         for check in self.sim.on_routed:
-            check.routed(entry.incarnation, entry.epoch, [(row.partition, row.record) for row in rows])
+            check.routed(entry.incarnation, entry.epoch, [(row.item.partition, row.record) for row in rows])
 
     # -------------------------------------------------------------------------------------------- execution
 
@@ -255,7 +265,7 @@ class Driver:
         yield from self._write(within(batch.rows, entry), entry)
         yield from self._store.mark_done(entry)
 
-    def _write(self, rows: Sequence[Input], entry: PlanEntry) -> Step:
+    def _write(self, rows: Sequence[Taken], entry: PlanEntry) -> Step:
         """Write the rows and dead letters of a part, each topic's partition in the order of the source."""
         places = outgoing(self._table(entry), rows, entry, self.sim.cluster_id)
         for topic, partition in sorted(places, key=lambda _: self._chance.random()):
@@ -286,27 +296,28 @@ def _name(context: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(context, sort_keys=True).encode()).hexdigest()
 
 
-def within(rows: Iterable[Input], entry: PlanEntry) -> list[Input]:
+def within(rows: Iterable[Taken], entry: PlanEntry) -> list[Taken]:
     """The rows of a plan part."""
     ranges = {item.partition: item for item in entry.ranges}
     return [
         row
         for row in rows
-        if row.partition in ranges and ranges[row.partition].start <= row.record.offset < ranges[row.partition].end
+        if (part := ranges.get(row.item.partition)) is not None and part.start <= row.item.offset < part.end
     ]
 
 
-def facts(rows: Iterable[Input], positions: Mapping[int, int], horizon: int, leeway: int) -> tuple[PartitionFacts, ...]:
-    """What Spark finds out in a pass over the rows, where some may be held."""
+def facts(rows: Iterable[Taken], positions: Mapping[int, int], horizon: int, leeway: int) -> tuple[PartitionFacts, ...]:
+    """What a look at the rows finds out, where some may be held."""
     found: dict[int, PartitionFacts] = {}
     for row in rows:
-        if row.record.offset < positions[row.partition]:
+        item = row.item
+        if item.offset < positions[item.partition]:
             continue
-        known = found.get(row.partition, PartitionFacts(row.partition, None, 0))
-        use = use_of(row.timestamp, row.appended, leeway)
+        known = found.get(item.partition, PartitionFacts(item.partition, None, 0))
+        use = item.use(leeway)
         if use < horizon:
-            found[row.partition] = PartitionFacts(row.partition, known.held, max(known.used, use))
+            found[item.partition] = PartitionFacts(item.partition, known.held, max(known.used, use))
         else:
-            held = row.record.offset if known.held is None else known.held
-            found[row.partition] = PartitionFacts(row.partition, held, known.used)
+            held = item.offset if known.held is None else known.held
+            found[item.partition] = PartitionFacts(item.partition, held, known.used)
     return tuple(found[partition] for partition in sorted(found))
