@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.state import Generation, Node
+from ringlog.wire import canonical
 from ringlog.wire.records import Bounds, Cell, Change, DeletedElements, Mutation, encode_mutation
 from ringlog_cdc.arrow import NEVER, facts_function, read, records_of, rows_function
 from ringlog_cdc.columnar.mutations import defaults_behind_cells
+from ringlog_cdc.columnar.scan import Cursor, padded
 from ringlog_cdc.plan import use_of
 from ringlog_cdc.routing import RoutingTable, TableFacts, routing_table
 from ringlog_cdc.rows import Limits, read_mutation
@@ -225,3 +227,20 @@ def test_the_fields_behind_the_cells_are_a_zero_byte_each_where_they_say_nothing
         assert [field["default"] in ([], None) for field in schema.json["fields"][len(names) - fields :]] == [
             True
         ] * fields
+
+
+@given(st.lists(st.binary(min_size=1, max_size=11), min_size=1, max_size=20))
+def test_numbers_are_those_of_the_strict_reader(fields: list[bytes]) -> None:
+    """Whatever it refuses (longer than needed, beyond 64 bits, cut off) is doubtful."""
+    ends = np.cumsum([len(field) for field in fields])
+    starts = np.concatenate(([0], ends[:-1]))
+    cursor = Cursor(padded(np.frombuffer(b"".join(fields), dtype=np.uint8)), starts, ends)
+    numbers = cursor.number()
+    for index, field in enumerate(fields):
+        try:
+            number, at = canonical._number(field, 0)
+        except (IndexError, ValueError):
+            assert not cursor.sound[index]
+        else:
+            assert cursor.sound[index]
+            assert (numbers[index], cursor.at[index] - starts[index]) == (number, at)
