@@ -24,7 +24,6 @@ EXEMPT = {
     "cli.schema.create_table": "an operator's file, read like a rehearsed line; the rest is author_json",
     "demo.observe._JsonLines.fresh": "lines of the demo's own processes",
     "ringlog_cdc.plan_store.PlanStore.context": "checked by its digest before it is read",
-    "ringlog_cdc.rows.Expressions.decode": "columns: the JVM reads the bytes, and refuses with null",
     "ringlog_schemas.catalogue._load": "the package's own files",
     "runtime.context.recall": "the user's own file; anything unreadable counts as absent",
     "sim.histories.porcupine.ask": "the answer of a program of the project",
