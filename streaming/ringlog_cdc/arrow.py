@@ -16,18 +16,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ringlog.wire.records import encode_cdc_row, encode_dead_letter
 from ringlog_cdc import rows as one
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.mutations import Mutations, scan
-from ringlog_cdc.columnar.route import columns_of
+from ringlog_cdc.columnar.route import columns_of, is_compound, named
 from ringlog_cdc.columnar.scan import I64, U8, padded
-from ringlog_cdc.routing import Routed, RoutingTable, buffers, route
-from ringlog_cdc.verdicts import NUMBERS, ROUTED, SKIPPED
+from ringlog_cdc.routing import RoutingTable, buffers, route
+from ringlog_cdc.verdicts import ROUTED, SKIPPED
 
 IN = ("partition", "offset", "appended", "key", "value")
 FACTS_TYPE = "partition int, held bigint, used bigint"
-ROWS_TYPE = "reason int, generation bigint, partition int, key binary, value binary"
+OUT = ("first", "reason", "generation", "partition", "key", "value")
+ROWS_TYPE = "first boolean, reason int, generation bigint, partition int, key binary, value binary"
 NEVER = 2**63 - 1
 """The offset of a held write where there is none."""
 
@@ -122,29 +122,29 @@ def uses_of(found: Records, leeway: int) -> I64:
 # ------------------------------------------------------------------------------------------------------- rows
 
 
-def rows_function(table: Any, cluster_id: str, limits: one.Limits) -> Callable[[Batches], Batches]:
+def rows_function(table: Any, part: one.Part) -> Callable[[Batches], Batches]:
     """What goes out under the broadcast ``RoutingTable``: partition, key and value of rows (reason ``ROUTED``) and of
-    dead letters (their number); a record whose table keeps no CDC log leaves its reason alone.
+    dead letters (their number); a record of which nothing goes out leaves its reason alone. ``first``: of its record.
     """
 
     def outgoing(batches: Batches) -> Batches:
         for batch in batches:
             if batch.num_rows:
-                yield records_of(table.value, read(batch), cluster_id, limits)
+                yield records_of(table.value, read(batch), part)
 
     return outgoing
 
 
-def records_of(table: RoutingTable, found: Records, cluster_id: str, limits: one.Limits) -> pa.RecordBatch:
+def records_of(table: RoutingTable, found: Records, part: one.Part) -> pa.RecordBatch:
     """What goes out for an Arrow batch, in the order of the source; columns as in ``ROWS_TYPE``."""
-    rows, skipped = _plain(table, found, cluster_id, limits)
+    rows, skipped = _plain(table, found, part)
     left = np.setdiff1d(np.arange(len(found.offsets)), np.concatenate((rows.numbers, skipped)), assume_unique=True)
-    others = _others(table, found.inputs(left), left, cluster_id, limits)
-    parts = [part for part in (rows, _silent(skipped), others) if len(part.numbers)]
+    others = one.outgoing(table, found.inputs(left), part) if len(left) else []
+    parts = [some for some in (rows, _silent(skipped), _listed(left, others)) if len(some.numbers)]
     if len(parts) == 1:
         return parts[0].batch()
-    together = pa.Table.from_batches([part.batch() for part in parts])
-    order = np.argsort(np.concatenate([part.numbers for part in parts]), kind="stable")
+    together = pa.Table.from_batches([some.batch() for some in parts])
+    order = np.argsort(np.concatenate([some.numbers for some in parts]), kind="stable")
     return together.take(pa.array(order)).combine_chunks().to_batches()[0]
 
 
@@ -161,27 +161,33 @@ class Outgoing:
 
     def batch(self) -> pa.RecordBatch:
         """As Spark wants it."""
+        first = np.diff(self.numbers, prepend=-1) != 0
         columns = [
+            pa.array(first),
             pa.array(self.reasons.astype(np.int32)),
             pa.array(self.generations),
             pa.array(self.partitions.astype(np.int32)),
             self.keys.cast(pa.binary()),
             self.values.cast(pa.binary()),
         ]
-        return pa.RecordBatch.from_arrays(columns, names=["reason", "generation", "partition", "key", "value"])
+        return pa.RecordBatch.from_arrays(columns, names=list(OUT))
 
 
-def _plain(table: RoutingTable, found: Records, cluster_id: str, limits: one.Limits) -> tuple[Outgoing, I64]:
+def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoing, I64]:
     """Rows of plain mutations; and the numbers of those whose table keeps no CDC log.
 
-    All others are looked at one by one: a dead letter is written so, and so is a row that turns out too large.
+    All others are looked at one by one: compound ones by their table, those that become dead letters or turn out too
+    large, and whatever a plan of the first release has.
     """
-    chosen = found.plain
-    identity = bytes.fromhex(cluster_id.replace("-", ""))
+    chosen = found.plain[:0] if part.is_first else found.plain
+    tables = named(found.mutations, chosen)
+    identity = bytes.fromhex(part.cluster_id.replace("-", ""))
     places = found.appended[chosen], found.partitions[chosen], found.offsets[chosen]
-    columns, beyond = columns_of(found.mutations, chosen, identity, *places)
+    columns = columns_of(found.mutations, chosen, tables, identity, *places)
     routed = route(table, columns)
-    rows = np.flatnonzero((routed.verdict == ROUTED) & ~beyond)
+    simple = (tables.codes >= 0) & ~is_compound(found.mutations, chosen, tables, table)
+    rows = np.flatnonzero(simple & (routed.verdict == ROUTED))
+    keys_only = np.array([shape.delta == "keys" for shape in tables.shapes(table)])[tables.codes[rows]]
     streams = _halves(routed.stream_high[rows], routed.stream_low[rows])
     values = cdc_rows(
         found.mutations,
@@ -193,15 +199,16 @@ def _plain(table: RoutingTable, found: Records, cluster_id: str, limits: one.Lim
             operations=columns.operations[rows].astype(np.int64),
             partitions=found.partitions[chosen[rows]],
             offsets=found.offsets[chosen[rows]],
+            keys_only=keys_only,
         ),
-        limits.source_topic,
+        part.source_topic,
     )
     _, ends = buffers(values)
-    fits = ends[1:] - ends[:-1] <= limits.row_bytes_max
+    fits = ends[1:] - ends[:-1] <= part.row_bytes_max
     if not fits.all():
         values, rows, streams = values.filter(pa.array(fits)), rows[fits], streams[fits]
     keys = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(rows), [None, pa.py_buffer(streams)])
-    skipped = chosen[(routed.verdict == SKIPPED) & ~beyond]
+    skipped = chosen[simple & (routed.verdict == SKIPPED)]
     return (
         Outgoing(chosen[rows], routed.verdict[rows], routed.generation[rows], routed.partition[rows], keys, values),
         skipped,
@@ -224,38 +231,13 @@ def _halves(high: I64, low: I64) -> U8:
     return both.view(np.uint8).reshape(-1, 16)
 
 
-def _others(
-    table: RoutingTable, inputs: list[one.Input], numbers: I64, cluster_id: str, limits: one.Limits
-) -> Outgoing:
-    """What goes out for records that are looked at one by one."""
-    routed = route(table, one.columns_of(inputs, cluster_id)) if inputs else None
-    reasons, partitions, keys, values = [], [], [], []
-    for index, item in enumerate(inputs):
-        assert routed is not None, "there are some"
-        reason, partition, key, value = _outgoing(item, routed, index, limits)
-        reasons.append(reason)
-        partitions.append(partition)
-        keys.append(key)
-        values.append(value)
+def _listed(left: I64, others: list[one.Out]) -> Outgoing:
+    """What goes out for records that were looked at one by one, which have the numbers ``left``."""
     return Outgoing(
-        numbers=numbers,
-        reasons=np.array(reasons, dtype=np.int32),
-        generations=routed.generation if routed is not None else np.zeros(0, dtype=np.int64),
-        partitions=np.array(partitions, dtype=np.int32),
-        keys=pa.array(keys, pa.large_binary()),
-        values=pa.array(values, pa.large_binary()),
+        numbers=left[[out.number for out in others]] if others else left[:0],
+        reasons=np.array([out.reason for out in others], dtype=np.int32),
+        generations=np.array([out.generation for out in others], dtype=np.int64),
+        partitions=np.array([out.partition for out in others], dtype=np.int32),
+        keys=pa.array([out.key for out in others], pa.large_binary()),
+        values=pa.array([out.value for out in others], pa.large_binary()),
     )
-
-
-def _outgoing(item: one.Input, routed: Routed, index: int, limits: one.Limits) -> tuple[int, int, bytes, bytes]:
-    reason = int(routed.verdict[index])
-    if reason == ROUTED:
-        row = one.cdc_row(item, routed, index, limits.source_topic)
-        data = encode_cdc_row(row)
-        if len(data) <= limits.row_bytes_max:
-            return reason, int(routed.partition[index]), row.stream_id, data
-        reason = NUMBERS["oversized"]
-    if reason < ROUTED:
-        return reason, 0, b"", b""
-    letter = encode_dead_letter(one.dead_letter(item, reason, limits))
-    return reason, 0, one.letter_key(item, limits.source_topic), letter

@@ -27,7 +27,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import FACTS_TYPE, NEVER, ROWS_TYPE, facts_function, rows_function
-from ringlog_cdc.decisions import Draft, check_place, context_of, decide, next_positions, table_of
+from ringlog_cdc.decisions import Draft, check_place, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.plan import (
     OffsetRange,
@@ -41,7 +41,7 @@ from ringlog_cdc.plan import (
 )
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
-from ringlog_cdc.rows import Limits
+from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
@@ -270,15 +270,21 @@ class BatchRunner:
     def _write(self, records: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
         """Rows and dead letters of a part, those of a source partition in its order: by one task, with one producer."""
         context = self._store.context(entry.context)
-        limits = Limits(self._settings.source_topic, entry.incarnation, entry.epoch, context["row_bytes_max"])
-        function = rows_function(self._table(entry, context), context["cluster_id"], limits)
+        part = Part(
+            source_topic=self._settings.source_topic,
+            cluster_id=context["cluster_id"],
+            incarnation=entry.incarnation,
+            epoch=entry.epoch,
+            row_bytes_max=context["row_bytes_max"],
+            is_first=is_first(context),
+        )
         timestamps = [timestamp for _, timestamp in context["generations"]]
         counts = Observation()
         is_row = F.col("reason") == ROUTED
         topic = F.when(is_row, F.lit(self._settings.sink_topic)).otherwise(F.lit(self._settings.letters_topic))
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         (
-            records.mapInArrow(function, ROWS_TYPE)
+            records.mapInArrow(rows_function(self._table(entry, context), part), ROWS_TYPE)
             .observe(counts, *self._counted(tuple(timestamps)))
             .where(F.col("reason") >= ROUTED)
             .select(topic.alias("topic"), "partition", "key", "value")
@@ -343,7 +349,7 @@ def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
 
 
 def _counters(timestamps: Sequence[int]) -> list[Column]:
-    columns = [F.count(F.lit(1)).alias("rows")]
+    columns = [F.sum(F.when(F.col("first"), 1).otherwise(0)).alias("rows")]
     for number in (SKIPPED, ROUTED, *CODES):
         columns.append(F.sum(F.when(F.col("reason") == number, 1).otherwise(0)).alias(f"reason_{number + 1}"))
     for timestamp in timestamps:

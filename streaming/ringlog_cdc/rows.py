@@ -1,26 +1,37 @@
 """What becomes of a record of the mutations topic: CDC row, dead letter, or nothing. The definition, one by one.
 
 Routing decides for many at once (``ringlog_cdc.routing``); here are its arguments, made of decoded mutations, and what
-goes out, made of its answers. ``ringlog_cdc.columnar`` does the same for batches of plain mutations without looking at
-each; the two agree byte for byte. The simulator runs this module.
+goes out, made of its answers. Compound writes are taken apart in ``ringlog_cdc.pieces``. ``ringlog_cdc.columnar`` does
+the same for batches of plain mutations without looking at each; the two agree byte for byte. The simulator runs this
+module.
+
+A plan that the first release stored is carried out as then: no write has several rows, a mutation by a later schema is
+unreadable, and rows are by the first schema.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
+from ringlog.kernel.generations.statements import is_compound
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import CdcRow, DeadLetter, Mutation, decode_mutation
+from ringlog.wire.records import CdcRow, DeadLetter, Mutation, decode_mutation, encode_cdc_row, encode_dead_letter
+from ringlog.wire.single_object import HEADER_BYTES, header
+from ringlog_cdc.pieces import Compound, route_compound
 from ringlog_cdc.plan import use_of
-from ringlog_cdc.routing import Routed, Rows
-from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, RULES
+from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
+from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, ROUTED, RULES
+from ringlog_schemas import frozen
+
+MUTATION, CDC_ROW = "ringlog.mutations.Mutation", "ringlog.cdc.CdcRow"
 
 VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
 """Bytes of the original that a dead letter keeps. Brokers limit what a record has *compressed*, so the original may be
@@ -44,19 +55,98 @@ class Input:
     mutation: Mutation | None
 
     def use(self, leeway: int) -> Micros:
-        """The greatest time that routing it uses; what is no mutation uses its append time."""
-        timestamp = 0 if self.mutation is None else self.mutation.timestamp
-        return use_of(timestamp, self.appended, leeway)
+        """The greatest time that routing it uses; what is no mutation uses its append time.
+
+        A write with one timestamp beyond the window is refused under every set of generations, whatever the others are.
+        """
+        if self.mutation is None:
+            return self.appended
+        own = [change.timestamp for change in self.mutation.more if change.timestamp is not None]
+        return use_of(max([self.mutation.timestamp, *own]), self.appended, leeway)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What dead letters say of the plan part that they are from; ``row_bytes_max``: of an encoded row."""
+class Part:
+    """What rows and dead letters must know of the plan part that they are from.
+
+    ``row_bytes_max``: of an encoded row; ``is_first``: the part's context is one of the first release.
+    """
 
     source_topic: str
+    cluster_id: str
     incarnation: str
     epoch: int
     row_bytes_max: int
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """What goes out for the record of that ``number``: a row (``ROUTED``), a dead letter (its reason), or nothing.
+
+    ``generation``: its timestamp; ``partition``: of the topic.
+    """
+
+    number: int
+    reason: int
+    generation: int
+    partition: int
+    key: bytes
+    value: bytes
+
+
+def outgoing(table: RoutingTable, inputs: Sequence[Input], part: Part) -> list[Out]:
+    """What goes out for records, in their order; of a compound write as many as it has rows."""
+    if part.is_first:
+        inputs = [replace(item, mutation=item.mutation if _is_first(item.value) else None) for item in inputs]
+    routed = route(table, columns_of(inputs, part.cluster_id)) if inputs else None
+    found: list[Out] = []
+    for number, item in enumerate(inputs):
+        assert routed is not None, "there are some"
+        found += _outgoing(table, item, routed, number, part)
+    return found
+
+
+def _outgoing(table: RoutingTable, item: Input, routed: Routed, number: int, part: Part) -> list[Out]:
+    reason, mutation = int(routed.verdict[number]), item.mutation
+    shape = None if mutation is None else table.tables.get(f"{mutation.keyspace}.{mutation.table}")
+    if mutation is not None and shape is not None and not part.is_first and is_compound(mutation, shape):
+        answer = route_compound(table, part.source_topic, part.row_bytes_max, _compound(item))
+        if answer.verdict == ROUTED:
+            places = zip(answer.generations, answer.partitions, answer.streams, answer.rows, strict=True)
+            return [Out(number, ROUTED, *place) for place in places]
+        reason = answer.verdict
+    elif reason == ROUTED:
+        row = cdc_row(item, routed, number, part.source_topic, shape is not None and shape.delta == "keys")
+        data = encode_cdc_row(row)
+        data = _as_first(data) if part.is_first else data
+        if len(data) <= part.row_bytes_max:
+            return [Out(number, ROUTED, row.generation, int(routed.partition[number]), row.stream_id, data)]
+        reason = NUMBERS["oversized"]
+    if reason < ROUTED:
+        return [Out(number, reason, 0, 0, b"", b"")]
+    letter = encode_dead_letter(dead_letter(item, reason, part))
+    return [Out(number, reason, 0, 0, f"{part.source_topic}/{item.partition}/{item.offset}".encode(), letter)]
+
+
+def _compound(item: Input) -> Compound:
+    assert item.mutation is not None, "it was decoded"
+    return Compound(item.mutation, item.appended, item.partition, item.offset)
+
+
+@cache
+def _first_headers() -> frozenset[bytes]:
+    return frozenset(header(schema.fingerprint) for name, schema in frozen(1).items() if name == MUTATION)
+
+
+def _is_first(value: bytes | None) -> bool:
+    return value is not None and value[:HEADER_BYTES] in _first_headers()
+
+
+def _as_first(row: bytes) -> bytes:
+    """A row without deleted elements by the first schema, which ends before them: an empty array at its end."""
+    assert row[-1] == 0, "the last field is empty"
+    return header(frozen(1)[CDC_ROW].fingerprint) + row[HEADER_BYTES:-1]
 
 
 def read_mutation(value: bytes | None) -> Mutation | None:
@@ -97,10 +187,7 @@ def columns_of(inputs: Sequence[Input], cluster_id: str) -> Rows:
 
 
 def _operation(mutation: Mutation | None) -> int:
-    """The code of a mutation that is one statement about plain cells."""
-    if mutation is None or mutation.more or mutation.deleted_elements or mutation.replaced:
-        return NO_OPERATION
-    return OPERATION_CODES.get(mutation.operation, NO_OPERATION)
+    return OPERATION_CODES.get(mutation.operation, NO_OPERATION) if mutation is not None else NO_OPERATION
 
 
 def _key(parts: tuple[bytes | None, ...]) -> bytes:
@@ -113,10 +200,11 @@ def _identity(mutation: Mutation | None) -> bytes:
     return bytes.fromhex(name.replace("-", "")) if name else b""
 
 
-def cdc_row(item: Input, routed: Routed, index: int, source_topic: str) -> CdcRow:
-    """The row of a routed mutation, which is entry ``index`` of the answer."""
+def cdc_row(item: Input, routed: Routed, index: int, source_topic: str, keys_only: bool = False) -> CdcRow:
+    """The row of a routed plain write, which is entry ``index`` of the answer. ``keys_only``: without its cells."""
     mutation = item.mutation
     assert mutation is not None, "it was routed"
+    cells = () if keys_only else mutation.cells
     return CdcRow(
         stream_id=_joined(routed.stream_high[index], routed.stream_low[index]),
         generation=int(routed.generation[index]),
@@ -134,8 +222,8 @@ def cdc_row(item: Input, routed: Routed, index: int, source_topic: str) -> CdcRo
         timestamp=mutation.timestamp,
         partition_key=tuple(part or b"" for part in mutation.partition_key),
         clustering_key=mutation.clustering_key,
-        cells=tuple(cell for cell in mutation.cells if cell.value is not None),
-        deleted=tuple(cell.column for cell in mutation.cells if cell.value is None),
+        cells=tuple(cell for cell in cells if cell.value is not None),
+        deleted=tuple(cell.column for cell in cells if cell.value is None),
     )
 
 
@@ -143,37 +231,32 @@ def _joined(high: np.int64, low: np.int64) -> bytes:
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
 
 
-def dead_letter(item: Input, reason: int, limits: Limits) -> DeadLetter:
+def dead_letter(item: Input, reason: int, part: Part) -> DeadLetter:
     """The letter of a record that cannot become a row; ``reason``: the number of the verdict."""
-    found = _found(item, reason, limits)
+    found = _found(item, reason, part)
     cuts = _cut("key", item.key, KEY_KEPT) + _cut("value", item.value, VALUE_KEPT)
     return DeadLetter(
         reason=CODES[reason],
         detail=f"{RULES[reason]} ({found}{cuts})",
-        topic=limits.source_topic,
+        topic=part.source_topic,
         partition=item.partition,
         offset=item.offset,
         append_time=item.appended,
         key=None if item.key is None else item.key[:KEY_KEPT],
         value=None if item.value is None else item.value[:VALUE_KEPT],
-        writer=limits.incarnation,
-        epoch=limits.epoch,
+        writer=part.incarnation,
+        epoch=part.epoch,
     )
 
 
-def letter_key(item: Input, source_topic: str) -> bytes:
-    """The key of a dead letter: where its record lies."""
-    return f"{source_topic}/{item.partition}/{item.offset}".encode()
-
-
-def _found(item: Input, reason: int, limits: Limits) -> str:
+def _found(item: Input, reason: int, part: Part) -> str:
     mutation = item.mutation
     if reason == NUMBERS["unreadable"] or mutation is None:
         return f"{len(item.value or b'')} bytes"
     return (
         f"{mutation.keyspace[:NAME_SHOWN]}.{mutation.table[:NAME_SHOWN]}, {mutation.operation}, "
-        f"timestamp {mutation.timestamp}, appended at {item.appended}; epoch {limits.epoch}; "
-        f"rows have at most {limits.row_bytes_max} bytes"
+        f"timestamp {mutation.timestamp}, appended at {item.appended}; epoch {part.epoch}; "
+        f"rows have at most {part.row_bytes_max} bytes"
     )
 
 

@@ -26,7 +26,10 @@ BEHIND_CELLS = bytes(2)
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where n rows go: (n, 16) ids of streams and times, generations, codes of the operation, source positions."""
+    """Where n rows go: (n, 16) ids of streams and times, generations, codes of the operation, source positions.
+
+    ``keys_only``: where the log of the row's table has no more than keys.
+    """
 
     streams: U8
     times: U8
@@ -34,6 +37,7 @@ class Places:
     operations: I64
     partitions: I64
     offsets: I64
+    keys_only: Flags
 
 
 def composed_keys(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
@@ -81,8 +85,8 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str)
     for span in key.inner:
         pieces.spans(_of(span, rows))
     has_null = mutations.cells.any_null()[rows]
-    if has_null.any():
-        _cells(pieces, mutations, rows)
+    if has_null.any() or places.keys_only.any():
+        _cells(pieces, mutations, rows, ~places.keys_only)
     else:
         pieces.spans(_of(mutations.rest, rows))
         pieces.constant(BEHIND_CELLS)
@@ -130,20 +134,22 @@ def _number(value: int) -> U8:
     return table[0, : int(lengths[0])]
 
 
-def _cells(pieces: Pieces, mutations: Mutations, rows: I64) -> None:
-    """Everything behind the partition key, where cells are parted in those with a value and the deleted columns."""
+def _cells(pieces: Pieces, mutations: Mutations, rows: I64, wanted: Flags) -> None:
+    """Everything behind the partition key, where cells are parted in those with a value and the deleted columns, and
+    left out unless ``wanted``.
+    """
     cells = mutations.cells
     ended = (mutations.partition_key.count[rows] > 0).astype(np.int64)
     pieces.rows(np.zeros((len(rows), 1), dtype=np.uint8), ended)
     pieces.spans(_of(mutations.clustering_at, rows))
-    _array(pieces, cells, rows, cells.whole, [~flags for flags in cells.is_null])
-    _array(pieces, cells, rows, cells.inner, list(cells.is_null))
+    _array(pieces, cells, rows, cells.whole, [~flags[rows] & wanted for flags in cells.is_null])
+    _array(pieces, cells, rows, cells.inner, [flags[rows] & wanted for flags in cells.is_null])
     pieces.constant(BEHIND_CELLS[1:])
 
 
 def _array(pieces: Pieces, cells: Items, rows: I64, spans: tuple[Span, ...], chosen: list[Flags]) -> None:
     """An array of the chosen cells: how many, each of them, and a zero byte unless there are none."""
-    taken = [flags[rows] & (cells.count[rows] > place) for place, flags in enumerate(chosen)]
+    taken = [flags & (cells.count[rows] > place) for place, flags in enumerate(chosen)]
     count: NDArray[np.int64] = np.zeros(len(rows), dtype=np.int64)
     for flags in taken:
         count += flags

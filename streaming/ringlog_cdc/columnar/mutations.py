@@ -55,7 +55,8 @@ class Mutations:
     """Columns of n records. Only of ``plain`` ones they mean anything.
 
     Spans of optional fields begin with the union's branch; ``names`` are keyspace and table, each behind its length.
-    ``operation``: place in the schema's list; ``rest``: from behind the partition key to the end of the cells.
+    ``ttl_value`` is 0 where there is none; ``operation``: place in the schema's list; ``rest``: from behind the
+    partition key to the end of the cells.
     """
 
     data: U8
@@ -68,6 +69,7 @@ class Mutations:
     timestamp: I64
     timestamp_at: Span
     ttl: Span
+    ttl_value: I64
     operation: I64
     partition_key: Items
     clustering_key: Items
@@ -102,7 +104,8 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     timestamp_at = cursor.span_from(before)
     before = cursor.at
     part = cursor.where(cursor.null_or())
-    part.number()
+    ttl_value = np.zeros(len(start), dtype=np.int64)
+    ttl_value[part.rows] = part.number()
     part.give_back()
     ttl = cursor.span_from(before)
     operation = cursor.number()
@@ -132,6 +135,7 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
         timestamp=timestamp,
         timestamp_at=timestamp_at,
         ttl=ttl,
+        ttl_value=ttl_value,
         operation=operation,
         partition_key=partition_key,
         clustering_key=clustering_key,

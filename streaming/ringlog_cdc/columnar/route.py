@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from ringlog.kernel.generations.statements import UPSERTS, TableShape
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
+from ringlog.wire.records import RANGE_DELETE
 from ringlog_cdc.columnar.encode import composed_keys
-from ringlog_cdc.columnar.mutations import Mutations, grouped
+from ringlog_cdc.columnar.mutations import MUTATION, Mutations, grouped
 from ringlog_cdc.columnar.pieces import Pieces
 from ringlog_cdc.columnar.scan import I64, Flags, Span
-from ringlog_cdc.routing import Rows
+from ringlog_cdc.routing import RoutingTable, Rows
 from ringlog_cdc.verdicts import NO_OPERATION, OPERATION_CODES
 from ringlog_schemas import current
 
@@ -18,46 +24,80 @@ TABLES_MAX = 256
 """So many tables of one Arrow batch are told apart; the mutations of others are read one by one."""
 
 
+@cache
+def _symbols() -> tuple[str, ...]:
+    """The operations in the order of the mutation's schema: an older one lacks some at the end."""
+    fields = current()[MUTATION].json["fields"]
+    return tuple(next(field["type"]["symbols"] for field in fields if field["name"] == "operation"))
+
+
 def operation_codes() -> I64:
-    """The code in the CDC row of each operation, in the order of the mutation's schema."""
-    fields = current()["ringlog.mutations.Mutation"].json["fields"]
-    symbols = next(field["type"]["symbols"] for field in fields if field["name"] == "operation")
-    return np.array([OPERATION_CODES.get(symbol, NO_OPERATION) for symbol in symbols], dtype=np.int64)
+    """The code in the CDC row of each operation."""
+    return np.array([OPERATION_CODES.get(symbol, NO_OPERATION) for symbol in _symbols()], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Of n plain mutations the table: place among ``names``, full ones; -1 where one names a table too many."""
+
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+
+    def shapes(self, table: RoutingTable) -> list[TableShape]:
+        """The tables; one without key and log stands for one that is not there, and for those too many."""
+        known = [table.tables.get(name) for name in self.names]
+        return [shape or TableShape(0, 0, False) for shape in known] + [TableShape(0, 0, False)]
+
+
+def named(mutations: Mutations, rows: I64) -> Named:
+    """The tables of the plain mutations with these numbers."""
+    codes, contents = grouped(mutations.data, mutations.names, rows, TABLES_MAX)
+    return Named(codes, tuple(map(_full_name, contents)))
+
+
+def is_compound(mutations: Mutations, rows: I64, tables: Named, table: RoutingTable) -> Flags:
+    """``statements.is_compound`` of the plain mutations with these numbers."""
+    special = np.array([shape.is_special for shape in tables.shapes(table)])[tables.codes]
+    operation = mutations.operation[rows]
+    symbols = _symbols()
+    upsert = np.isin(operation, [symbols.index(name) for name in UPSERTS])
+    has_ttl = mutations.ttl.length[rows] > 1
+    has_null = mutations.cells.any_null()[rows]
+    expires = has_ttl & ((mutations.ttl_value[rows] == 0) | has_null)
+    compound: Flags = upsert & (special | expires) | (operation == symbols.index(RANGE_DELETE))
+    return compound
 
 
 def columns_of(
-    mutations: Mutations, rows: I64, cluster_id: bytes, appended: I64, partitions: I64, offsets: I64
-) -> tuple[Rows, Flags]:
-    """The arguments of routing for the plain mutations with these numbers, and which of them are of no known use
-    because they name one table too many. ``appended``, ``partitions``, ``offsets``: of those rows.
+    mutations: Mutations, rows: I64, tables: Named, cluster_id: bytes, appended: I64, partitions: I64, offsets: I64
+) -> Rows:
+    """The arguments of routing for the plain mutations with these numbers, which name ``tables``. ``appended``,
+    ``partitions``, ``offsets``: of those rows.
     """
-    data = mutations.data
-    codes, contents = grouped(data, mutations.names, rows, TABLES_MAX)
-    names = pa.DictionaryArray.from_arrays(pa.array(np.maximum(codes, 0)), pa.array([*map(_full_name, contents)]))
+    dictionary = pa.array([*tables.names, ""], pa.string())
+    codes = np.where(tables.codes < 0, len(tables.names), tables.codes)
+    names = pa.DictionaryArray.from_arrays(pa.array(codes), dictionary)
     key, clustering = mutations.partition_key, mutations.clustering_key
     bad = clustering.any_null()[rows]
     for span in key.content:
         bad = bad | (span.length[rows] > COMPONENT_BYTES_MAX)
     operations = operation_codes()
     known = mutations.operation[rows].clip(0, len(operations) - 1)
-    return (
-        Rows(
-            readable=np.ones(len(rows), dtype=bool),
-            foreign=_is_foreign(mutations, rows, cluster_id),
-            names=names,
-            operations=operations[known].astype(np.int32),
-            timestamps=mutations.timestamp[rows],
-            appended=appended,
-            keys=composed_keys(mutations, rows),
-            key_sizes=key.count[rows].astype(np.int32),
-            missing_key=key.any_null()[rows],
-            clustering_sizes=clustering.count[rows].astype(np.int32),
-            bad_component=bad,
-            identities=_identities(mutations, rows),
-            partitions=partitions.astype(np.int32),
-            offsets=offsets,
-        ),
-        codes < 0,
+    return Rows(
+        readable=np.ones(len(rows), dtype=bool),
+        foreign=_is_foreign(mutations, rows, cluster_id),
+        names=names,
+        operations=operations[known].astype(np.int32),
+        timestamps=mutations.timestamp[rows],
+        appended=appended,
+        keys=composed_keys(mutations, rows),
+        key_sizes=key.count[rows].astype(np.int32),
+        missing_key=key.any_null()[rows],
+        clustering_sizes=clustering.count[rows].astype(np.int32),
+        bad_component=bad,
+        identities=_identities(mutations, rows),
+        partitions=partitions.astype(np.int32),
+        offsets=offsets,
     )
 
 

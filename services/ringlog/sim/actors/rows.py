@@ -10,9 +10,11 @@ from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
+from ringlog.wire.records import decode_cdc_row, decode_dead_letter
 from ringlog_cdc.plan import PlanEntry
-from ringlog_cdc.routing import RoutingTable, route
-from ringlog_cdc.rows import Input, Limits, cdc_row, columns_of, dead_letter
+from ringlog_cdc.routing import RoutingTable
+from ringlog_cdc.rows import Input, Part
+from ringlog_cdc.rows import outgoing as outgoing_of
 from ringlog_cdc.verdicts import ROUTED
 
 ROW_BYTES_MAX = 1_000_000
@@ -42,17 +44,11 @@ Places = dict[tuple[str, int], list[tuple[str, Any]]]
 
 def outgoing(table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str) -> Places:
     """What goes out for the rows of a plan part, which are in the order of the source."""
+    part = Part(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
     places: Places = {}
-    if not rows:
-        return places
-    limits = Limits(MUTATIONS, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
-    routed = route(table, columns_of([row.item for row in rows], cluster_id))
-    for index, row in enumerate(rows):
-        verdict = int(routed.verdict[index])
-        if verdict == ROUTED:
-            made = cdc_row(row.item, routed, index, MUTATIONS)
-            places.setdefault((CDC, int(routed.partition[index])), []).append((made.stream_id.hex(), made))
-        elif verdict > ROUTED:
-            letter = dead_letter(row.item, verdict, limits)
-            places.setdefault((DEAD, 0), []).append((f"{row.item.partition}/{row.item.offset}", letter))
+    for out in outgoing_of(table, [row.item for row in rows], part):
+        if out.reason == ROUTED:
+            places.setdefault((CDC, out.partition), []).append((out.key.hex(), decode_cdc_row(out.value)))
+        elif out.reason > ROUTED:
+            places.setdefault((DEAD, 0), []).append((out.key.decode(), decode_dead_letter(out.value)))
     return places
