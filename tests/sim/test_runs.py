@@ -17,7 +17,7 @@ from ringlog.kernel.encoding import digest
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.sim.coverage import tables
 from ringlog.sim.families import CHECKS, FAMILIES
-from ringlog.sim.mutants import MUTANTS
+from ringlog.sim.mutants import MUTANTS, RARE
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.prefix import forget_prefixes, prefix_of
 from ringlog.sim.regressions import NoScript, load, save
@@ -149,5 +149,5 @@ def test_a_mended_defect_is_seen_again_where_it_is_planted(path: Path) -> None:
     """A regression is named after the planted bug that brings its defect back."""
     name = path.stem.partition("-")[0]
     rule, script = load(path)
-    with planted(next(mutant for mutant in MUTANTS if mutant.name == name)):
+    with planted(next(mutant for mutant in (*MUTANTS, *RARE) if mutant.name == name)):
         assert run_script(script).rule == rule

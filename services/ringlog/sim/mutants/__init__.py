@@ -7,3 +7,15 @@ from ringlog.sim.mutants.plant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (*log.MUTANTS, *operations.MUTANTS, *cdc.MUTANTS, *registers.MUTANTS)
 """All of them, by part of the system; names are unique."""
+
+RARE: tuple[Mutant, ...] = (
+    Mutant(
+        "stranger_first",
+        log.VALIDATOR,
+        "elif twin is not None and answered is None:",
+        "elif twin is not None:",
+        "a request that was rejected hears another answer when it comes again behind a stranger with its id",
+        0,
+    ),
+)
+"""Defects that were met once in thousands of seeds. They are in no table: the saved script finds them."""
