@@ -124,6 +124,22 @@ def removed(factor: int) -> Scenario:
     return history.scenario(50)
 
 
+def rebuilt(factor: int) -> Scenario:
+    """A node streams what it has already."""
+    history = line(factor + 1, factor)
+    history.run(m.Rebuild("a"))
+    return history.scenario(50)
+
+
+def assassinated(factor: int, *, rebuilds: bool) -> Scenario:
+    """A dead node is gone with one entry; nobody reads before its heir has been rebuilt (or just before that)."""
+    history = line(factor + 1, factor).do(m.DeclareDown("a", "disk"), m.Assassinate("a"))
+    heir = "abcdef"[factor]
+    if rebuilds:
+        history.run(m.Rebuild(heir))
+    return replace(history.scenario(50), reads_from=history.now.epoch)
+
+
 def again(factor: int, node: str) -> Scenario:
     """A join is called off while both are written; then ``node`` joins at the same place."""
     history = line(factor, factor, "x", "y").cancelled(m.Join("x", (60,), SEED))
@@ -210,6 +226,10 @@ SCENARIOS: dict[str, Make] = {
     "remove a dead node, 2 replicas": lambda: removed(2),
     "remove a dead node, 3 replicas": lambda: removed(3),
     "remove a dead node that lives, 3 replicas": lambda: mistaken(removed(3)),
+    "rebuild, 2 replicas": lambda: rebuilt(2),
+    "rebuild, 3 replicas": lambda: rebuilt(3),
+    "assassinate, rebuild, then read, 3 replicas": lambda: assassinated(3, rebuilds=True),
+    "assassinate one that lives, rebuild, then read, 3 replicas": lambda: mistaken(assassinated(3, rebuilds=True)),
     "cancel, then the same, 1 replica": lambda: again(1, "x"),
     "cancel, then the same, rows late, 1 replica": lambda: rows_late(again(1, "x")),
     "cancel, then the same, 2 replicas": lambda: again(2, "x"),

@@ -190,13 +190,32 @@ class CancelOperation:
 
 @dataclass(frozen=True, slots=True)
 class FailOperation:
-    """A node reports an error of an operation that no retry can mend.
+    """An operation cannot go on by itself: a node has an error that no retry can mend, or has tried often enough.
 
-    Rolled back before ``write_both_read_new``; later it is only recorded, and the operation goes on.
+    ``node``: whose error it is, if that is known. ``tries`` 0: no retry can mend it; rolled back before
+    ``write_both_read_new``, later recorded. Else the node has tried so often since epoch ``since`` to get its rows, and
+    has stopped: recorded. An operation with a recorded failure stands still until ``RetryOperation``.
     """
 
     operation: str
     reason: str
+    node: str = ""
+    tries: int = 0
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOperation:
+    """An operator's decision: the operation is tried again from its present stage, failures so far are history.
+
+    ``ignore_nodes``: nodes declared down that are not waited for any more, from ``write_both_read_new`` on.
+    ``admits_loss``: also if they are so many that reads and writes which others planned before may miss rows.
+    """
+
+    operation: str
+    reason: str
+    ignore_nodes: tuple[str, ...] = ()
+    admits_loss: bool = False
 
 
 # ----------------------------------------------------------------------------------------------------- schema
@@ -414,6 +433,7 @@ Command = (
     | AdvanceOperation
     | CancelOperation
     | FailOperation
+    | RetryOperation
     | CreateKeyspace
     | AlterKeyspace
     | DropKeyspace
@@ -450,6 +470,7 @@ COMMANDS: dict[str, type[Command]] = {
         AdvanceOperation,
         CancelOperation,
         FailOperation,
+        RetryOperation,
         CreateKeyspace,
         AlterKeyspace,
         DropKeyspace,

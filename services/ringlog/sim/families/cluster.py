@@ -32,7 +32,7 @@ def _settings(_: ClusterState, chance: Chance) -> ChangeSettings:
     name, value = chance.pick(
         [
             ("history_entries", 100),
-            ("history_entries", 200),
+            ("stream_tries_max", 3),
             ("gate_prepared", 0),
             ("gate_prepared", 1),
             ("operations_kept_max", 1),
