@@ -25,6 +25,8 @@ LARGE = {
     "replace a dead node that lives, 3 replicas",
     "replace a dead node, 3 replicas",
     "remove a dead node that lives, 3 replicas",
+    "assassinate, rebuild, then read, 3 replicas",
+    "assassinate one that lives, rebuild, then read, 3 replicas",
     "cancel, then the same, 2 replicas",
     "cancel, then another, 2 replicas",
     "cancel a replacement, then the same",

@@ -190,11 +190,8 @@ class CancelOperation:
 
 @dataclass(frozen=True, slots=True)
 class FailOperation:
-    """An operation cannot go on by itself: a node has an error that no retry can mend, or has tried often enough.
-
-    ``node``: whose error it is, if that is known. ``tries`` 0: no retry can mend it; rolled back before
-    ``write_both_read_new``, later recorded. Else the node has tried so often since epoch ``since`` to get its rows, and
-    has stopped: recorded. An operation with a recorded failure stands still until ``RetryOperation``.
+    """``node`` (if known) has an error that no retry can mend (rolled back before ``write_both_read_new``), or has asked
+    for its rows ``tries`` times since epoch ``since``. What is not rolled back stops the operation.
     """
 
     operation: str
@@ -206,10 +203,8 @@ class FailOperation:
 
 @dataclass(frozen=True, slots=True)
 class RetryOperation:
-    """An operator's decision: the operation is tried again from its present stage, failures so far are history.
-
-    ``ignore_nodes``: nodes declared down that are not waited for any more, from ``write_both_read_new`` on.
-    ``admits_loss``: also if they are so many that reads and writes which others planned before may miss rows.
+    """An operator's decision: the operation is tried again; ``ignore_nodes``: from ``write_both_read_new`` on without
+    these, declared down; ``admits_loss``: even if late reads of others may then miss rows.
     """
 
     operation: str
