@@ -1,8 +1,8 @@
 """Rules of reads, writes and movements, each with what it is like without it, and where that shows.
 
-``python -m tests.client.explorer.rules`` (``make explore``) explores every scenario, then switches off one rule after the
-other; those that others imply, in every scenario. It prints Markdown tables of what was seen. ``--states`` bounds each
-search, ``--walks`` adds random walks where it ended early, ``--seed`` is theirs.
+``python -m tests.client.explorer.rules`` (``make explore``) explores every scenario, then switches off one rule after
+the other; those that others imply, in every scenario. It prints Markdown tables of what was seen. ``--states`` bounds
+each search, ``--walks`` adds random walks where it ended early, ``--seed`` is theirs.
 """
 
 from __future__ import annotations
