@@ -46,12 +46,15 @@ class Cluster(RegistersCluster):
         return found
 
     def kill_at(self, stage: str, name: str) -> None:
-        """SIGKILL for a node as soon as the log says that an operation has entered the stage."""
+        """SIGKILL for a node as soon as the log says that the next operation has entered the stage."""
+        known = set(self.agents.state.operations)
+        node = self.nodes[name]
 
         def follow(before: ClusterState, after: ClusterState, _: Entry | Unreadable, __: Outcome, ___: int) -> None:
             entered = {one.id for one in in_flight(after) if one.stage == stage}
-            if entered - {one.id for one in in_flight(before) if one.stage == stage}:
-                self.nodes[name].process.kill()
+            if entered - {one.id for one in in_flight(before) if one.stage == stage} - known:
+                node.process.kill()
+                known.update(after.operations)
 
         self.agents.client.replica.subscribe(follow)
 
@@ -90,6 +93,7 @@ def test_an_operator_decides(cluster: Cluster) -> None:
     assert "after 4 tries" in shown
     assert f"ringlog operation retry {operation}" in shown
     assert "an operator's decision" in cluster.run("operation", "list")
+    cluster.nodes["n2"].kill()
     cluster.nodes["n2"].restart()
     until(lambda: cluster.status("n2"), "n2 to be back")
     assert cluster.shown(operation)["stage"] == WRITE_BOTH_READ_OLD
@@ -108,6 +112,7 @@ def test_an_operator_decides(cluster: Cluster) -> None:
     until(lambda: cluster.shown(operation)["waits_for_nodes"] == ["n3"], "the operation to wait for the dead one")
     shown = cluster.run("operation", "show", operation)
     assert f"ringlog node down n3 --reason …, then ringlog operation retry {operation} --ignore n3" in shown
+    cluster.nodes.pop("n3").kill()
     cluster.run("node", "down", "n3", "--reason", "its disk is gone")
     cluster.run("operation", "retry", operation, "--ignore", "n3", "--reason", "its disk is gone")
     until(lambda: cluster.ended(operation), "the departure to end")

@@ -190,7 +190,7 @@ class CancelOperation:
 
 @dataclass(frozen=True, slots=True)
 class FailOperation:
-    """``node`` (if known) has an error that no retry can mend (rolled back before ``write_both_read_new``), or has asked
+    """``node`` (if known) has an error that no retry can mend (rolled back before ``write_both_read_new``), or asked
     for its rows ``tries`` times since epoch ``since``. What is not rolled back stops the operation.
     """
 

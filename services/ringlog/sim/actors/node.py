@@ -18,7 +18,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.node import membership
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
-from ringlog.node.tries import Tries, news_of
+from ringlog.node.tries import Tries
 from ringlog.sim.actors.registers import SimRegisters
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
 from ringlog.sim.chance import Chance
@@ -27,7 +27,7 @@ from ringlog.sim.memo import cached_mutation
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import NodeAck, encode_node_ack
+from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -39,7 +39,7 @@ LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
 JOIN_RETRIED = (*membership.JOIN_RETRIED, "changes_paused")
 
 
-What = tuple[int, tuple[str, ...], tuple[tuple[str, str, int, int], ...]]
+What = tuple[int, tuple[str, ...], tuple[FailedTries, ...]]
 
 
 class SimNode:
@@ -192,7 +192,8 @@ class SimNode:
                 )
                 tries = self.tries.told()
                 most = setting(holder.state, "stream_tries_max")
-                what = (epoch, tuple(report.operation for report in reports), news_of(tries, most))
+                last = tuple(one for one in tries if one.count >= most)
+                what = (epoch, tuple(report.operation for report in reports), last)
                 if epoch == 0 or what == self._acked:
                     break
                 sim.world.store(self.host, "acknowledged", max(epoch, self.host.disk.get("acknowledged", 0)))
@@ -268,6 +269,7 @@ class SimNode:
         while holder.wants(fetch):
             yield self._chance.below(self._slowness) + 1
             if not self.tries.may_try(fetch, fetch.operation, holder.state):
+                self._ack_signal.fire()
                 yield RETRY_US
                 continue
             try:
@@ -276,7 +278,6 @@ class SimNode:
                 sim.did["stream", type(waiting).__name__] += 1
                 now, why = sim.world.clock(self.host), type(waiting).__name__
                 self.tries.failed(fetch, fetch.operation, fetch.source, holder.state, why, now)
-                self._ack_signal.fire()
                 yield RETRY_US
                 continue
             yield from sim.moments.at("streamed", self.host)

@@ -181,6 +181,7 @@ class SimRegisters:
         while fetch in self.value.fetching:
             yield self._chance.below(self._slowness) + 1
             if not self._tries.may_try(fetch, fetch.operation, self.value.state):
+                self.news.fire()
                 yield RETRY_US
                 continue
             try:
@@ -188,7 +189,6 @@ class SimRegisters:
             except (NotYet, Unanswered) as waiting:
                 now, why = sim.world.clock(self.host), type(waiting).__name__
                 self._tries.failed(fetch, fetch.operation, fetch.source, self.value.state, why, now)
-                self.news.fire()
                 yield RETRY_US
                 continue
             after = registers.receive(self.value, fetch, cells)

@@ -32,7 +32,7 @@ def _settings(_: ClusterState, chance: Chance) -> ChangeSettings:
     name, value = chance.pick(
         [
             ("history_entries", 100),
-            ("stream_tries_max", 3),
+            ("history_entries", 200),
             ("gate_prepared", 0),
             ("gate_prepared", 1),
             ("operations_kept_max", 1),
@@ -45,7 +45,8 @@ def _settings(_: ClusterState, chance: Chance) -> ChangeSettings:
             ("ranges_max", -1),
         ]
     )
-    return ChangeSettings(((name, value),))
+    more = (("stream_tries_max", 3),) if value == 200 else ()
+    return ChangeSettings(((name, value), *more))
 
 
 def _register(state: ClusterState, chance: Chance) -> RegisterNode:
