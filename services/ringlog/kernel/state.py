@@ -275,7 +275,8 @@ class Operation:
 class Generation:
     """A committed CDC generation.
 
-    It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed.
+    It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed. ``leeway``: that of
+    its commit, once the setting has changed since; None: the setting in force (see ``leeway_at``).
     """
 
     id: GenerationId
@@ -286,6 +287,7 @@ class Generation:
     published: Epoch | None
     closed: Epoch | None
     positions: tuple[Position, ...]
+    leeway: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)

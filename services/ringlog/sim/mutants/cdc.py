@@ -75,6 +75,14 @@ MUTANTS: tuple[Mutant, ...] = (
         500,
     ),
     Mutant(
+        "leeway_reaches_back",
+        "ringlog.kernel.commands.cluster",
+        'if setting(changed, "cdc_leeway_us") == setting(state, "cdc_leeway_us"):',
+        "if state.epoch >= 0:",
+        "a leeway that is raised reaches into generations that are closed",
+        400,
+    ),
+    Mutant(
         "close_without_positions",
         RULES,
         "positions = _greatest(positions, writer.positions)",
@@ -189,8 +197,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "old_ones_accepted",
         ACCEPTANCE,
-        "codes[(timestamp <= np.subtract(now, leeway)) & (generation != current)]",
-        "codes[(timestamp <= np.subtract(now, 4 * leeway)) & (generation != current)]",
+        "codes[(timestamp <= np.subtract(now, reach)) & (generation < current)]",
+        "codes[(timestamp <= np.subtract(now, 4 * reach)) & (generation < current)]",
         "old writes of a generation that operates no more get a row",
         350,
     ),
