@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from confluent_kafka import Producer
-from tests.system.cdc_world import SEED, World
+from tests.system.cdc_world import SEED, World, now_us
 
 from ringlog.kernel.changes import diff
 from ringlog.kernel.commands.model import AdvanceCdcWriter, CloseCdcGeneration, Position, RegisterCdcWriter
@@ -26,6 +26,9 @@ from ringlog.wire.records import CdcRow, Cell, encode_cdc_row
 
 CDC_PARTITIONS = 8
 WRITER = "test"
+MINUTE_US = 60_000_000
+KEYS = 11
+TOKENS = ((-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), (-2 * 10**18, 10**18), (4 * 10**18,))
 
 
 class CdcLog:
@@ -99,3 +102,48 @@ class CdcLog:
         for found, following in itertools.pairwise(generations):
             if found.status == "published" and following.timestamp <= low_watermark:
                 self.world.apply(CloseCdcGeneration(found.id))
+
+
+class Story:
+    """Three generations of writes; the second begins while rows of the first are still to come."""
+
+    def __init__(self, log: CdcLog) -> None:
+        self.log = log
+        self.starts = [now_us() - minutes * MINUTE_US for minutes in (60, 40, 20)]
+        self.numbers = 0
+        self.written: list[CdcRow] = []
+
+    def rows(self, generation: int, count: int) -> list[CdcRow]:
+        """New writes in a generation, not appended yet."""
+        made = []
+        for _ in range(count):
+            number, self.numbers = self.numbers, self.numbers + 1
+            timestamp = self.starts[generation] + 1_000 * number + 1
+            made.append(self.log.row(f"customer-{number % KEYS}", number, timestamp))
+        return made
+
+    def write(self, rows: list[CdcRow], copies: int = 1) -> None:
+        for _ in range(copies):
+            self.log.write(rows)
+        self.written += rows
+
+    def join(self, index: int) -> None:
+        self.log.world.join(f"n{index}", TOKENS[index], self.starts[index])
+        if index == 0:
+            self.log.world.schema()
+
+    def play(self) -> None:
+        """Both switches: late rows of a generation lie behind early ones of the next, and copies behind both."""
+        self.join(0)
+        self.write(self.rows(0, 60), copies=2)
+        late = self.rows(0, 20)
+        self.join(1)
+        self.write(self.rows(1, 60))
+        self.write(late)
+        self.log.close(self.starts[1])
+        self.log.write(late)
+        self.join(2)
+        self.write(self.rows(2, 40))
+        self.write(self.rows(1, 30), copies=2)
+        self.log.close(self.starts[2])
+        self.log.publish()

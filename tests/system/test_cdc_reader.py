@@ -12,23 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.system.cdc_log import CdcLog
-from tests.system.cdc_world import founded, now_us, until
+from confluent_kafka import TopicPartition
+from tests.system.cdc_log import CdcLog, Story
+from tests.system.cdc_world import founded, until
 
 from ringlog.client.cdc import CdcReader, Change
 from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, UnknownTable
 from ringlog.client.cdc.stores import MemoryProgress
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.stack import StackInfo
-from ringlog.wire.records import CdcRow
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
-MINUTE_US = 60_000_000
-KEYS = 11
 COMMIT_EVERY = 10
-TOKENS = ((-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), (-2 * 10**18, 10**18), (4 * 10**18,))
 
 FOLLOWER = """
 import sys
@@ -43,53 +40,7 @@ with CdcReader(bootstrap, cluster, progress=progress, commit_every=10, until_end
 @pytest.fixture
 def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
     with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.schema()
-        found = CdcLog(world)
-        found.publish()
-        yield found
-
-
-class Story:
-    """Three generations of writes; the second begins while rows of the first are still to come."""
-
-    def __init__(self, log: CdcLog) -> None:
-        self.log = log
-        self.starts = [now_us() - minutes * MINUTE_US for minutes in (60, 40, 20)]
-        self.numbers = 0
-        self.written: list[CdcRow] = []
-
-    def rows(self, generation: int, count: int) -> list[CdcRow]:
-        """New writes in a generation, not appended yet."""
-        made = []
-        for _ in range(count):
-            number, self.numbers = self.numbers, self.numbers + 1
-            timestamp = self.starts[generation] + 1_000 * number + 1
-            made.append(self.log.row(f"customer-{number % KEYS}", number, timestamp))
-        return made
-
-    def write(self, rows: list[CdcRow], copies: int = 1) -> None:
-        for _ in range(copies):
-            self.log.write(rows)
-        self.written += rows
-
-    def join(self, index: int) -> None:
-        self.log.world.join(f"n{index}", TOKENS[index], self.starts[index])
-
-    def play(self) -> None:
-        """Both switches: late rows of a generation lie behind early ones of the next, and copies behind both."""
-        self.join(0)
-        self.write(self.rows(0, 60), copies=2)
-        late = self.rows(0, 20)
-        self.join(1)
-        self.write(self.rows(1, 60))
-        self.write(late)
-        self.log.close(self.starts[1])
-        self.log.write(late)
-        self.join(2)
-        self.write(self.rows(2, 40))
-        self.write(self.rows(1, 30), copies=2)
-        self.log.close(self.starts[2])
-        self.log.publish()
+        yield CdcLog(world)
 
 
 def numbers(changes: list[Change]) -> list[int]:
@@ -305,9 +256,6 @@ def ringlog(log: CdcLog, *options: str) -> list[str]:
 
 def drop_all(log: CdcLog) -> None:
     """Delete every record of the CDC topic, as retention does."""
-    from confluent_kafka import TopicPartition
-
-    topic = topic_name(log.world.cluster, "cdc")
-    futures = admin_client(log.world.bootstrap).delete_records([TopicPartition(topic, n, -1) for n in range(8)])
-    for future in futures.values():
+    topic, admin = topic_name(log.world.cluster, "cdc"), admin_client(log.world.bootstrap)
+    for future in admin.delete_records([TopicPartition(topic, number, -1) for number in range(8)]).values():
         future.result(timeout=30)

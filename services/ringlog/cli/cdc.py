@@ -1,4 +1,7 @@
-"""``ringlog cdc tail``: the CDC log on the terminal or in a pipe, as a consumer that keeps the protocol reads it."""
+"""``ringlog cdc tail`` and ``ringlog cdc apply``: consumers of the CDC log that keep the protocol.
+
+One prints changes on the terminal or into a pipe, the other keeps copies of the tables in a SQLite file.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from ringlog.cli.shown import printable, when
 from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
 from ringlog.client.cdc.reader import EARLIEST, CdcReader
 from ringlog.client.cdc.rows import Change, LogRow
+from ringlog.client.cdc.sqlite import SqliteTables
 from ringlog.runtime.clock import SystemClock
 
 Tables = Annotated[list[str] | None, typer.Option("--table", help="keyspace.table; may be given again. None: all.")]
@@ -71,6 +75,37 @@ def tail(
             if number == limit:
                 reader.commit()
                 return
+
+
+def apply(
+    to: Annotated[Path, typer.Option("--to", help="The SQLite file; made if it is not there, else gone on with.")],
+    table: Tables = None,
+    until_end: UntilEnd = False,
+    commit_every: Annotated[int, typer.Option(help="Changes in a transaction, at most.", min=1)] = 1_000,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Rebuild tables from their CDC log in a SQLite file, and keep them up to date.
+
+    Tables and place change in one transaction: each change has its effect exactly once, whatever is killed.
+    """
+    context = resolve(bootstrap, cluster)
+    target = SqliteTables(to)
+    count = 0
+    with CdcReader(
+        context.bootstrap,
+        context.cluster,
+        tables=table or (),
+        progress=target,
+        commit_every=commit_every,
+        until_end=until_end,
+    ) as reader:
+        target.know(reader.schema)
+        for change in reader:
+            target.apply(change)
+            count += 1
+    typer.echo(json.dumps({"changes": count}) if as_json else f"{count} changes")
 
 
 def lines_of(change: Change, form: Format, cluster: str) -> list[str]:

@@ -39,6 +39,7 @@ def _defaults() -> None:
 
 app.command("run")(run_job)
 app.command("tail")(cdc.tail)
+app.command("apply")(cdc.apply)
 
 
 @app.command("status")

@@ -28,6 +28,7 @@ from ringlog.client.cdc.reading import Reading, Verdict
 from ringlog.client.cdc.rows import Change, change_of
 from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore
 from ringlog.client.cdc.topics import Record, Topics
+from ringlog.kernel.changes import TableChange
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
@@ -87,8 +88,8 @@ class CdcReader:
                 self._reading: Reading[CdcRow] = Reading(place, self._wanted or None)
                 self._ends = {number: high for number, (_, high) in bounds.items()} if until_end else None
                 self._check_kept(bounds)
-                self._move_on()
-                self._read_on()
+                if not self._move_on():
+                    self._read_on()
             except BaseException:
                 self._topics.close()
                 raise
@@ -130,6 +131,11 @@ class CdcReader:
         progress = self._reading.progress()
         head = {"cluster": self._cluster, "topic": self._topic_id, "share": list(self._share)}
         return json.dumps(head | {"tables": sorted(self._wanted), "progress": progress.to_json()})
+
+    @property
+    def schema(self) -> Mapping[str, TableChange]:
+        """Tables by ``keyspace.table``, as the change topics have them; it changes while the loop runs."""
+        return self._topics.tables
 
     @property
     def generation(self) -> Micros:

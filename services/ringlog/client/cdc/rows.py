@@ -1,8 +1,9 @@
 """Rows of the CDC log as typed values, by the schema of their table.
 
 A ``Change`` is one write at one timestamp: all rows up to the one with ``end_of_batch``, images included. A column's
-value has the Python type of its CQL type (``ringlog.kernel.schema.types``); a list is, as in the log, its cells by
-time UUID. A column that the table has no more, or a value that does not fit its type, comes as its bytes.
+value has the Python type of its CQL type in the log (``ringlog.kernel.schema.types``): a collection is a tuple, a map
+one of pairs, a list one of pairs of a time UUID and a value. A column that the table has no more, or a value that does
+not fit its type, comes as its bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.schema.collections import key_type, log_type
 from ringlog.kernel.schema.types import TypeMismatch, deserialize
 from ringlog.wire.records import CdcRow
 
@@ -103,7 +105,9 @@ class TableTypes:
     def __init__(self, table: TableChange | None) -> None:
         self.partition_key = () if table is None else table.partition_key
         self.clustering_key = () if table is None else table.clustering_key
-        self.columns: dict[str, str] = {} if table is None else {column.name: column.type for column in table.columns}
+        columns = () if table is None else table.columns
+        self.columns = {column.name: log_type(column.type) for column in columns}
+        self.keys = {column.name: key_type(column.type) for column in columns}
 
     def row(self, row: CdcRow) -> LogRow:
         """A row with typed values."""
@@ -115,7 +119,10 @@ class TableTypes:
             key=self.key(row),
             values={cell.column: self.value(cell.column, cell.value) for cell in row.cells if cell.value is not None},
             deleted=row.deleted,
-            deleted_elements={},
+            deleted_elements={
+                found.column: tuple(_typed(self.keys.get(found.column), key) for key in found.keys)
+                for found in row.deleted_elements
+            },
         )
 
     def key(self, row: CdcRow) -> dict[str, Any]:
@@ -132,10 +139,13 @@ class TableTypes:
 
     def value(self, column: str, data: bytes | None) -> Any:
         """A column's value; its bytes where the type is unknown or does not fit."""
-        kind = self.columns.get(column)
-        if data is None or kind is None:
-            return data
-        try:
-            return deserialize(kind, data)
-        except TypeMismatch:
-            return data
+        return None if data is None else _typed(self.columns.get(column), data)
+
+
+def _typed(kind: str | None, data: bytes) -> Any:
+    if not kind:
+        return data
+    try:
+        return deserialize(kind, data)
+    except TypeMismatch:
+        return data

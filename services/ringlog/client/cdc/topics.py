@@ -25,6 +25,8 @@ from ringlog.wire.errors import WireError
 
 GENERATIONS, SCHEMA, SCHEMAS, CDC = "cdc-generations", "schema", "schemas", "cdc"
 ANSWER_S = 30.0
+POLL_S = 0.2
+RECORDS_MAX = 500
 QUEUED_KB = 16_384
 """Fetched and not yet taken records, at most: what bounds the memory of a reader that is slower than the topic."""
 
@@ -50,8 +52,10 @@ class Topics:
         self._cdc = topic_name(cluster, CDC)
         self._changes = {topic_name(cluster, suffix): suffix for suffix in (GENERATIONS, SCHEMA, SCHEMAS)}
         self._caught_up: set[str] = set()
-        config = reader_config(bootstrap_servers, "read_committed")
-        self._consumer = Consumer(config | {"queued.max.messages.kbytes": QUEUED_KB, "fetch.wait.max.ms": 100})
+        config = reader_config(bootstrap_servers, "read_committed") | {"fetch.wait.max.ms": 100}
+        self._news = Consumer(config)
+        self._consumer = Consumer(config | {"queued.max.messages.kbytes": QUEUED_KB})
+        self._paused: list[TopicPartition] = []
 
     def start(self) -> None:
         """Read the change topics to their present end. Raises LogUnavailable, TopicMissing."""
@@ -59,15 +63,12 @@ class Topics:
         for topic in self._changes:
             self._partitions_of(topic)
             places.append(TopicPartition(topic, 0, self._bounds(TopicPartition(topic, 0))[0]))
-        self._consumer.assign(places)
+        self._news.assign(places)
         heard = time.monotonic()
         while len(self._caught_up) < len(self._changes):
-            found = self._consumer.consume(500, 0.2)
-            heard = time.monotonic() if found else heard
+            heard = time.monotonic() if self._look(POLL_S) else heard
             if time.monotonic() - heard > ANSWER_S:
                 raise LogUnavailable(f"the change topics of {self._cdc} do not answer", "is the broker up?")
-            for message in found:
-                self._change(message)
 
     def topic_id(self) -> str:
         """Id of the CDC topic: another one means that it was made anew."""
@@ -83,35 +84,42 @@ class Topics:
 
     def read_from(self, positions: Mapping[int, int]) -> None:
         """Read these partitions of the CDC topic from these offsets, and no others; what was fetched is dropped."""
-        before = [place for place in self._consumer.assignment() if place.topic == self._cdc]
-        if before:
-            self._consumer.incremental_unassign(before)
-        if positions:
-            self._consumer.incremental_assign(
-                [TopicPartition(self._cdc, number, offset) for number, offset in sorted(positions.items())]
-            )
+        if self._paused:
+            self._consumer.resume(self._paused)  # or they would stay so when they are assigned again
+            self._paused = []
+        self._consumer.assign(
+            [TopicPartition(self._cdc, number, offset) for number, offset in sorted(positions.items())]
+        )
 
     def pause(self, partitions: Iterable[int]) -> None:
-        """Fetch no more of these."""
+        """Fetch no more of these, until ``read_from``."""
         places = [TopicPartition(self._cdc, number) for number in partitions]
         if places:
             self._consumer.pause(places)
+            self._paused += places
 
-    def poll(self, timeout_s: float, records_max: int = 500) -> list[Record]:
+    def poll(self, timeout_s: float, records_max: int = RECORDS_MAX) -> list[Record]:
         """What has come of the CDC topic, in order within a partition. Raises RowsLost, LogUnavailable."""
-        found = []
-        for message in self._consumer.consume(records_max, timeout_s):
-            if message.topic() in self._changes:
-                self._change(message)
-                continue
-            record = self._record(message)
-            if record is not None:
-                found.append(record)
-        return found
+        while self._look(0):
+            pass
+        first = self._consumer.poll(timeout_s)
+        messages = [] if first is None else [first, *self._consumer.consume(records_max - 1, 0)]
+        found = (self._record(message) for message in messages)
+        return [record for record in found if record is not None]
 
     def close(self) -> None:
         """Let go of the connections."""
+        self._news.close()
         self._consumer.close()
+
+    def _look(self, timeout_s: float) -> bool:
+        """Take what has come of the change topics; False if nothing has."""
+        first = self._news.poll(timeout_s)
+        if first is None:
+            return False
+        for message in (first, *self._news.consume(RECORDS_MAX, 0)):
+            self._change(message)
+        return True
 
     def _record(self, message: Message) -> Record | None:
         error, partition, offset = message.error(), message.partition(), message.offset()
