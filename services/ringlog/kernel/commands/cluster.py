@@ -42,7 +42,7 @@ def decide_change_settings(state: ClusterState, command: ChangeSettings, context
         return Accepted(changed)
     # What is committed keeps the leeway that it was committed with.
     kept = tuple(replace(generation, leeway=leeway_at(state, generation)) for generation in state.generations)
-    return Accepted(replace(changed, generations=kept))
+    return Accepted(changed if kept == state.generations else advance(changed, context.epoch, generations=kept))
 
 
 def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) -> Map[str, int] | Rejected:

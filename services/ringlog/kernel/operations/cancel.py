@@ -53,7 +53,7 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Cont
     else:
         parts["placements"] = _undone(state, operation, context)
     cancelled = advance(state, context.epoch, operations=record(state, ended), prepared=prepared, **parts)
-    return cancelled if target_owners(cancelled) else replace(cancelled, prepared=None)
+    return cancelled if target_owners(cancelled) else advance(cancelled, context.epoch, prepared=None)
 
 
 def _nodes_back(nodes: Map[str, Node], operation: Operation) -> Map[str, Node]:
