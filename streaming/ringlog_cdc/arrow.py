@@ -19,7 +19,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import decode_mutation
 from ringlog_cdc.pieces import Compound, route_compound
-from ringlog_cdc.routing import RoutingTable, Rows, route
+from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
 
 VERDICT_TYPE = (
     "verdict int, generation bigint, cdc_partition int, "
@@ -76,23 +76,25 @@ def routing_function(table: Any, epoch: int, topic: str, row_bytes_max: int, wid
         )
         found = route(known, rows)
         pieces = apart(known, topic, row_bytes_max, rows, compound, found.verdict) if wide else {}
-        return pd.DataFrame(
-            {
-                "verdict": found.verdict,
-                "generation": found.generation,
-                "cdc_partition": found.partition,
-                "stream_high": found.stream_high,
-                "stream_low": found.stream_low,
-                "time_high": found.time_high,
-                "time_low": found.time_low,
-                "epoch": epoch,
-                **pieces,
-            }
-        )
+        return pd.DataFrame(_columns(found, epoch) | pieces)
 
     returned = f"{VERDICT_TYPE}, {PIECES}" if wide else VERDICT_TYPE
     wrapped: Callable[..., Column] = pandas_udf(verdicts, returned)  # type: ignore[call-overload]
     return wrapped
+
+
+def _columns(found: Routed, epoch: int) -> dict[str, Any]:
+    """The columns of ``VERDICT_TYPE``."""
+    return {
+        "verdict": found.verdict,
+        "generation": found.generation,
+        "cdc_partition": found.partition,
+        "stream_high": found.stream_high,
+        "stream_low": found.stream_low,
+        "time_high": found.time_high,
+        "time_low": found.time_low,
+        "epoch": epoch,
+    }
 
 
 def apart(

@@ -377,6 +377,9 @@ def _identity(world: World) -> None:
 
 PLANTED: dict[str, tuple[Callable[[World], None], set[str]]] = {
     "a row twice": (_twice, {"exactly_once"}),
+    "a part missing": (_part_missing, {"complete"}),
+    "parts twice": (_part_twice, {"exactly_once"}),
+    "a part changed": (_part_changed, {"source", "complete"}),
     "a row missing": (_missing, {"complete"}),
     "under another stream": (_wrong_stream, {"stream"}),
     "key of another stream": (_key_is_another_stream, {"stream"}),
