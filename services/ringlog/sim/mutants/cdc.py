@@ -133,10 +133,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "timestamps_not_held",
         PLAN,
-        "return max(appended, timestamp) if timestamp <= appended + leeway else appended",
-        "return appended",
+        "return (limit - 1) * 1000 + leeway",
+        "return (limit - 1) * 1000",
         "only arrival is held below the horizon, not the write's timestamp",
-        30,
+        300,
     ),
     Mutant(
         "held_goes_along",
