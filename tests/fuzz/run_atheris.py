@@ -3,8 +3,8 @@
 Needs atheris, which only ``make fuzz`` installs (``requirements-fuzz.lock``). Inputs come from the target's seeds, the
 committed corpus and ``DIR``, where those that reach new code are kept; half of the changes are libFuzzer's own, half
 those of ``tests.fuzz.mutate``. It ends with status 0 when its time is over; a finding is written to
-``DIR/found-<hash>``, its traceback printed, and the status is 77. ``--all`` lists the targets, ``--repeat FILE`` runs one
-input without atheris.
+``DIR/found-<hash>``, its traceback printed, and the status is 77. ``--all`` lists the targets, ``--repeat FILE`` runs
+one input without atheris.
 """
 
 from __future__ import annotations
