@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from tests.system.cdc_log import CdcLog, Story
+from tests.system.cdc_log import KEYS, CdcLog, Story
 from tests.system.cdc_world import founded, until
 
 from ringlog.client.cdc import CdcReader, Change
@@ -213,6 +214,44 @@ def test_tail_prints_changes(log: CdcLog) -> None:
     assert json.loads(line)["value"]["after"] == {"customer": "customer-0", "number": 0, "note": None, "amount": 7}
     (line,) = ringlog(log, "--format", "cloudevents")
     assert json.loads(line)["type"] == "ringlog.cdc.insert"
+
+
+def test_apply_is_killed_and_the_copy_is_whole(log: CdcLog, tmp_path: Path) -> None:
+    """Every write has its effect once: deletes among them would take away what came again."""
+    story = Story(log)
+    story.play()
+    gone = [
+        replace(log.row(f"customer-{number % KEYS}", number, row.timestamp + 1), operation=3, cells=(), deleted=())
+        for number, row in ((int.from_bytes(row.clustering_key[0] or b""), row) for row in story.written[-5:])
+    ]
+    log.write(gone)
+    path = tmp_path / "copy.sqlite"
+    command = [sys.executable, "-m", "ringlog.cli", "cdc", "apply", "--to", str(path), "--commit-every", "10"]
+    command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
+    with subprocess.Popen(command, env=environment()) as process:
+        until(lambda: copied(path), "the first rows", lambda: alive(process))
+        process.send_signal(signal.SIGKILL)
+    done = subprocess.run(
+        [*command, "--until-end", "--json"], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["changes"] < story.numbers + len(gone)
+    left = {int.from_bytes(row.clustering_key[0] or b"") for row in story.written[:-5]}
+    assert {row[1] for row in copied(path)} == left
+    assert {row[2:] for row in copied(path)} == {(7, None)}
+
+
+def copied(path: Path) -> list[tuple[object, ...]]:
+    """The rows of the copy as it is now."""
+    if not path.exists():
+        return []
+    connection = sqlite3.connect(path, timeout=30)
+    try:
+        return connection.execute('SELECT * FROM "shop.orders"').fetchall()
+    except sqlite3.OperationalError:
+        return []
+    finally:
+        connection.close()
 
 
 # --------------------------------------------------------------------------------------------------- processes
