@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'if command.incarnation != writer.incarnation:\n        text = f"{command.incarnation} is not the current',
         'if command.incarnation == "":\n        text = f"{command.incarnation} is not the current',
         "an incarnation that has ended still moves the horizon",
-        60,
+        200,
     ),
     Mutant(
         "close_ignores_writers",
