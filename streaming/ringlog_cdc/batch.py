@@ -26,7 +26,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import routing_function
-from ringlog_cdc.decisions import Draft, check_place, context_of, decide, next_positions, table_of
+from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, used_by
 from ringlog_cdc.plan_store import PlanStore
@@ -255,10 +255,12 @@ class BatchRunner:
 
     def _write(self, rows: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
         context = self._store.context(entry.context)
-        function = routing_function(self._table(entry, context), entry.epoch)
+        state = self._replica.state
+        closed = closed_for(entry, state)
+        function = routing_function(self._table(entry.context, context, closed, state), entry.epoch)
         routed = self._expressions.routed(rows, function)
         outgoing = self._expressions.records(routed, entry.incarnation, context["row_bytes_max"])
-        timestamps = [timestamp for _, timestamp in context["generations"]]
+        timestamps = [timestamp for name, timestamp in context["generations"] if name not in closed]
         counts = Observation()
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         (
@@ -279,11 +281,13 @@ class BatchRunner:
             self._counters = {timestamps: _counters(timestamps)}
         return self._counters[timestamps]
 
-    def _table(self, entry: PlanEntry, context: dict[str, Any]) -> Broadcast[Any]:
+    def _table(
+        self, name: str, context: dict[str, Any], closed: tuple[str, ...], state: ClusterState
+    ) -> Broadcast[Any]:
         """The routing table of a context: broadcast once and kept for the batches that share it."""
-        key = (entry.context, entry.closed)
+        key = (name, closed)
         if key not in self._tables:
-            table = table_of(context, entry.closed, self._replica.state)
+            table = table_of(context, closed, state)
             self._tables[key] = self._session.sparkContext.broadcast(table)
             while len(self._tables) > TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables))).unpersist()

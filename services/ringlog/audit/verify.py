@@ -125,8 +125,9 @@ class _Rows:
         self._last[base] = position[1]
 
     def _check_place(self, partition: int, key: bytes, row: dict[str, Any], write: Write, where: str) -> None:
-        if write.refusal or key != write.stream or row["stream_id"] != key or row["generation"] != write.generation:
-            self._stream.fail(f"{where}: key {key.hex()}, expected {write.stream.hex()} {write.refusal}")
+        stream = write.stream or key
+        if write.refusal or key != stream or row["stream_id"] != key or row["generation"] != write.generation:
+            self._stream.fail(f"{where}: key {key.hex()}, expected {stream.hex()} {write.refusal}")
         if self.homes.setdefault(key, partition) != partition:
             self._partition.fail(f"{where}: stream {key.hex()} is also in partition {self.homes[key]}")
 

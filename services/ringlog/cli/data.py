@@ -54,9 +54,10 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
     out.print(table if found["generations"] else "no generation yet; the first node that joins makes one")
     if found["prepared"] is not None:
         out.print(f"prepared: {found['prepared']['id']}, {found['prepared']['received']} parts")
-    writers = Table("writer", "horizon", "low-watermark", "incarnation", box=None, padding=(0, 2))
+    writers = Table("writer", "horizon", "low-watermark", "incarnation", "", box=None, padding=(0, 2))
     for row in found["writers"]:
-        writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"])
+        fenced = "" if row["fenced"] is None else f"fenced since epoch {row['fenced']}"
+        writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"], fenced)
     if found["writers"]:
         out.print(writers)
 

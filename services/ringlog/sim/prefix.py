@@ -90,7 +90,7 @@ def schema_commands(factor: int, draw: Chance, datacenters: int = 1) -> tuple[Co
         replication = Replication("network", factor, tuple(DatacenterReplication(*one) for one in share))
     return (
         CreateKeyspace("ks", replication),
-        CreateTable("ks", "t", draw_uuid(draw), COLUMNS, ("k",), ("c",), CdcOptions(enabled=True)),
+        CreateTable("ks", "t", draw_uuid(draw), COLUMNS, ("k",), ("c",), CdcOptions(enabled=True, ttl=1)),
     )
 
 

@@ -74,7 +74,7 @@ class SimConsumer:
             if progress.positions[partition.number] < partition.high
         ]
         generations = self.sim.log.state.generations
-        wanted = next((generation.timestamp for generation in generations if generation.status != "closed"), -1)
+        wanted = next((generation.timestamp for generation in generations if generation.closed is None), -1)
         if progress.entered != wanted and (wanted, progress.entered) != (-1, -1):
             undone.append(f"the consumer is in the generation of {progress.entered}, not in that of {wanted}")
         return undone
@@ -142,7 +142,7 @@ class SimConsumer:
         progress = self.progress
         current = self._known.get(progress.entered)
         if progress.entered >= 0:
-            if current is None or current.status != "closed":
+            if current is None or current.closed is None:
                 return False
             if any(progress.positions.get(place.partition, 0) < place.offset for place in current.positions):
                 return False

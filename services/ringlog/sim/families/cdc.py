@@ -6,6 +6,8 @@ from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     CloseCdcGeneration,
     CommitCdcGeneration,
+    ExpireCdcGeneration,
+    ForgetCdcGeneration,
     Position,
     PublishCdcGeneration,
     PutCdcGenerationData,
@@ -30,7 +32,7 @@ def _put(state: ClusterState, chance: Chance) -> PutCdcGenerationData | None:
     """Data that somebody made on an older state, or for a generation that is not prepared."""
     if not state.generations:
         return None
-    old = chance.pick(state.generations)
+    old = chance.pick([found for found in state.generations if found.ranges])
     name = state.prepared.id if state.prepared is not None and chance.happens(0.7) else old.id
     return PutCdcGenerationData(name, 0, 1, old.ranges)
 
@@ -56,6 +58,20 @@ def _publish(state: ClusterState, chance: Chance) -> PublishCdcGeneration:
 def _close(state: ClusterState, chance: Chance) -> CloseCdcGeneration:
     names = [generation.id for generation in state.generations]
     return CloseCdcGeneration(chance.pick(names) if names else "none")
+
+
+def _expire(state: ClusterState, chance: Chance) -> ExpireCdcGeneration:
+    """A moment too early as often as not."""
+    names = [generation.id for generation in state.generations]
+    return ExpireCdcGeneration(
+        chance.pick(names) if names else "none", max(state.time + chance.between(-2, 2) * SECOND, 1)
+    )
+
+
+def _forget(state: ClusterState, chance: Chance) -> ForgetCdcGeneration:
+    """Never what the change topics may not have told yet: that is the coordinator's to know."""
+    names = [found.id for found in state.generations if found.expired is None or found.forgotten is not None]
+    return ForgetCdcGeneration(chance.pick(names) if names else "none")
 
 
 def _register(state: ClusterState, chance: Chance) -> RegisterCdcWriter | None:
@@ -90,6 +106,8 @@ FAMILY = Family(
         "CommitCdcGeneration": (1, _commit),
         "PublishCdcGeneration": (1, _publish),
         "CloseCdcGeneration": (1, _close),
+        "ExpireCdcGeneration": (1, _expire),
+        "ForgetCdcGeneration": (1, _forget),
         "RegisterCdcWriter": (1, _register),
         "AdvanceCdcWriter": (1, _advance),
     },
