@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlog.kernel.settings import setting
+from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Generation, in_order
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
@@ -97,7 +97,9 @@ def context_of(state: ClusterState, source_topic: str, partitions: int, row_byte
 
     ``partitions``: how many the CDC topic has.
     """
-    return {
+    changed = any(generation.leeway is not None for generation in state.generations)
+    reaches = {"reaches_us": [leeway_at(state, generation) for generation in state.generations]} if changed else {}
+    return reaches | {
         "cluster_id": state.cluster_id,
         "generations": [[generation.id, generation.timestamp] for generation in state.generations],
         "tables": {
@@ -124,6 +126,7 @@ def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterSt
         closed,
         context["leeway_us"],
         context["partitions"],
+        context.get("reaches_us"),
     )
 
 

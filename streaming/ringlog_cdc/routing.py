@@ -42,6 +42,7 @@ class RoutingTable:
 
     ``timestamps`` of the generations ascend; ``closed`` are indexes of generations. ``halves``, (total, 2) ``int64``,
     and ``partitions``, ``int32``, say of each stream of the table its id and its partition of the CDC topic.
+    ``reaches``: the leeway behind each of ``timestamps``; None: ``leeway`` behind them all.
     """
 
     topic: int
@@ -52,6 +53,7 @@ class RoutingTable:
     tables: Mapping[str, TableFacts]
     closed: tuple[int, ...]
     leeway: int
+    reaches: tuple[int, ...] | None
 
 
 def routing_table(
@@ -61,6 +63,7 @@ def routing_table(
     closed: Collection[str],
     leeway: int,
     partitions: int,
+    reaches: Sequence[int] | None = None,
 ) -> RoutingTable:
     """The table for mutations of ``topic`` under ``generations``, by ascending timestamp; ``closed`` are ids."""
     timestamps = tuple(generation.timestamp for generation in generations)
@@ -75,6 +78,7 @@ def routing_table(
         tables=dict(tables),
         closed=tuple(index for index, generation in enumerate(generations) if generation.id in closed),
         leeway=leeway,
+        reaches=tuple(reaches) if reaches is not None else None,
     )
 
 
@@ -118,7 +122,7 @@ class Routed:
 
 def route(table: RoutingTable, rows: Rows) -> Routed:
     """Verdict and place of each mutation."""
-    refusals, generation = accept_many(rows.timestamps, rows.appended, table.timestamps, table.leeway)
+    refusals, generation = accept_many(rows.timestamps, rows.appended, table.timestamps, table.leeway, table.reaches)
     verdict = _verdicts(table, rows, refusals, generation)
     count = len(verdict)
     routed = np.flatnonzero(verdict == ROUTED)

@@ -21,7 +21,7 @@ from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
 from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_cdc.plan import OffsetRange, PartitionFacts
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, REASONS, ROUTED
-from ringlog_schemas import by_fingerprint, current
+from ringlog_schemas import Schema, by_fingerprint, current
 
 MUTATION = "ringlog.mutations.Mutation"
 CDC_ROW = "ringlog.cdc.CdcRow"
@@ -79,16 +79,20 @@ class Outgoing:
     addressed: tuple[Column | str, ...]
 
 
+def _written() -> Column:
+    """The header of the value, which names the schema that it was written by."""
+    return F.substring("value", 1, HEADER_BYTES)
+
+
 def _decoded_columns() -> tuple[Column | str, ...]:
     today = json.dumps(dict(current()[MUTATION].json))
-    written = F.substring("value", 1, HEADER_BYTES)
     body = F.expr(f"substring(value, {HEADER_BYTES + 1})")
     mutation = F.lit(None)
     for fingerprint, schema in sorted(by_fingerprint().items()):
         if schema.full_name == MUTATION:
             options = {"mode": "PERMISSIVE", "avroSchema": today}
             read = from_avro(body, json.dumps(dict(schema.json)), options)
-            mutation = F.when(written == F.lit(header(fingerprint)), read).otherwise(mutation)
+            mutation = F.when(_written() == F.lit(header(fingerprint)), read).otherwise(mutation)
     return ("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value", mutation.alias("m"))
 
 
@@ -151,7 +155,13 @@ def _operation_code() -> Column:
     code = F.lit(NO_OPERATION)
     for name, number in sorted(OPERATION_CODES.items()):
         code = F.when(F.col("m.operation") == name, F.lit(number)).otherwise(code)
-    return code
+    return F.when(_is_compound(), F.lit(NO_OPERATION)).otherwise(code)
+
+
+def _is_compound() -> Column:
+    """True if the mutation is more than one statement about plain cells."""
+    lists = ("more", "deleted_elements", "replaced")
+    return F.coalesce(F.greatest(*(F.size(f"m.{name}") for name in lists)) > 0, F.lit(False))
 
 
 def _argument_columns(cluster_id: bytes) -> tuple[Column, ...]:
@@ -187,7 +197,13 @@ def _argument_columns(cluster_id: bytes) -> tuple[Column, ...]:
 
 def _is_doubtful() -> Column:
     """True if what the JVM read gives other bytes again, or holds text that is no UTF-8 (it passes that on)."""
-    differs = F.col("value") != _single_object(F.col("m"), MUTATION)
+    differs = F.lit(True)
+    for fingerprint, schema in sorted(by_fingerprint().items()):
+        if schema.full_name == MUTATION:
+            # As it was written: what a later schema added is not among the fields of an earlier one.
+            fields = F.struct(*(F.col(f"m.{field['name']}") for field in schema.json["fields"]))
+            same = F.col("value") == _single_object(fields, schema)
+            differs = F.when(_written() == F.lit(header(fingerprint)), ~same).otherwise(differs)
     names = F.is_valid_utf8("m.keyspace") & F.is_valid_utf8("m.table")
     columns = F.forall("m.cells", lambda cell: F.is_valid_utf8(cell["column"]))
     return differs | ~names | ~columns
@@ -232,8 +248,7 @@ def _outgoing_columns(cluster: str, source_topic: str, incarnation: str, row_byt
     )
 
 
-def _single_object(fields: Column, full_name: str) -> Column:
-    schema = current()[full_name]
+def _single_object(fields: Column, schema: Schema) -> Column:
     return F.concat(F.lit(header(schema.fingerprint)), to_avro(fields, json.dumps(dict(schema.json))))
 
 
@@ -259,8 +274,9 @@ def _cdc_row(stream: Column, source_topic: str) -> Column:
         F.col("m.clustering_key").alias("clustering_key"),
         F.filter(cells, lambda cell: cell["value"].isNotNull()).alias("cells"),
         F.transform(gone, lambda cell: cell["column"]).alias("deleted"),
+        F.col("m.deleted_elements").alias("deleted_elements"),
     )
-    return _single_object(fields, CDC_ROW)
+    return _single_object(fields, current()[CDC_ROW])
 
 
 def _dead_letter(source_topic: str, incarnation: str, row_bytes_max: int) -> Column:
@@ -296,7 +312,7 @@ def _dead_letter(source_topic: str, incarnation: str, row_bytes_max: int) -> Col
         F.lit(incarnation).alias("writer"),
         F.col("r.epoch").alias("epoch"),
     )
-    return _single_object(fields, DEAD_LETTER)
+    return _single_object(fields, current()[DEAD_LETTER])
 
 
 def _cut(name: str, kept: int) -> Column:

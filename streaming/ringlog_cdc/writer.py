@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, Position, RegisterCdcWriter
-from ringlog.kernel.settings import setting
+from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.errors import LogError
 from ringlog.log.replica import Replica
@@ -174,7 +174,7 @@ class Writer:
             claimed = self._store.head.low_watermark
             durable = self._store.durable_positions()
         following = next_closing(state.generations, max(claimed, mine.low_watermark))
-        if following is not None and self._is_passed(following.timestamp + self._leeway_us(), durable, now):
+        if following is not None and self._is_passed(following.timestamp + leeway_at(state, following), durable, now):
             with self.lock:
                 claimed = following.timestamp
                 closed = closed_before(state.generations, claimed)
@@ -237,6 +237,3 @@ class Writer:
 
     def _lead_us(self) -> int:
         return setting(self._replica.state, "cdc_horizon_lead_us")
-
-    def _leeway_us(self) -> int:
-        return setting(self._replica.state, "cdc_leeway_us")

@@ -1,132 +1,115 @@
-"""Registers on five real nodes under load: somebody is killed at every stage of every movement, and comes back."""
+"""Registers on real nodes under load while ranges move in every way there is: somebody is killed at every stage, and
+comes back; somebody sleeps through a gate. Nothing that was acknowledged is lost, and one order explains all answers.
+"""
 
 from __future__ import annotations
 
-import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ringlog.client.client import Client
 from ringlog.client.coordinator import Coordinator
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Command, CreateKeyspace, DeclareDown, Leave, Replace, Replication
+from ringlog.kernel.commands.model import (
+    AlterKeyspace,
+    CreateKeyspace,
+    DatacenterReplication,
+    DeclareDown,
+    Leave,
+    Move,
+    Rebuild,
+    Remove,
+    Replace,
+    Replication,
+)
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     PREPARED,
+    PUBLISH_CDC_GENERATION,
     REQUESTED,
+    STREAMING,
     WRITE_BOTH_READ_NEW,
     WRITE_BOTH_READ_OLD,
-    is_ended,
 )
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
-from ringlog.kernel.state import ClusterState
 from tests.system.agents_world import AgentsWorld, until
-from tests.system.nodes_world import NodesWorld
+from tests.system.registers_cluster import Harm, RegistersCluster
 from tests.system.registers_load import KEYSPACE, Load
 
 from .broker import Broker
 
 pytestmark = [pytest.mark.slow]
 
-OPERATIONS = 100
-FILLING = 3_000
-FILLERS = 8
-VALUE = b"x" * 400
-DEADLINE_S = 240
+OPERATIONS = 60
+FILLING = 2_000
+SEED = bytes(range(16))
+NAMES = ("n1", "n2", "n3", "n4", "n5")
 
 
-class Killer:
-    """Kills ``victim`` when the next operation enters a stage, each time at once.
-
-    ``operation``: that operation's id, once it is admitted; ``killed``: at which stages.
-    """
-
-    def __init__(self, world: NodesWorld, victim: str, stages: tuple[str, ...]) -> None:
-        self._world = world
-        self._victim = victim
-        self._left = set(stages)
-        self._known = set(world.agents.state.operations)
-        self.operation = ""
-        self.killed: list[str] = []
-        self.close = world.agents.client.replica.subscribe(self._follow).close
-
-    def _follow(self, before: ClusterState, after: ClusterState, _: Entry | Unreadable, __: Outcome, ___: int) -> None:
-        fresh = sorted(set(after.operations) - self._known)
-        if not fresh:
-            return
-        self.operation = fresh[0]
-        now, had = after.operations[self.operation], before.operations.get(self.operation)
-        node = self._world.nodes[self._victim]
-        if now.stage in self._left and (had is None or had.stage != now.stage) and node.process.poll() is None:
-            self._left.discard(now.stage)
-            self.killed.append(now.stage)
-            node.kill()
+def network(**factors: int) -> Replication:
+    local = tuple(DatacenterReplication(name, factor) for name, factor in sorted(factors.items()))
+    return Replication("network", sum(factors.values()), local)
 
 
-class Cluster(NodesWorld):
-    """The nodes, and what the test does with them."""
+class Cluster(RegistersCluster):
+    """Five nodes and a load; ``hit`` counts the harms by kind of movement and stage."""
 
-    def submit(self, command: Command) -> None:
-        answer = self.agents.client.submit(command)
-        assert isinstance(answer, AppliedResult), answer
+    def __init__(self, agents: AgentsWorld, folder: Path) -> None:
+        super().__init__(agents, folder)
+        self.hit: Counter[tuple[str, str]] = Counter()
 
-    def id_of(self, name: str) -> str:
+    def found(self) -> None:
+        for name in NAMES:
+            self.begin(name)
+        self.await_normal(*NAMES)
+        self.submit(CreateKeyspace(KEYSPACE, network(dc1=3)))
+        self.fill(FILLING)
+
+    def go(self, kind: str, load: Load, begin: Callable[[], object], *harms: Harm) -> None:
+        """A movement. One in which somebody is to be hit while its CDC generation is published stands still there: the
+        publisher is away until then.
+        """
+        is_armed = any(harm.stage == PUBLISH_CDC_GENERATION for harm in harms)
+        if is_armed:
+            self.agents.running("publisher").stop()
+
+        def publish(stage: str) -> None:
+            if stage == PUBLISH_CDC_GENERATION:
+                self.agents.start("publisher")
+
+        for harm in self.movement(load, begin, *harms, afterwards=publish):
+            self.hit[kind, f"{harm.stage}, asleep" if harm.stops else harm.stage] += 1
+
+    def kill_for_good(self, name: str) -> str:
+        """A node that never comes back, declared down; its id."""
+        dead = self.id_of(name)
+        self.nodes.pop(name).kill()
+        self.submit(DeclareDown(dead, "killed for good"))
+        return dead
+
+    def port_of(self, name: str) -> int:
         member = self.member(name)
         assert member is not None
-        return member.id
+        return int(member.address.rpartition(":")[2])
 
-    def fill(self) -> None:
-        """Registers that nobody looks at, so that streams have many pages."""
-        numbers = iter(range(FILLING))
-        lock = threading.Lock()
-        stack = self.agents.stack
-        with (
-            Client(stack.bootstrap_servers, self.agents.cluster, "filler") as client,
-            Coordinator(client.replica) as coordinator,
-        ):
+    def moved(self, name: str, by: int) -> Move:
+        """The node's tokens, each a little further around the ring."""
+        member = self.member(name)
+        assert member is not None
+        return Move(member.id, tuple(sorted((token + by + 2**63) % 2**64 - 2**63 for token in member.tokens)), SEED)
 
-            def fill() -> None:
-                while True:
-                    with lock:
-                        number = next(numbers, None)
-                    if number is None:
-                        return
-                    coordinator.write(KEYSPACE, b"filling-%d" % number, VALUE, timestamp=1, timeout_s=30)
+    def conclude(self, load: Load) -> None:
+        self.go_on(load, OPERATIONS, "at the end")
+        load.stop()
+        with Coordinator(self.agents.client.replica, "dc1") as coordinator:
+            load.check(coordinator)
+            self.check_filling(coordinator, FILLING)
+        print(f"{dict(load.told)}; hit: {dict(self.hit)}", flush=True)
 
-            threads = [threading.Thread(target=fill) for _ in range(FILLERS)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-
-    def movement(self, load: Load, begin: Callable[[], object], victim: str, *stages: str) -> None:
-        """A whole movement, in which ``victim`` is killed at these stages, and comes back when the load went on.
-
-        Stages that need the victim's acknowledgement wait for it; others may pass while it is away.
-        """
-        killer = Killer(self, victim, stages)
-        begin()
-
-        def ended() -> bool:
-            found = self.agents.state.operations.get(killer.operation)
-            return found is not None and is_ended(found)
-
-        def dead() -> bool:
-            return self.nodes[victim].process.poll() is not None
-
-        while True:
-            until(lambda: ended() or dead(), f"{killer.operation} to end", DEADLINE_S)
-            if not dead():
-                break
-            before = load.total()
-            until(lambda before=before: load.total() > before + OPERATIONS, f"the load to go on without {victim}")
-            self.nodes[victim].restart()
-        killer.close()
-        assert killer.killed == list(stages)
-        print(f"{killer.operation}: {victim} killed at {', '.join(killer.killed)}; {dict(load.told)}", flush=True)
+    def has_hit(self, kind: str, *stages: str) -> None:
+        missed = [stage for stage in stages if not self.hit[kind, stage]]
+        assert not missed, f"{kind}: nobody was hit at {missed}"
 
 
 @pytest.fixture
@@ -138,31 +121,78 @@ def cluster(broker: Broker, tmp_path: Path) -> Iterator[Cluster]:
         made.close()
 
 
-def test_registers_survive_kills_at_every_stage(cluster: Cluster) -> None:
-    names = ("n1", "n2", "n3")
-    for name in names:
-        cluster.begin(name)
-    cluster.await_normal(*names)
-    cluster.submit(CreateKeyspace(KEYSPACE, Replication("simple", 3)))
-    cluster.fill()
+def killed(victim: str, *stages: str) -> tuple[Harm, ...]:
+    return tuple(Harm(stage, victim) for stage in stages)
+
+
+def stopped(victim: str, stage: str) -> Harm:
+    return Harm(stage, victim, stops=True)
+
+
+SWAP = (REQUESTED, PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
+RING = (REQUESTED, PREPARED, COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
+SLEPT = f"{WRITE_BOTH_READ_NEW}, asleep"
+
+
+def test_joins_moves_and_departures(cluster: Cluster) -> None:
+    cluster.found()
+    first = killed("n6", PREPARED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
     with Load(cluster.agents.stack, cluster.agents.cluster, cluster.folder) as load:
         until(lambda: load.total() > OPERATIONS, "the load to begin")
-        cluster.movement(load, lambda: cluster.begin("n4"), "n4", PREPARED, WRITE_BOTH_READ_OLD)
-        cluster.movement(load, lambda: cluster.begin("n5"), "n5", REQUESTED, COMMIT_CDC_GENERATION, WRITE_BOTH_READ_NEW)
-        leaving, dead = cluster.id_of("n2"), cluster.id_of("n3")
-        cluster.movement(load, lambda: cluster.submit(Leave(leaving)), "n2", WRITE_BOTH_READ_OLD)
-        cluster.begin("n6", join=False)
-        until(lambda: cluster.member("n6"), "n6 to be registered")
-        cluster.nodes.pop("n3").kill()
-        cluster.submit(DeclareDown(dead, "killed for good"))
-        replace = Replace(cluster.id_of("n6"), dead)
-        cluster.movement(load, lambda: cluster.submit(replace), "n1", WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
-        before = load.total()
-        until(lambda: load.total() > before + OPERATIONS, "the load to go on with the last four")
-        load.stop()
-        with Coordinator(cluster.agents.client.replica) as coordinator:
-            load.check(coordinator)
-            for number in range(0, FILLING, 50):
-                cell = coordinator.read(KEYSPACE, b"filling-%d" % number).cell
-                assert cell is not None
-                assert cell.value == VALUE
+        cluster.go("join", load, lambda: cluster.begin("n6"), *first)
+        second = (*killed("n7", REQUESTED, COMMIT_CDC_GENERATION), stopped("n1", WRITE_BOTH_READ_NEW))
+        cluster.go("join", load, lambda: cluster.begin("n7"), *second)
+
+        there = killed("n1", PREPARED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
+        cluster.go("move", load, lambda: cluster.submit(cluster.moved("n1", 2**58)), *there)
+        back = (*killed("n1", REQUESTED, COMMIT_CDC_GENERATION), stopped("n2", WRITE_BOTH_READ_NEW))
+        cluster.go("move", load, lambda: cluster.submit(cluster.moved("n1", -(2**58))), *back)
+
+        for name, harms in (
+            ("n6", killed("n6", PREPARED, WRITE_BOTH_READ_NEW)),
+            ("n7", (*killed("n7", WRITE_BOTH_READ_OLD), stopped("n1", WRITE_BOTH_READ_NEW))),
+            ("n5", killed("n5", REQUESTED)),
+        ):
+            cluster.go("leave", load, lambda name=name: cluster.submit(Leave(cluster.id_of(name))), *harms)
+        cluster.go("rebuild", load, lambda: cluster.submit(Rebuild(cluster.id_of("n2"))), *killed("n2", STREAMING))
+        cluster.conclude(load)
+    cluster.has_hit("join", *RING, SLEPT)
+    cluster.has_hit("move", *RING, SLEPT)
+    cluster.has_hit("leave", *SWAP, SLEPT)
+    cluster.has_hit("rebuild", STREAMING)
+
+
+def test_alterations_replacements_and_removals(cluster: Cluster) -> None:
+    cluster.found()
+    cluster.begin("d1", datacenter="dc2")
+    cluster.await_normal("d1")
+
+    def alter(**factors: int) -> Callable[[], None]:
+        return lambda: cluster.submit(AlterKeyspace(KEYSPACE, network(**factors)))
+
+    with Load(cluster.agents.stack, cluster.agents.cluster, cluster.folder) as load:
+        until(lambda: load.total() > OPERATIONS, "the load to begin")
+        cluster.go("alter", load, alter(dc1=4), *killed("n1", PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW))
+        cluster.go("alter", load, alter(dc1=3), *killed("n1", REQUESTED))
+        abroad = (*killed("d1", WRITE_BOTH_READ_OLD), stopped("n1", WRITE_BOTH_READ_NEW))
+        cluster.go("alter", load, alter(dc1=3, dc2=1), *abroad)
+        cluster.go("alter", load, alter(dc1=3), *killed("n2", PREPARED))
+
+        new, dead = cluster.registered("n6"), cluster.kill_for_good("n2")
+        harms = killed("n6", PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
+        cluster.go("replace", load, lambda: cluster.submit(Replace(new, dead)), *harms)
+        port, dead = cluster.port_of("n3"), cluster.kill_for_good("n3")
+        new = cluster.registered("n7", port=port)
+        harms = (*killed("n7", REQUESTED), *killed("n1", WRITE_BOTH_READ_NEW))
+        cluster.go("replace at its address", load, lambda: cluster.submit(Replace(new, dead)), *harms)
+
+        dead = cluster.kill_for_good("n4")
+        harms = killed("n5", PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
+        cluster.go("remove", load, lambda: cluster.submit(Remove(dead)), *harms)
+        dead = cluster.kill_for_good("n5")
+        cluster.go("remove", load, lambda: cluster.submit(Remove(dead)), *killed("n1", REQUESTED))
+        cluster.conclude(load)
+    cluster.has_hit("alter", *SWAP, SLEPT)
+    cluster.has_hit("replace", *SWAP[1:])
+    cluster.has_hit("replace at its address", REQUESTED, WRITE_BOTH_READ_NEW)
+    cluster.has_hit("remove", *SWAP)

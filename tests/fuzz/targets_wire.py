@@ -10,7 +10,7 @@ from typing import Any
 from fastavro import parse_schema
 
 from ringlog.agents.validator_core import Commit, Hint, Publish, Validator, arrive, begin, settle
-from ringlog.audit.heads import MUTATION_TAIL, Head, components_at
+from ringlog.audit.heads import MUTATION_TAILS, Head, components_at
 from ringlog.cli import log as cli_log
 from ringlog.cli.connection import out
 from ringlog.kernel.changes import diff
@@ -138,7 +138,7 @@ def mutation(data: bytes) -> None:
 @cache
 def _mutation_head() -> Head:
     parsed: Any = parse_schema(dict(current()[records.MUTATION].json), _write_hint=False)
-    return Head(parsed, MUTATION_TAIL, ("keyspace", "table", "partition_key"))
+    return Head(parsed, MUTATION_TAILS, ("keyspace", "table", "partition_key"))
 
 
 def _head(data: bytes) -> tuple[str, tuple[bytes | None, ...]] | None:

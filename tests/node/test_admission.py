@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
-from ringlog.kernel.settings import setting
 from ringlog.kernel.state import Generation
 from ringlog.wire.records import Mutation
-from ringlog_cdc.routing import Rows, TableFacts, route, routing_table
+from ringlog_cdc.decisions import context_of, table_of
+from ringlog_cdc.routing import Rows, route
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, OPERATION_CODES, ROUTED, SKIPPED
 from tests.node.world import APPENDED, cluster, write
 
@@ -25,9 +26,17 @@ STATE = replace(
     BASE,
     generations=tuple(
         Generation(
-            f"g{at}", at, generate(dict(BASE.token_owners.items()), BASE.nodes, bytes(16)), "published", 1, 1, None, ()
+            f"g{at}",
+            at,
+            generate(dict(BASE.token_owners.items()), BASE.nodes, bytes(16)),
+            "published",
+            1,
+            1,
+            None,
+            (),
+            leeway,
         )
-        for at in (APPENDED - 4 * LEEWAY, APPENDED - LEEWAY // 2)
+        for at, leeway in ((APPENDED - 4 * LEEWAY, None), (APPENDED - LEEWAY // 2, 4 * LEEWAY))
     ),
     tables=BASE.tables.set(
         "shop.quiet",
@@ -75,8 +84,7 @@ def columns(found: list[Mutation]) -> Rows:
 @given(st.lists(writes, min_size=1, max_size=30))
 def test_the_pipeline_refuses_exactly_what_a_node_refuses(found: list[Mutation]) -> None:
     rules = rules_of(STATE)
-    facts = {name: TableFacts(s.partition_key, s.clustering_key, s.cdc) for name, s in rules.tables.items()}
-    table = routing_table("t", STATE.generations, facts, (), setting(STATE, "cdc_leeway_us"), 8)
+    table = table_of(json.loads(json.dumps(context_of(STATE, "t", 8, 1_000))), (), STATE)
     verdicts = route(table, columns(found)).verdict
     for mutation, verdict in zip(found, verdicts.tolist(), strict=True):
         own = refusal(rules, mutation, APPENDED)

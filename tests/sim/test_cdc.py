@@ -128,4 +128,4 @@ def test_a_planted_bug_is_found(name: str) -> None:
 )
 def test_the_window_is_that_of_scylladb(now: int, timestamp: int, reason: str) -> None:
     """Generations at 100 and 200 s, a window of 5 s."""
-    assert window(timestamp, now, 5, (100, 200)) == reason
+    assert window(timestamp, now, 5, (100, 200), lambda _: 5) == reason

@@ -11,6 +11,7 @@ from ringlog.kernel.generations.acceptance import Accepted, accept
 from ringlog.sim import run
 from ringlog.sim.checks.accepted import _acceptable
 from ringlog.sim.checks.gates import Acknowledgements
+from ringlog.sim.checks.judge import window
 from ringlog.sim.checks.layout import covering, holds, replicas, walk
 from ringlog.sim.checks.movements import NOBODY, Span
 from ringlog.sim.checks.quorums import Quorums, _distinct, _quorums
@@ -112,11 +113,14 @@ def test_a_write_needs_the_old_and_the_new_group_and_whoever_has_gone_on_is_of_n
 @given(
     timestamp=st.integers(0, 40),
     now=st.integers(0, 40),
-    starts=st.sets(st.integers(0, 40), max_size=4),
+    starts=st.dictionaries(st.integers(0, 40), st.integers(0, 8), max_size=4),
     leeway=st.integers(0, 8),
 )
-def test_the_retold_rule_of_acceptance_is_the_rule(timestamp: int, now: int, starts: set[int], leeway: int) -> None:
+def test_the_retold_rule_of_acceptance_is_the_rule(
+    timestamp: int, now: int, starts: dict[int, int], leeway: int
+) -> None:
     ascending = tuple(sorted(starts))
-    assert _acceptable(timestamp, now, ascending, leeway) == isinstance(
-        accept(timestamp, now, ascending, leeway), Accepted
-    )
+    reaches = tuple(starts[start] for start in ascending)
+    verdict = accept(timestamp, now, ascending, leeway, reaches)
+    assert _acceptable(timestamp, now, ascending, reaches, leeway) == isinstance(verdict, Accepted)
+    assert window(timestamp, now, leeway, ascending, starts.__getitem__) == getattr(verdict, "code", "")

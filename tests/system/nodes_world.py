@@ -17,13 +17,15 @@ from ringlog.kernel.state import Node
 class NodeProcess:
     """One node, started and restarted with the same folder."""
 
-    def __init__(self, world: AgentsWorld, folder: Path, name: str, *, join: bool = True) -> None:
+    def __init__(
+        self, world: AgentsWorld, folder: Path, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1"
+    ) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
         self._command = [sys.executable, "-m", "ringlog.cli", "node", "run", name]
         self._command += ["--join", "--tokens", "3"] if join else []
         self._command += ["--bootstrap", world.stack.bootstrap_servers, "--cluster", world.cluster]
-        self._command += ["--data", str(folder)]
+        self._command += ["--data", str(folder), "--port", str(port), "--datacenter", datacenter]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = self.again()
 
@@ -37,6 +39,9 @@ class NodeProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(30)
+
+    def is_dead(self) -> bool:
+        return self.process.poll() is not None
 
     def terminate(self) -> int:
         self.process.terminate()
@@ -60,8 +65,8 @@ class NodesWorld:
                 node.kill()
         self.agents.close()
 
-    def begin(self, name: str, *, join: bool = True) -> NodeProcess:
-        self.nodes[name] = NodeProcess(self.agents, self.folder, name, join=join)
+    def begin(self, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1") -> NodeProcess:
+        self.nodes[name] = NodeProcess(self.agents, self.folder, name, join=join, port=port, datacenter=datacenter)
         return self.nodes[name]
 
     def member(self, name: str) -> Node | None:

@@ -1,4 +1,6 @@
-"""Registers on real nodes under load while a node joins; the joiner and a replica are killed on the way."""
+"""Registers on real nodes under load while a node joins, another leaves, one moves and the factor changes; somebody is
+killed on the way. All movements, with kills at every stage, are in ``tests/faults/test_registers_stages.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +12,30 @@ from pathlib import Path
 
 import pytest
 from tests.system.agents_world import AgentsWorld, until
-from tests.system.nodes_world import NodesWorld
+from tests.system.registers_cluster import Harm, RegistersCluster
 from tests.system.registers_load import KEYSPACE, Load
 
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.plans import Level
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import CreateKeyspace, Replication
+from ringlog.kernel.commands.model import AlterKeyspace, CreateKeyspace, Leave, Move, Replication
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
-from ringlog.kernel.state import ClusterState
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-OPERATIONS = 150
+OPERATIONS = 100
 
 
 @pytest.fixture
-def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[NodesWorld]:
-    made = NodesWorld(AgentsWorld(stack, cluster_name, tmp_path), tmp_path)
+def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[RegistersCluster]:
+    made = RegistersCluster(AgentsWorld(stack, cluster_name, tmp_path), tmp_path)
     try:
         yield made
     finally:
         made.close()
 
 
-def kill_on(world: NodesWorld, stage: str, name: str) -> None:
-    """SIGKILL for a node as soon as the log says that an operation has entered the stage."""
-
-    def follow(before: ClusterState, after: ClusterState, _: Entry | Unreadable, __: Outcome, ___: int) -> None:
-        for operation in after.operations.values():
-            had = before.operations.get(operation.id)
-            if operation.stage == stage and (had is None or had.stage != stage):
-                world.nodes[name].process.kill()
-
-    world.agents.client.replica.subscribe(follow)
-
-
-def cli(world: NodesWorld, *arguments: str) -> subprocess.CompletedProcess[str]:
+def cli(world: RegistersCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
     command = [sys.executable, "-m", "ringlog.cli", "data", *arguments, *where]
     return subprocess.run(
@@ -56,28 +43,22 @@ def cli(world: NodesWorld, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_join_under_load_with_kills_loses_nothing(world: NodesWorld) -> None:
+def test_movements_under_load_with_kills_lose_nothing(world: RegistersCluster) -> None:
     names = ("n1", "n2", "n3")
     for name in names:
         world.begin(name)
     world.await_normal(*names)
-    assert isinstance(world.agents.client.submit(CreateKeyspace(KEYSPACE, Replication("simple", 3))), AppliedResult)
+    world.submit(CreateKeyspace(KEYSPACE, Replication("simple", 3)))
     with Load(world.agents.stack, world.agents.cluster, world.folder) as load:
         until(lambda: load.total() > OPERATIONS, "the load to begin")
-        kill_on(world, WRITE_BOTH_READ_OLD, "n4")
-        kill_on(world, WRITE_BOTH_READ_NEW, "n2")
-        joiner = world.begin("n4")
-        until(lambda: joiner.process.poll() is not None, "the joiner to be killed")
-        before = load.total()
-        until(lambda: load.total() > before + OPERATIONS, "the load to go on without the joiner")
-        joiner.restart()
-        until(lambda: world.nodes["n2"].process.poll() is not None, "a replica to be killed")
-        before = load.total()
-        until(lambda: load.total() > before + OPERATIONS, "the load to go on without a replica")
-        world.nodes["n2"].restart()
-        world.await_normal("n4")
-        before = load.total()
-        until(lambda: load.total() > before + OPERATIONS, "the load to go on with four")
+        harms = [Harm(WRITE_BOTH_READ_OLD, "n4"), Harm(WRITE_BOTH_READ_NEW, "n2")]
+        assert world.movement(load, lambda: world.begin("n4"), *harms) == harms
+        leaving, moving = world.id_of("n2"), world.id_of("n1")
+        harms = [Harm(WRITE_BOTH_READ_OLD, "n2")]
+        assert world.movement(load, lambda: world.submit(Leave(leaving)), *harms) == harms
+        world.movement(load, lambda: world.submit(Move(moving, (-5, 2**61), bytes(16))))
+        world.movement(load, lambda: world.submit(AlterKeyspace(KEYSPACE, Replication("simple", 2))))
+        world.go_on(load, OPERATIONS, "with three")
         load.stop()
         with Coordinator(world.agents.client.replica) as coordinator:
             load.check(coordinator)

@@ -104,7 +104,7 @@ def later_mutation():
     schema = copy.deepcopy(dict(catalog()["ringlog.mutations.Mutation"]))
     schema["fields"] = [field for field in schema["fields"] if field["name"] != "ttl"]
     schema["fields"].append({"name": "verdict", "type": "string", "default": "", "doc": "Accepted by."})
-    next(f for f in schema["fields"] if f["name"] == "operation")["type"]["symbols"].append("RANGE_DELETE")
+    next(f for f in schema["fields"] if f["name"] == "operation")["type"]["symbols"].append("LATER")
     return schema
 
 
@@ -116,10 +116,14 @@ def test_a_later_versions_record_is_read_once_its_schema_is_learned():
         "keyspace": "k",
         "table": "t",
         "timestamp": 1,
-        "operation": "RANGE_DELETE",
+        "operation": "LATER",
         "partition_key": [b"x"],
         "clustering_key": [],
         "cells": [],
+        "deleted_elements": [],
+        "replaced": [],
+        "bounds": None,
+        "more": [],
         "verdict": "n1",
     }
     data = header(fingerprint_of(schema)) + Layout(schema).encode(record)

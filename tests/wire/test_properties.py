@@ -146,10 +146,12 @@ HEAD = b"\x00\x00" + b"\x02k" + b"\x02t" + b"\x02" + b"\x00" + b"\x00"
 """No ids, keyspace k, table t, timestamp 1, no ttl, INSERT."""
 
 CELL = b"\x02c\x02\x02v"
+NOTHING_MORE = bytes(4)
+"""No elements deleted, no collection replaced, no bounds, no further statements."""
 
 
 def mutation(cells, keys=b"\x00\x00"):
-    return HEAD + keys + cells
+    return HEAD + keys + cells + NOTHING_MORE
 
 
 @pytest.mark.parametrize(

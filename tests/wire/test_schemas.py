@@ -149,7 +149,7 @@ def swap_symbols(schema):
 
 
 def add_symbol(schema):
-    field(schema, "operation")["type"]["symbols"].append("RANGE_DELETE")
+    field(schema, "operation")["type"]["symbols"].append("LATER")
 
 
 def drop_enum_default(schema):

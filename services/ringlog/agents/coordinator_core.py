@@ -31,11 +31,11 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.generations.describe import current, generate_for, parts_of, ranges_digest, to_prepare
-from ringlog.kernel.generations.expiry import expires_at
+from ringlog.kernel.generations.expiry import expires_at, has_log
 from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight, next_stage
 from ringlog.kernel.outcome import Accepted, Context
-from ringlog.kernel.settings import setting
+from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.values import Epoch, GenerationId, Micros
 from ringlog.wire.commands import encode_command
@@ -143,10 +143,10 @@ def _closing_steps(known: Known) -> Steps:
     if len(open_ones) < 2:
         return
     oldest, following = open_ones[:2]
-    over = following.timestamp + setting(state, "cdc_leeway_us") + UNWATCHED_MARGIN_US
+    over = following.timestamp + leeway_at(state, following) + UNWATCHED_MARGIN_US
     watched = any(writer.low_watermark >= following.timestamp for _, writer in in_order(state.writers))
     command = CloseCdcGeneration(oldest.id, closed_at=known.now)
-    if (watched or known.now > over) and _accepted(state, command):
+    if (watched or has_log(state, oldest) or known.now > over) and _accepted(state, command):
         yield oldest.id, command
 
 

@@ -12,24 +12,35 @@ from typing import Any
 Reader = Callable[[bytes, int], tuple[Any, int]]
 """From a position to (value, position behind it); raises IndexError or ValueError."""
 
-MUTATION_TAIL = ("clustering_key", "cells")
-CDC_TAIL = (*MUTATION_TAIL, "deleted")
+MUTATION_TAILS = (
+    ("clustering_key", "cells", "deleted_elements", "replaced", "bounds", "more"),
+    ("clustering_key", "cells"),
+)
+CDC_TAILS = (("clustering_key", "cells", "deleted", "deleted_elements"), ("clustering_key", "cells", "deleted"))
+"""The fields from the clustering key on, as today's schema has them and as the one before it had."""
+
+SHARED = 2
+"""The first fields of each tail, which a mutation and its row have in common."""
 
 
 class Head:
-    """Reads the fields of ``schema`` (parsed, a record) that come before ``tail``, its last fields, into a tuple.
+    """Reads the fields of ``schema`` (parsed, a record) that come before its tail, one of ``tails``, into a tuple.
 
-    ``usable`` is False for a schema that ends otherwise, or whose head has a type that is not known here.
+    ``usable`` is False for a schema that ends otherwise, or whose head has a type that is not known here. ``rest``:
+    the bytes of what follows the shared fields where nothing is in it, a zero for each field.
     """
 
-    def __init__(self, schema: dict[str, Any], tail: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+    def __init__(self, schema: dict[str, Any], tails: tuple[tuple[str, ...], ...], wanted: tuple[str, ...]) -> None:
         fields = schema["fields"]
         names = [field["name"] for field in fields]
-        self.usable = tuple(names[-len(tail) :]) == tail
+        tail = next((tail for tail in tails if tuple(names[-len(tail) :]) == tail), ())
+        self.usable = bool(tail)
+        self.rest = bytes(max(len(tail) - SHARED, 0))
         self._readers: list[Reader] = []
+        self._wanted: tuple[int, ...] = ()
         known: dict[str, Any] = {}
         try:
-            self._readers = [_reader(field["type"], known) for field in fields[: -len(tail)]]
+            self._readers = [_reader(field["type"], known) for field in fields[: len(fields) - len(tail)]]
             self._wanted = tuple(names.index(name) for name in wanted)
         except (KeyError, ValueError):
             self.usable = False

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from ringlog.audit.heads import CDC_TAIL, Head
+from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, Head
 from ringlog.audit.published import published_rules
 from ringlog.audit.report import Check, Report
 from ringlog.audit.rules import CDC_OPERATIONS, LEEWAY_US
@@ -17,7 +17,6 @@ from ringlog.audit.topics import HEADER, AuditError, Decoder, records
 from ringlog.audit.writes import UNREADABLE, Position, Reading, Write, Writes
 
 SHARE_MIN = 0.10
-NO_MORE_ARRAY = b"\0"
 UUID_EPOCH_100NS = 0x01B21DD213814000
 """Hundreds of nanoseconds from the beginning of the Gregorian calendar, the zero of a timeuuid, to 1970."""
 
@@ -87,6 +86,7 @@ class _Rows:
         self._order = Check("order", "writes of one partition key appear in the order of the mutations topic")
         report.checks += [self._source, self._once, self._stream, self._partition, self._order]
         self._heads: dict[bytes, Head] = {}
+        self._rests: dict[bytes, bytes] = {}
         self._last: dict[tuple[int, int, int], int] = {}
         self._identities: dict[bytes, bytes | None] = {}
         self.homes: dict[bytes, int] = {}
@@ -135,7 +135,7 @@ class _Rows:
         """The fields before the clustering key, and where that begins (0: the row was decoded whole)."""
         head = self._heads.get(value[:HEADER])
         if head is None:
-            head = self._heads[value[:HEADER]] = Head(self._decoder.schema(value), CDC_TAIL, ROW_FIELDS)
+            head = self._heads[value[:HEADER]] = Head(self._decoder.schema(value), CDC_TAILS, ROW_FIELDS)
         if head.usable:
             try:
                 fields, tail = head.read(value, HEADER)
@@ -144,10 +144,17 @@ class _Rows:
                 pass
         return self._decoder.decode(value), 0
 
+    def _rest(self, value: bytes, tails: tuple[tuple[str, ...], ...]) -> bytes:
+        """What a record of this schema ends with where nothing follows its cells."""
+        rest = self._rests.get(value[:HEADER])
+        if rest is None:
+            rest = self._rests[value[:HEADER]] = Head(self._decoder.schema(value), tails, ()).rest
+        return rest
+
     def _unchanged(self, write: Write, row: dict[str, Any], value: bytes, tail: int) -> bool:
         mutation_id, _, keyspace, table, timestamp, ttl, operation, partition_key = write.head
-        said = (row["mutation_id"], row["keyspace"], row["table"], row["timestamp"], row["ttl"], row["operation"])
-        if said != (mutation_id, keyspace, table, timestamp, ttl, CDC_OPERATIONS.get(operation)):
+        fields = (row["mutation_id"], row["keyspace"], row["table"], row["timestamp"], row["ttl"], row["operation"])
+        if fields != (mutation_id, keyspace, table, timestamp, ttl, CDC_OPERATIONS.get(operation)):
             return False
         if row["partition_key"] != partition_key:
             return False
@@ -155,12 +162,19 @@ class _Rows:
             return False
         if _time_of(row["time"]) != timestamp:
             return False
-        if tail and write.tail and value[tail:] == write.value[write.tail :] + NO_MORE_ARRAY:
-            return True
+        if tail and write.tail:
+            said = _without(write.value[write.tail :], self._rest(write.value, MUTATION_TAILS))
+            if said is not None and said == _without(value[tail:], self._rest(value, CDC_TAILS)):
+                return True
         try:
             return _same(self._decoder.decode(write.value), self._decoder.decode(value))
         except AuditError:
             return False
+
+
+def _without(tail: bytes, rest: bytes) -> bytes | None:
+    """Clustering key and cells; None if something follows them."""
+    return tail[: len(tail) - len(rest)] if tail.endswith(rest) else None
 
 
 def _time_of(timeuuid: bytes) -> int:

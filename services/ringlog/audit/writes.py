@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from ringlog.audit.heads import MUTATION_TAIL, Head, components_at
+from ringlog.audit.heads import MUTATION_TAILS, Head, components_at
 from ringlog.audit.rules import SKIPPED, Rules
 from ringlog.audit.streams import compose, generation_for, hash_of, stream_for
 from ringlog.audit.topics import HEADER, AuditError, Decoder, records
@@ -102,7 +102,7 @@ class Reading:
         if head is None:
             if self._decoder.name(value).rpartition(".")[2] != MUTATION:
                 raise AuditError("a record of another kind")
-            head = self._heads[value[:HEADER]] = Head(self._decoder.schema(value), MUTATION_TAIL, HEAD_FIELDS)
+            head = self._heads[value[:HEADER]] = Head(self._decoder.schema(value), MUTATION_TAILS, HEAD_FIELDS)
         if head.usable:
             try:
                 fields, tail = head.read(value, HEADER)

@@ -134,7 +134,10 @@ def schema(state: ClusterState) -> Json:
             "keyspace": table.keyspace,
             "name": table.name,
             "id": table.id,
-            "columns": [{"name": column.name, "type": column.type} for column in table.columns],
+            "columns": [
+                {"name": column.name, "type": column.type} | ({"static": True} if column.static else {})
+                for column in table.columns
+            ],
             "partition_key": list(table.partition_key),
             "clustering_key": list(table.clustering_key),
             "cdc": _cdc_options(table.cdc),

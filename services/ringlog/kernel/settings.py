@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.values import Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,15 @@ _NOT_ABOVE: Final = (
 def setting(state: ClusterState, name: str) -> int:
     """The value in force; ``name`` must be one of ``SETTINGS``."""
     return state.settings.get(name, SETTINGS[name].default)
+
+
+def leeway_at(state: ClusterState, generation: Generation) -> Micros:
+    """How far back a write may lie and still belong to the generation that ends where ``generation`` starts.
+
+    It is that of the commit, whatever the setting has become: writers close the earlier generation once all append
+    times are past the start by so much, and a leeway raised afterwards must not let a write into what is closed.
+    """
+    return setting(state, "cdc_leeway_us") if generation.leeway is None else generation.leeway
 
 
 def broken_setting(values: Mapping[str, int]) -> str | None:

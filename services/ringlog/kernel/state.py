@@ -287,6 +287,7 @@ class Generation:
     It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed, expired. ``closed_at``:
     when it was closed, by its author's clock. ``expired`` and ``expired_at``: the epoch that recorded that its rows
     are gone, and since when. ``forgotten``: its ``ranges`` are empty, for they have left the state. The record stays.
+    ``leeway``: that of its commit, once the setting has changed since; None: the setting in force (``leeway_at``).
     """
 
     id: GenerationId
@@ -301,6 +302,7 @@ class Generation:
     expired: Epoch | None = None
     expired_at: Micros = 0
     forgotten: Forgotten | None = None
+    leeway: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,11 @@ class Run:
             case "burst", (count,):
                 if self.producer.host.up:
                     self.producer.burst(count)
+            case "late_burst", (count,):
+                if self.producer.host.up:
+                    self.producer.burst(count, late=True)
+            case "set", (name, value):
+                self.operator.change(name, value)
             case "read", ():
                 self._read(action)
             case "register", (name, register, wish):

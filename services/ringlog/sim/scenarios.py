@@ -158,6 +158,16 @@ def _one_after_another(_: Chance, setting: Setting) -> list[Drawn]:
     return drawn
 
 
+def _widened(chance: Chance, _: Setting) -> list[Drawn]:
+    """The job closes a generation, then the window is widened far over it, and writes come that lie in there.
+
+    A cluster that was founded with two nodes begins with a generation that ended an hour ago and is still open.
+    """
+    moment = chance.pick(["closing", "CloseCdcGeneration"])
+    drawn: list[Drawn] = [_when(moment, "set", "cdc_leeway_us", 7_200 * SECOND)]
+    return drawn + [_when(moment, "late_burst", 2, delay=chance.between(0, 900)) for _ in range(2)]
+
+
 # ------------------------------------------------------------------------------------------- movements
 
 
@@ -205,6 +215,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(_lowered_under_load, 2, joins=True),
     Scenario(_slow_rows, 4, joins=True, founded=(1, 2, 3), bursts=False),
     Scenario(_one_after_another, 3, joins=True),
+    Scenario(_widened, 2, founded=(2, 3)),
     Scenario(_written_at_the_edge, 6, joins=True, lasts=5 * SECOND, founded=(1, 2, 3)),
     Scenario(_called_off_with_rows_in_hand, 2, joins=True, founded=(1, 2, 3)),
     Scenario(_registers_at_the_edge, 6, joins=True, lasts=7 * SECOND, founded=(2, 3, 3, 3), factors=(1, 1, 1, 3)),

@@ -138,10 +138,22 @@ def settings(source: Source, path: str, value: Any) -> tuple[tuple[str, int], ..
 
 
 def columns(source: Source, path: str, value: Any) -> tuple[Column, ...]:
-    """``[{"name": ..., "type": ...}]`` or ``{name: type}``."""
+    """``[{"name": ..., "type": ..., "static": flag}]`` or ``{name: "type"}``, ``{name: "type static"}``."""
     if isinstance(value, Mapping):
-        value = [{"name": name, "type": item} for name, item in value.items()]
-    return tuple(Column(*parts) for parts in list_of(_record(name=text, type=text))(source, path, value))
+        value = [_named_column(name, item) for name, item in value.items()]
+    return tuple(list_of(_column)(source, path, value))
+
+
+def _column(source: Source, path: str, value: Any) -> Column:
+    given = check_fields(path, value, ("name", "type", "static"), ("name", "type"))
+    static = flag(source, f"{path}.static", given["static"]) if "static" in given else False
+    return Column(text(source, f"{path}.name", given["name"]), text(source, f"{path}.type", given["type"]), static)
+
+
+def _named_column(name: str, type_name: Any) -> dict[str, Any]:
+    if isinstance(type_name, str) and type_name.endswith(" static"):
+        return {"name": name, "type": type_name.removesuffix(" static"), "static": True}
+    return {"name": name, "type": type_name}
 
 
 def replication(source: Source, path: str, value: Any) -> Replication:

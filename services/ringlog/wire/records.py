@@ -22,6 +22,7 @@ APPLIED, REJECTED, EXPIRED = "applied", "rejected", "expired"
 """The outcomes of a ``Result``."""
 
 INSERT, UPDATE, ROW_DELETE, PARTITION_DELETE = "INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE"
+RANGE_DELETE = "RANGE_DELETE"
 """The operations of a ``Mutation``. ``UNKNOWN`` stands for one of a later release."""
 
 
@@ -87,8 +88,44 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedElements:
+    """Elements that are taken out of one collection, by their keys in CQL serialisation."""
+
+    column: str
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A range of rows of one partition: prefixes of the clustering key, empty where nothing bounds it."""
+
+    start: tuple[bytes, ...]
+    start_inclusive: bool
+    end: tuple[bytes, ...]
+    end_inclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One more statement of a mutation. ``timestamp`` and ``ttl`` None: the mutation's; ``ttl`` 0: never."""
+
+    operation: str
+    clustering_key: tuple[bytes | None, ...] = ()
+    cells: tuple[Cell, ...] = ()
+    timestamp: int | None = None
+    ttl: int | None = None
+    deleted_elements: tuple[DeletedElements, ...] = ()
+    replaced: tuple[str, ...] = ()
+    bounds: Bounds | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Mutation:
-    """One write to a row or partition of a base table; key components in CQL serialisation, in key order."""
+    """One write to a partition of a base table; key components in CQL serialisation, in key order.
+
+    It is one statement, and ``more`` of them. ``replaced``: collections whose earlier elements are all deleted before
+    those in ``cells`` are added; ``bounds``: of a range delete.
+    """
 
     mutation_id: str | None
     cluster_id: str | None
@@ -100,6 +137,10 @@ class Mutation:
     partition_key: tuple[bytes | None, ...]
     clustering_key: tuple[bytes | None, ...]
     cells: tuple[Cell, ...]
+    deleted_elements: tuple[DeletedElements, ...] = ()
+    replaced: tuple[str, ...] = ()
+    bounds: Bounds | None = None
+    more: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +165,7 @@ class CdcRow:
     clustering_key: tuple[bytes | None, ...]
     cells: tuple[Cell, ...]
     deleted: tuple[str, ...]
+    deleted_elements: tuple[DeletedElements, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

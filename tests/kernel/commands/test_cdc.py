@@ -10,9 +10,11 @@ from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.commands.cdc import INCARNATIONS_KEPT_MAX
 from ringlog.kernel.decide import decide
+from ringlog.kernel.generations.admission import rules_of
 from ringlog.kernel.generations.describe import generate_for, is_optimal, parts_of, ranges_digest, to_prepare
 from ringlog.kernel.generations.stream_id import decode, encode
 from ringlog.kernel.outcome import Accepted, Context, Rejected
+from ringlog.kernel.settings import leeway_at
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.wire.commands import decode_command
 from tests.kernel.entries import applied, founded, node, uuid
@@ -138,6 +140,42 @@ def test_check_and_repair(one: ClusterState) -> None:
     repaired = switched(requested, 300)
     assert is_optimal(repaired)
     assert [part.end for part in repaired.generations[-1].ranges] == [-1000, 1000]
+
+
+def test_what_is_prepared_for_no_ring_at_all_is_dropped() -> None:
+    """Else no writer could raise its horizon until the next node joins, and every write would wait for that."""
+    state = applied(founded(), m.RegisterCdcWriter("w", FIRST))
+    state = applied(joining(state, 1, 5), m.RequestCdcGeneration(SEED))
+    assert state.prepared is not None
+    assert code(state, m.AdvanceCdcWriter("w", FIRST, 500, 0)) == "horizon_frozen"
+    state = applied(state, m.CancelOperation(operation_of(state), "no"))
+    assert state.prepared is None
+    assert to_prepare(state) is None
+    assert applied(state, m.AdvanceCdcWriter("w", FIRST, 500, 0)).writers["w"].horizon == 500
+
+
+def test_what_is_prepared_stays_while_another_join_is_in_flight() -> None:
+    state = applied(joining(founded(), 1, 5), node(2))
+    state = applied(state, m.RequestCdcGeneration(SEED))
+    first = operation_of(state)
+    state = applied(state, m.Join(node(2).id, (9,), SEED))
+    state = applied(state, m.CancelOperation(first, "no"))
+    assert state.prepared is not None
+    assert to_prepare(state) is not None
+
+
+def test_a_generation_keeps_the_leeway_of_its_commit(two: ClusterState) -> None:
+    assert {generation.leeway for generation in two.generations} == {None}
+    assert [leeway_at(two, generation) for generation in two.generations] == [5_000_000] * 2
+    raised = applied(two, m.ChangeSettings((("cdc_leeway_us", 9),)))
+    assert [leeway_at(raised, generation) for generation in raised.generations] == [5_000_000] * 2
+    assert applied(raised, m.ChangeSettings((("history_entries", 100),))).generations is raised.generations
+    later = switched(joining(raised, 3, 700), 300)
+    assert [leeway_at(later, generation) for generation in later.generations] == [5_000_000, 5_000_000, 9]
+    again = applied(later, m.ChangeSettings((("cdc_leeway_us", 7),)))
+    assert [leeway_at(again, generation) for generation in again.generations] == [5_000_000, 5_000_000, 9]
+    assert rules_of(again).reaches == (5_000_000, 5_000_000, 9)
+    assert rules_of(again).leeway == 7
 
 
 def test_a_requested_generation_serves_the_join_that_came_meanwhile(one: ClusterState) -> None:

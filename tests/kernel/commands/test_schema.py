@@ -107,6 +107,14 @@ def test_a_table_and_its_versions() -> None:
     assert other.schema_version != made.version
 
 
+def test_collections_static_columns_and_what_version_1_knew_of_them() -> None:
+    more = (m.Column("m", "map<text, frozen<list<int>>>"), m.Column("s", "text", static=True))
+    state = applied(ready(), replace(TABLE, columns=(*COLUMNS, *more[:1])), m.AlterTable("ks", "t", more[1:]))
+    assert state.tables["ks.t"].columns == (*COLUMNS, *more)
+    assert applied(ready(), replace(TABLE, types=1)).tables == applied(ready(), TABLE).tables
+    assert refusal(applied(ready(), TABLE), m.AlterTable("ks", "t", more[:1], types=1)) == "unknown_type"
+
+
 def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
     state = applied(ready(), TABLE, m.DropTable("ks", "t"))
     assert not state.tables
@@ -127,7 +135,12 @@ def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
         ({"cdc": m.CdcOptions(ttl=2**31)}, "bad_field"),
         ({"keyspace": "no"}, "unknown_keyspace"),
         ({"columns": (*COLUMNS, m.Column("k", "int"))}, "column_exists"),
-        ({"columns": (*COLUMNS, m.Column("x", "list<int>"))}, "unknown_type"),
+        ({"columns": (*COLUMNS, m.Column("x", "list<int>")), "types": 1}, "unknown_type"),
+        ({"columns": (*COLUMNS, m.Column("x", "list<map<int, int>>"))}, "unknown_type"),
+        ({"types": 3}, "bad_field"),
+        ({"columns": (*COLUMNS, m.Column("x", "int", True)), "clustering_key": ()}, "bad_field"),
+        ({"columns": (m.Column("k", "text"), m.Column("c", "int", True))}, "bad_field"),
+        ({"columns": (m.Column("k", "text"), m.Column("c", "set<int>"))}, "bad_key"),
         ({"columns": (*COLUMNS, m.Column("x", "TEXT"))}, "unknown_type"),
         ({"columns": (*COLUMNS, m.Column("", "text"))}, "bad_field"),
         ({"columns": tuple(m.Column(f"c{number}", "int") for number in range(1_001))}, "bad_field"),

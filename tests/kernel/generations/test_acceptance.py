@@ -72,6 +72,33 @@ def test_both_versions_agree_with_the_description(
     assert all(g == -1 for code, g in zip(codes, generation, strict=True) if code != 0)
 
 
+@given(
+    st.lists(st.tuples(small, small), max_size=30),
+    st.dictionaries(st.integers(0, 35), st.integers(0, 8), max_size=5).map(lambda found: tuple(sorted(found.items()))),
+    st.integers(0, 8),
+)
+@example([(14, 20), (15, 20), (19, 20)], ((10, 2), (16, 5)), 9)
+def test_behind_a_start_counts_the_leeway_of_that_start(
+    writes: list[tuple[int, int]], generations: tuple[tuple[int, int], ...], leeway: int
+) -> None:
+    """A write is taken exactly as if every switch but the one that ended its generation had never been."""
+    starts, reaches = (tuple(part) for part in zip(*generations, strict=True)) if generations else ((), ())
+    found = [accept(timestamp, now, starts, leeway, reaches) for timestamp, now in writes]
+    for (timestamp, now), verdict in zip(writes, found, strict=True):
+        followed = next(((start, reach) for start, reach in generations if start > timestamp), None)
+        alone = (min(starts, default=99), followed[0]) if followed and timestamp >= starts[0] else starts[:1]
+        expected = accept(timestamp, now, alone, followed[1] if followed else leeway)
+        if timestamp > now + leeway:
+            assert verdict == Refused("timestamp_in_future")
+        elif timestamp <= now:
+            assert type(verdict) is type(expected)
+            assert getattr(verdict, "code", "") == getattr(expected, "code", "")
+    timestamps, times = (np.array([pair[part] for pair in writes], dtype=np.int64) for part in (0, 1))
+    codes, numbers = accept_many(timestamps, times, starts, leeway, reaches)
+    many = [Accepted(int(g)) if code == 0 else Refused(VERDICTS[code]) for code, g in zip(codes, numbers, strict=True)]
+    assert many == found
+
+
 def test_any_timestamp_of_a_mutation_gets_a_verdict() -> None:
     extremes = [-(2**63), -1, 0, 2**62, 2**63 - 1]
     now = 1_700_000_000_000_000

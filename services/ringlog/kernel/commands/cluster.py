@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from immutables import Map
 
 from ringlog.kernel.commands.model import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
-from ringlog.kernel.settings import SETTINGS, broken_setting
+from ringlog.kernel.settings import SETTINGS, broken_setting, leeway_at, setting
 from ringlog.kernel.state import ClusterState, Term, advance
 from ringlog.kernel.values import is_name
 
@@ -35,7 +37,12 @@ def decide_change_settings(state: ClusterState, command: ChangeSettings, context
     settings = _with_settings(state, command.settings)
     if isinstance(settings, Rejected):
         return settings
-    return Accepted(advance(state, context.epoch, settings=settings))
+    changed = advance(state, context.epoch, settings=settings)
+    if setting(changed, "cdc_leeway_us") == setting(state, "cdc_leeway_us"):
+        return Accepted(changed)
+    # What is committed keeps the leeway that it was committed with.
+    kept = tuple(replace(generation, leeway=leeway_at(state, generation)) for generation in state.generations)
+    return Accepted(changed if kept == state.generations else advance(changed, context.epoch, generations=kept))
 
 
 def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) -> Map[str, int] | Rejected:

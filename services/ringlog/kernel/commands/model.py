@@ -265,10 +265,14 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column and its CQL type name, e.g. ``text``, ``bigint``, ``timestamp``."""
+    """A column and its CQL type name, e.g. ``text``, ``bigint``, ``map<text, int>``.
+
+    ``static``: all rows of a partition share its value.
+    """
 
     name: str
     type: str
+    static: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +314,10 @@ class DropKeyspace:
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """A new table; ``id`` (UUID) is never used again. A second create of the same name is refused, not merged."""
+    """A new table; ``id`` (UUID) is never used again. A second create of the same name is refused, not merged.
+
+    ``types``: what columns may be. 1: of scalar types, all that version 1 knew; 2: also of collections, or static.
+    """
 
     keyspace: str
     name: str
@@ -319,16 +326,18 @@ class CreateTable:
     partition_key: tuple[str, ...]
     clustering_key: tuple[str, ...]
     cdc: CdcOptions
+    types: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
-    """Add columns and, where given, replace the CDC options."""
+    """Add columns and, where given, replace the CDC options. ``types``: as in ``CreateTable``."""
 
     keyspace: str
     name: str
     add_columns: tuple[Column, ...] = ()
     cdc: CdcOptions | None = None
+    types: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,5 +426,7 @@ COMMANDS: dict[str, type[Command]] = {
 }
 """Kind (the wire name) to class."""
 
-VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | {"CreateKeyspace": 2, "CloseCdcGeneration": 2}
+VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | dict.fromkeys(
+    ("CreateKeyspace", "CreateTable", "AlterTable", "CloseCdcGeneration"), 2
+)
 """Kind to the version that this release writes; a released (kind, version) is frozen."""

@@ -17,7 +17,8 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
 from ringlog.kernel.generations.expiry import past_ttls
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
-from ringlog.kernel.schema.types import TYPES
+from ringlog.kernel.schema.collections import shape_of
+from ringlog.kernel.schema.types import TYPES, is_type
 from ringlog.kernel.state import ClusterState, Table, advance
 from ringlog.kernel.values import is_identifier, is_uuid
 
@@ -43,7 +44,8 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Cont
         return Rejected("table_exists", f"name: the table {full_name} exists")
     if command.id in state.table_ids:
         return Rejected("table_id_reused", f"id: {command.id} is or was that of {state.table_ids[command.id]}")
-    if (wrong := _wrong_columns(command.columns, ()) or _wrong_key(command)) is not None:
+    wrong = _wrong_columns(command.columns, (), command.types) or _wrong_key(command)
+    if (wrong := wrong or _wrong_static(command.columns, command.partition_key, command.clustering_key)) is not None:
         return wrong
     table = Table(
         id=command.id,
@@ -70,8 +72,8 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
         (something, "add_columns", "must name a column unless cdc is given"),
         *(_cdc_checks(command.cdc) if command.cdc is not None else ()),
     )
-    wrong = broken or _wrong_columns(command.add_columns, table.columns)
-    if wrong is not None:
+    wrong = broken or _wrong_columns(command.add_columns, table.columns, command.types)
+    if (wrong := wrong or _wrong_static(command.add_columns, (), table.clustering_key)) is not None:
         return wrong
     altered = Table(
         id=table.id,
@@ -120,8 +122,10 @@ def _cdc_checks(cdc: CdcOptions) -> tuple[tuple[bool, str, str], ...]:
     )
 
 
-def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...]) -> Rejected | None:
-    """What is wrong with new columns beside the present ones."""
+def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...], types: int) -> Rejected | None:
+    """What is wrong with new columns beside the present ones. ``types`` 1: what version 1 refused is refused."""
+    if types not in (1, 2):
+        return Rejected("bad_field", "types: must be 1 or 2")
     if len(added) + len(present) > COLUMNS_MAX:
         return Rejected("bad_field", f"columns: must be at most {COLUMNS_MAX}")
     names = {column.name for column in present}
@@ -130,9 +134,21 @@ def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...]) -> Re
             return Rejected("bad_field", f"columns.name: {IDENTIFIER_RULE}")
         if column.name in names:
             return Rejected("column_exists", f"columns: {column.name} is there already")
-        if column.type not in TYPES:
+        if not (is_type(column.type) if types == 2 else column.type in TYPES):
             return Rejected("unknown_type", f"columns: {column.name} is of unknown type {column.type!r}")
         names.add(column.name)
+    return None
+
+
+def _wrong_static(
+    columns: tuple[Column, ...], partition_key: tuple[str, ...], clustering_key: tuple[str, ...]
+) -> Rejected | None:
+    """What is wrong with the static columns: rows share their values, so there must be rows, and no key has one."""
+    for column in columns:
+        if column.static and not clustering_key:
+            return Rejected("bad_field", f"columns: {column.name} is static in a table without a clustering key")
+        if column.static and column.name in partition_key + clustering_key:
+            return Rejected("bad_field", f"columns: {column.name} is static and in the key")
     return None
 
 
@@ -145,6 +161,11 @@ def _wrong_key(command: CreateTable) -> Rejected | None:
         return Rejected("bad_key", f"partition_key, clustering_key: must be at most {KEY_COLUMNS_MAX} columns")
     if len(set(key)) < len(key):
         return Rejected("bad_key", "partition_key, clustering_key: must name each column once")
-    if missing := [name for name in key if name not in {column.name for column in command.columns}]:
+    types = {column.name: column.type for column in command.columns}
+    if missing := [name for name in key if name not in types]:
         return Rejected("bad_key", f"partition_key, clustering_key: {missing[0]} is not a column")
+    for name in key:
+        shape = shape_of(types[name])
+        if shape is not None and shape.is_multi_cell:
+            return Rejected("bad_key", f"partition_key, clustering_key: {name} is a collection that is not frozen")
     return None

@@ -13,6 +13,10 @@ otherwise                               accepted
 ======================================  =============================================================
 
 So a write of the last few seconds may still belong to the generation before; an older one only to the current one.
+The leeway is a setting that may change, and ScyllaDB's rule does not say which one counts. Here a generation keeps the
+leeway of its commit for writes that lie behind its start (``reaches``): how long the one before it takes writes is then
+known when it ends, and whoever closed it was right for good. Ahead of now the setting in force counts.
+
 Since *now* is data, a replay decides the same. ``accept`` is the definition, ``accept_many`` the fast one.
 """
 
@@ -55,20 +59,35 @@ class Refused:
     code: str
 
 
-def accept(timestamp: Micros, now: Micros, timestamps: Sequence[Micros], leeway: Micros) -> Accepted | Refused:
-    """The verdict on a write; ``timestamps``: those of the committed generations, ascending. All in microseconds."""
+def accept(
+    timestamp: Micros,
+    now: Micros,
+    timestamps: Sequence[Micros],
+    leeway: Micros,
+    reaches: Sequence[Micros] | None = None,
+) -> Accepted | Refused:
+    """The verdict on a write; ``timestamps``: those of the committed generations, ascending. All in microseconds.
+
+    ``reaches``: the leeway behind each of these starts; None: ``leeway`` behind them all.
+    """
     if timestamp > now + leeway:
         return Refused(TIMESTAMP_IN_FUTURE)
     generation = index_at(timestamps, timestamp)
     if generation < 0:
         return Refused(NO_GENERATION)
-    if timestamp <= now - leeway and generation != index_at(timestamps, now):
-        return Refused(TIMESTAMP_TOO_OLD)
+    if generation < index_at(timestamps, now):
+        reach = leeway if reaches is None else reaches[generation + 1]
+        if timestamp <= now - reach:
+            return Refused(TIMESTAMP_TOO_OLD)
     return Accepted(generation)
 
 
 def accept_many(
-    timestamp: NDArray[np.int64], now: NDArray[np.int64] | Micros, timestamps: Sequence[Micros], leeway: Micros
+    timestamp: NDArray[np.int64],
+    now: NDArray[np.int64] | Micros,
+    timestamps: Sequence[Micros],
+    leeway: Micros,
+    reaches: Sequence[Micros] | None = None,
 ) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     """Verdicts on many writes: numbers (``int8``, into ``VERDICTS``) and generation indexes (``int32``, -1: refused).
 
@@ -77,9 +96,11 @@ def accept_many(
     starts = np.asarray(timestamps, dtype=np.int64)
     generation: NDArray[Any] = np.searchsorted(starts, timestamp, side="right").astype(np.int32) - np.int32(1)
     current = np.searchsorted(starts, now, side="right") - 1
+    # Nothing lies behind the start that would follow the last one; the number there is never looked at.
+    reach = leeway if reaches is None else np.asarray((*reaches, leeway), dtype=np.int64)[generation + 1]
     # Later assignments win, so the order is that of ``accept`` turned round.
     codes = np.zeros(len(timestamp), dtype=np.int8)
-    codes[(timestamp <= np.subtract(now, leeway)) & (generation != current)] = VERDICTS.index(TIMESTAMP_TOO_OLD)
+    codes[(timestamp <= np.subtract(now, reach)) & (generation < current)] = VERDICTS.index(TIMESTAMP_TOO_OLD)
     codes[generation < 0] = VERDICTS.index(NO_GENERATION)
     codes[timestamp > np.add(now, leeway)] = VERDICTS.index(TIMESTAMP_IN_FUTURE)
     generation[codes != 0] = -1

@@ -26,7 +26,7 @@ from typing import Protocol
 
 from ringlog.kernel.generations.acceptance import Refused, accept
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
-from ringlog.kernel.settings import setting
+from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Micros
 
@@ -64,12 +64,16 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the rules depend on beside the write: made once an epoch. ``starts``: timestamps of the generations."""
+    """What the rules depend on beside the write: made once an epoch.
+
+    ``starts``: timestamps of the generations; ``reaches``: the leeway behind each.
+    """
 
     cluster_id: str = ""
     tables: Mapping[str, TableShape] = field(default_factory=dict)
     starts: tuple[Micros, ...] = ()
     leeway: Micros = 0
+    reaches: tuple[Micros, ...] = ()
 
 
 def rules_of(state: ClusterState) -> Rules:
@@ -82,6 +86,7 @@ def rules_of(state: ClusterState) -> Rules:
         },
         starts=tuple(generation.timestamp for generation in state.generations),
         leeway=setting(state, "cdc_leeway_us"),
+        reaches=tuple(leeway_at(state, generation) for generation in state.generations),
     )
 
 
@@ -99,7 +104,7 @@ def refusal(rules: Rules, write: Write, now: Micros) -> str:
     if _bad_key(shape, write):
         return "bad_key"
     if shape.cdc:
-        verdict = accept(write.timestamp, now, rules.starts, rules.leeway)
+        verdict = accept(write.timestamp, now, rules.starts, rules.leeway, rules.reaches)
         if isinstance(verdict, Refused):
             return verdict.code
     return ""

@@ -125,11 +125,9 @@ def to_prepare(state: ClusterState) -> tuple[GenerationId, bytes] | None:
     """Id and seed of the generation whose data is wanted now, None if none is.
 
     It is the prepared one (requested, or begun and perhaps left by its author); else that of the first operation that
-    waits for one, unless the last generation still waits for its publication. A ring without tokens (the join that a
-    request came with was cancelled) has nothing to describe; the prepared one then waits for the next tokens.
+    waits for one, unless the last generation still waits for its publication. There is something to describe: what is
+    prepared is dropped with the last token that there is or that comes.
     """
-    if not target_owners(state):
-        return None
     if state.prepared is not None:
         return state.prepared.id, state.prepared.seed
     last = current(state)

@@ -7,7 +7,9 @@ is a member since a later epoch, so nothing that it answered before is counted a
 ranges meanwhile; those stay as they are.
 
 The generation begun for it is dropped unless it is committed (a finer generation is still correct), or unless it
-serves another operation. From ``write_both_read_new`` on there is no way back: the new owner may have been read.
+serves another operation. One that was requested is dropped, too, where no token is left, present or coming: nobody
+could describe it, and as long as it is prepared no writer may raise its horizon. From ``write_both_read_new`` on there
+is no way back: the new owner may have been read.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ringlog.kernel.operations.stages import (
     REPLACE,
     WRITE_BOTH_READ_OLD,
     has_reached,
+    target_owners,
     walk_order,
 )
 from ringlog.kernel.outcome import Context
@@ -49,7 +52,8 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Cont
         parts["keyspaces"] = state.keyspaces.set(keyspace.name, replace(keyspace, placement=""))
     else:
         parts["placements"] = _undone(state, operation, context)
-    return advance(state, context.epoch, operations=record(state, ended), prepared=prepared, **parts)
+    cancelled = advance(state, context.epoch, operations=record(state, ended), prepared=prepared, **parts)
+    return cancelled if target_owners(cancelled) else advance(cancelled, context.epoch, prepared=None)
 
 
 def _nodes_back(nodes: Map[str, Node], operation: Operation) -> Map[str, Node]:

@@ -14,6 +14,7 @@ timestamp          int, ms since 1970 UTC         as bigint
 date               int, days since 1970-01-01     4 bytes, unsigned, 2^31 = the first of January 1970
 time               int, ns since midnight         as bigint
 uuid, timeuuid     str, canonical                 the 16 bytes; a timeuuid has version 1
+list set map       tuple (of a map: of pairs)     see ``collections``
 ================== ============================== ==================================================================
 
 A null is no value: it is never serialised, the record around it says so. A bool is no int and an int no float: a
@@ -26,11 +27,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
+from ringlog.kernel.schema.collections import Shape, join_elements, scalars, shape_of, split_elements
 from ringlog.kernel.values import is_uuid
 
-Value = str | bytes | bool | int | float
+Value = str | bytes | bool | int | float | tuple[Any, ...]
 
 TIME_MAX_NS: Final = 86_400_000_000_000 - 1
 VARINT_BYTES_MAX: Final = 1_024
@@ -86,11 +89,51 @@ def deserialize(type_name: str, data: bytes) -> Value:
         raise TypeMismatch(type_name, str(broken)) from None
 
 
+def is_type(type_name: str) -> bool:
+    """True if a column may be of that type: a scalar, or a collection of known types."""
+    shape = shape_of(type_name)
+    return shape is not None and all(name in TYPES for name in scalars(shape))
+
+
 def _find(type_name: str) -> CqlType:
-    cql = TYPES.get(type_name)
+    cql = TYPES.get(type_name) or _collection(type_name)
     if cql is None:
         raise TypeMismatch(type_name, "unknown type")
     return cql
+
+
+@lru_cache(maxsize=4096)
+def _collection(type_name: str) -> CqlType | None:
+    shape = shape_of(type_name)
+    return _collection_type(shape) if shape is not None and shape.is_collection and is_type(type_name) else None
+
+
+def _collection_type(shape: Shape) -> CqlType:
+    """Elements are written by their own types; of a set or a map no key comes twice."""
+    parts = [str(part) for part in shape.parts]
+
+    def write(value: tuple[Any, ...]) -> bytes:
+        elements = []
+        for item in value:
+            element = item if len(parts) == 2 else (item,)
+            if type(element) is not tuple or len(element) != len(parts):
+                raise _Broken("must be a tuple of pairs")
+            elements.append(tuple(serialize(part, one) for part, one in zip(parts, element, strict=True)))
+        if shape.name != "list" and len({element[0] for element in elements}) < len(elements):
+            raise _Broken("must not have a key twice")
+        return join_elements(tuple(elements))
+
+    def read(data: bytes) -> tuple[Any, ...]:
+        try:
+            elements = split_elements(data, len(parts))
+        except ValueError as error:
+            raise _Broken(str(error)) from None
+        if shape.name == "set" and len(set(elements)) < len(elements):
+            raise _Broken("must not have an element twice")
+        values = [tuple(deserialize(part, one) for part, one in zip(parts, each, strict=True)) for each in elements]
+        return tuple(values) if len(parts) == 2 else tuple(value[0] for value in values)
+
+    return CqlType(str(shape), tuple, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
 
 
 def _text(name: str, encoding: str) -> CqlType:
@@ -212,4 +255,5 @@ _ALL: Final = (
 )
 
 TYPES: Final[dict[str, CqlType]] = {cql.name: cql for cql in _ALL}
-"""Type name to type: all that a column may have; no collections, tuples, counters or user-defined types."""
+"""Type name to scalar type; with collections of them all that a column may have: no tuples, counters or user-defined
+types."""

@@ -84,6 +84,18 @@ class SimOperator:
             self.unfinished += 1
             self.sim.world.spawn(self.host, f"operator.{kind}", self._ask(number, kind, way), self._ended)
 
+    def change(self, name: str, value: int) -> None:
+        """Change a setting, asking until there is an answer."""
+        if self.host.up and self._ready:
+            self.unfinished += 1
+            self.sim.world.spawn(self.host, "operator.change", self._change(name, value), self._ended)
+
+    def _change(self, name: str, value: int) -> Step:
+        request, since = self._client.new_request_id(), self._client.replica.state.epoch
+        while True:
+            with suppress(TimedOut):
+                return (yield from self._client.submit(ChangeSettings(((name, value),)), PATIENCE_US, request, since))
+
     def cancel(self) -> None:
         """Call off, at once, whatever this operator sees in flight."""
         if self.host.up and self._ready:

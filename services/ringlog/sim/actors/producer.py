@@ -33,10 +33,10 @@ class SimProducer:
         self._chance = Chance(sim.world.seed, f"producer/{host.name}")
         self.unfinished = 0
 
-    def burst(self, count: int) -> None:
-        """Start to send ``count`` writes."""
+    def burst(self, count: int, late: bool = False) -> None:
+        """Start to send ``count`` writes; ``late`` ones are of just before the last generation."""
         self.unfinished += 1
-        self.sim.world.spawn(self.host, "producer.burst", self._burst(count), self._ended)
+        self.sim.world.spawn(self.host, "producer.burst", self._burst(count, late), self._ended)
 
     def read_all(self, node: SimNode) -> None:
         """Read every key from one node, now."""
@@ -46,9 +46,9 @@ class SimProducer:
     def _ended(self, _: str) -> None:
         self.unfinished -= 1
 
-    def _burst(self, count: int) -> Step:
+    def _burst(self, count: int, late: bool) -> Step:
         for _ in range(count):
-            mutation = self._draw()
+            mutation = self._draw(late)
             key = f"{KEYSPACE}.{TABLE}/{(mutation.partition_key[0] or b'').hex()}"
             data = encode_mutation(mutation)
             for check in self.sim.on_mutation:
@@ -62,18 +62,22 @@ class SimProducer:
                     continue
             yield BURST_GAP_US
 
-    def _draw(self) -> Mutation:
+    def _draw(self, late: bool) -> Mutation:
         chance, now = self._chance, self.sim.world.clock(self.host)
         # Most writes are of now; some lie near the edges of the acceptance window, or beyond.
         shift = chance.weighted(
             [(0, 12), (-200 * MS, 3), (-800 * MS, 2), (-1400 * MS, 1), (800 * MS, 2), (1800 * MS, 1)]
         )
+        generations = self.sim.log.state.generations
+        timestamp = now + shift + chance.below(1000)
+        if late and generations:
+            timestamp = generations[-1].timestamp - 1 - chance.below(1000)
         return Mutation(
             mutation_id=draw_uuid(chance),
             cluster_id=self.sim.cluster_id,
             keyspace=KEYSPACE,
             table=TABLE,
-            timestamp=now + shift + chance.below(1000),
+            timestamp=timestamp,
             ttl=None,
             operation="INSERT",
             partition_key=(b"key-%d" % chance.below(KEYS),),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, Position, RegisterCdcWriter
-from ringlog.kernel.settings import setting
+from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.checkpoint import Checkpoint
@@ -163,10 +163,11 @@ class Promises:
         self._ahead = self.host.skew > 0
         following = next_closing(state.generations, max(claimed, mine.low_watermark))
         if following is not None:
-            limit = following.timestamp + setting(self._replica.state, "cdc_leeway_us")
+            limit = following.timestamp + leeway_at(state, following)
             if (yield from self._is_passed(limit, durable, now > limit + CLOCK_MARGIN_US)):
                 claimed = following.timestamp
                 yield from self._close(state, claimed)
+                yield from self.sim.moments.at("closing", self.host)
         claim = next_claim(mine, claimed, self._store.is_closing_durable())
         if claim is Claim.RAISE_HORIZON:
             self.note_need(held=self._held)

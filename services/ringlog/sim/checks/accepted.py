@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
-from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.actors.producer import KEYSPACE, TABLE
 from ringlog.sim.broker import MUTATIONS
+from ringlog.sim.checks.judge import Reaches, window_of
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Mutation
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 NAME = f"{KEYSPACE}.{TABLE}"
+Window = tuple[tuple[int, ...], tuple[int, ...], int]
+"""(starts of generations, window behind each, window ahead of now)."""
 
 
 @dataclass(slots=True)
@@ -41,7 +43,7 @@ class Written:
     always: bool = True
     ever: bool = False
 
-    def judge(self, rules: tuple[tuple[int, ...], int] | None) -> None:
+    def judge(self, rules: Window | None) -> None:
         """One more state under which it may be judged."""
         good = rules is not None and _acceptable(self.write.timestamp, self.appended, *rules)
         self.always, self.ever = self.always and good, self.ever or good
@@ -53,7 +55,8 @@ class AcceptedWrites:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._read: dict[int, int] = {}
-        self._rules: tuple[tuple[int, ...], int] | None = None
+        self._rules: Window | None = None
+        self._reaches = Reaches()
         self.records: list[Written] = []
 
     def look(self) -> None:
@@ -79,9 +82,11 @@ class AcceptedWrites:
     def changed(self, state: ClusterState) -> None:
         """The log has a new state: what was there before may be judged under it, too."""
         self.look()
+        self._reaches.look(state)
         rules = None
         if NAME in state.tables:
-            rules = (tuple(made.timestamp for made in state.generations), setting(state, "cdc_leeway_us"))
+            starts = tuple(made.timestamp for made in state.generations)
+            rules = (starts, tuple(map(self._reaches.at, starts)), window_of(state))
         if rules != self._rules:
             self._rules = rules
             for written in self.records:
@@ -96,11 +101,9 @@ class AcceptedWrites:
         return {written.value for written in self.records if written.ever}
 
 
-def _acceptable(timestamp: int, now: int, starts: tuple[int, ...], leeway: int) -> bool:
-    """ScyllaDB's rule: not from the future, in a generation, and old ones only in the generation of now."""
-    begun = [start for start in starts if start <= timestamp]
-    if timestamp > now + leeway or not begun:
+def _acceptable(timestamp: int, now: int, starts: tuple[int, ...], reaches: tuple[int, ...], leeway: int) -> bool:
+    """ScyllaDB's rule: not from the future, in a generation, and of one that has ended only within its window."""
+    if timestamp > now + leeway or not any(start <= timestamp for start in starts):
         return False
-    if timestamp > now - leeway:
-        return True
-    return not any(timestamp < start <= now for start in starts)
+    followers = [(start, reach) for start, reach in zip(starts, reaches, strict=True) if timestamp < start <= now]
+    return not followers or timestamp > now - min(followers)[1]

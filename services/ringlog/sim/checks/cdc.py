@@ -27,7 +27,7 @@ from ringlog.kernel.state import ClusterState, Generation
 from ringlog.kernel.values import Micros
 from ringlog.sim.broker import CDC, MUTATIONS, Partition, Record
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.judge import judged, stream_for, window_of
+from ringlog.sim.checks.judge import Reaches, judged, stream_for, window_of
 from ringlog.sim.memo import cached_mutation
 from ringlog.sim.world import SECOND
 from ringlog.wire.errors import WireError
@@ -52,13 +52,12 @@ class Decision:
 class Closing:
     """What the mutations were when a closing was stored: everything below ``low_watermark`` was said to be durable.
 
-    ``skewed``: the clock that was believed ran ahead; ``leeway``: as the setting was.
+    ``skewed``: the clock that was believed ran ahead.
     """
 
     low_watermark: Micros
     ends: tuple[int, ...]
     skewed: bool
-    leeway: Micros
 
 
 class Cdc(Check):
@@ -81,6 +80,7 @@ class Cdc(Check):
         self._mutations: dict[Place, tuple[Record, Mutation | None]] = {}
         self._ended: set[str] = set()
         self._forgotten: dict[str, tuple[GenerationRange, ...]] = {}
+        self._reaches = Reaches()
 
     # --------------------------------------------------------------------------------------------- promises
 
@@ -88,6 +88,8 @@ class Cdc(Check):
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
     ) -> None:
         """Promises and generations, as they are applied."""
+        self._reaches.look(before)
+        self._reaches.look(after)
         if outcome.kind is not OutcomeKind.APPLIED or not isinstance(item, Entry):
             return
         match item.command:
@@ -219,8 +221,7 @@ class Cdc(Check):
     def closing(self, low_watermark: Micros, skewed: bool) -> None:
         """A closing is stored: nothing that lies below it is left undecided."""
         partitions = self.sim.broker.topics[MUTATIONS]
-        state = self.sim.log.state
-        limit = low_watermark + window_of(state)
+        limit = low_watermark + self._reaches.at(low_watermark)
         for partition in partitions:
             for record in partition.records:
                 place = (partition.number, record.offset)
@@ -229,7 +230,7 @@ class Cdc(Check):
                     if mutation is not None and mutation.timestamp < low_watermark:
                         self.sim.broken("cdc_low_watermark", f"{place} is closed out: it was not decided")
         ends = tuple(partition.high for partition in partitions)
-        self._closings.append(Closing(low_watermark, ends, skewed, window_of(state)))
+        self._closings.append(Closing(low_watermark, ends, skewed))
 
     # ----------------------------------------------------------------------------------------------- topics
 
@@ -328,8 +329,7 @@ class Cdc(Check):
         closings = [closing for closing in self._closings if timestamp < closing.low_watermark]
         if not any(place[1] >= closing.ends[place[0]] for closing in closings):
             self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation, and was there before")
-        leeway = window_of(self.sim.log.states[self._decided[place].epoch])
-        if not any(closing.skewed or closing.leeway < leeway for closing in closings):
+        if not any(closing.skewed for closing in closings):
             self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation by a right clock")
 
     def _consumer(self) -> None:
@@ -353,7 +353,7 @@ class Cdc(Check):
 
     def _expected(self, place: Place, decision: Decision, generations: Sequence[Generation]) -> str:
         record, mutation = self._mutation(place)
-        return judged(mutation, record.time, self.sim.log.states[decision.epoch], generations)
+        return judged(mutation, record.time, self.sim.log.states[decision.epoch], generations, self._reaches)
 
     def _mutation(self, place: Place) -> tuple[Record, Mutation | None]:
         known = self._mutations.get(place)

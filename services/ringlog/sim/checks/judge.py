@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ringlog.kernel.state import ClusterState, Generation
 from ringlog.kernel.values import Micros
@@ -17,7 +17,26 @@ def window_of(state: ClusterState) -> Micros:
     return state.settings.get("cdc_leeway_us", WINDOW_US)
 
 
-def judged(mutation: Mutation | None, now: Micros, known: ClusterState, generations: Sequence[Generation]) -> str:
+class Reaches:
+    """How far behind its start each generation lets writes reach: the window as it was when it was committed."""
+
+    def __init__(self) -> None:
+        self._found: dict[Micros, Micros] = {}
+
+    def look(self, state: ClusterState) -> None:
+        """Take in a state; to be shown every one in which a generation appears."""
+        if len(state.generations) > len(self._found):
+            for generation in state.generations:
+                self._found.setdefault(generation.timestamp, window_of(state))
+
+    def at(self, start: Micros) -> Micros:
+        """That of the generation that starts there."""
+        return self._found[start]
+
+
+def judged(
+    mutation: Mutation | None, now: Micros, known: ClusterState, generations: Sequence[Generation], reaches: Reaches
+) -> str:
     """The reason of a refusal; empty: a row; ``skipped``: the table has no CDC log.
 
     ``known``: the state that the decision was made with, for the tables; ``generations``: those of the end.
@@ -42,23 +61,24 @@ def judged(mutation: Mutation | None, now: Micros, known: ClusterState, generati
         or None in mutation.clustering_key
     ):
         return "bad_key"
-    return window(mutation.timestamp, now, window_of(known), [generation.timestamp for generation in generations])
+    starts = [generation.timestamp for generation in generations]
+    return window(mutation.timestamp, now, window_of(known), starts, reaches.at)
 
 
-def window(timestamp: Micros, now: Micros, leeway: Micros, starts: Sequence[Micros]) -> str:
+def window(
+    timestamp: Micros, now: Micros, leeway: Micros, starts: Sequence[Micros], reach: Callable[[Micros], Micros]
+) -> str:
     """The acceptance rule by its text: an old write passes only if it is of the generation that operated a window ago,
-    and that operates still.
+    and that operates still. The window is that of the switch by which the write's generation ended.
     """
     if timestamp > now + leeway:
         return "timestamp_in_future"
     if not any(start <= timestamp for start in starts):
         return "no_generation"
-    if timestamp > now - leeway:
+    ended = min((start for start in starts if timestamp < start <= now), default=None)
+    if ended is None or timestamp > now - reach(ended):
         return ""
-    then = max((start for start in starts if start <= now - leeway), default=None)
-    if then is None or timestamp < then or any(then < start <= now for start in starts):
-        return "timestamp_too_old"
-    return ""
+    return "timestamp_too_old"
 
 
 def stream_for(generations: Sequence[Generation], timestamp: Micros, token: int) -> tuple[Micros, bytes]:

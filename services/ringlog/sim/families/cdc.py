@@ -7,6 +7,7 @@ from ringlog.kernel.commands.model import (
     CloseCdcGeneration,
     CommitCdcGeneration,
     ExpireCdcGeneration,
+    FenceCdcWriter,
     ForgetCdcGeneration,
     Position,
     PublishCdcGeneration,
@@ -98,6 +99,15 @@ def _advance(state: ClusterState, chance: Chance) -> AdvanceCdcWriter | None:
     return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon, low, (Position(0, 0),))
 
 
+def _fence(state: ClusterState, chance: Chance) -> FenceCdcWriter | None:
+    """Of an incarnation that is not the current one: nobody took its rights at the broker."""
+    writers = [writer for _, writer in in_order(state.writers)]
+    if not writers:
+        return None
+    writer = chance.pick(writers)
+    return FenceCdcWriter(writer.name, chance.pick([*writer.ended, "none"]), (Position(0, 0),), "a mistake")
+
+
 FAMILY = Family(
     name="cdc",
     commands={
@@ -110,6 +120,7 @@ FAMILY = Family(
         "ForgetCdcGeneration": (1, _forget),
         "RegisterCdcWriter": (1, _register),
         "AdvanceCdcWriter": (1, _advance),
+        "FenceCdcWriter": (1, _fence),
     },
     checks=(Cdc,),
 )

@@ -1,0 +1,187 @@
+"""CQL collection types: ``list<T>``, ``set<T>``, ``map<K, V>``, each also as ``frozen<...>``.
+
+A collection of a table is *multi-cell* unless it is frozen: each element is a cell of its own, with an own timestamp
+and time to live, that can be added and deleted alone; the elements have *keys* (the element of a set, the key of a
+map, a time UUID for each cell of a list). A frozen one is a single value. What is inside a collection is a scalar or
+frozen, and so is a column of a key.
+
+A value is written as the native protocol has it: the number of elements (4 bytes), then each with its length (4
+bytes) before it, of a map key and value in turn. Its Python value is a tuple of the elements, of a map a tuple of
+pairs, in the order that they are written; a key must not come twice. Names are written as in CQL; blanks do not
+count.
+
+How the log of changes shows a multi-cell collection is ``log_type``: as ScyllaDB has it, frozen, and a list as a map
+from time UUID to value.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+COLLECTIONS: Final = {"list": 1, "set": 1, "map": 2}
+"""Name to number of parameters."""
+
+DEPTH_MAX: Final = 8
+LENGTH_MAX: Final = 500
+"""Bounds of a name, so that a hostile one costs little."""
+
+_TOKEN = re.compile(r"\s*([a-z]+|[<>,])\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A type taken apart: ``parts`` of a collection are its element's or its key's and value's."""
+
+    name: str
+    parts: tuple[Shape, ...] = ()
+    frozen: bool = False
+
+    @property
+    def is_collection(self) -> bool:
+        """True for list, set and map, frozen or not."""
+        return bool(self.parts)
+
+    @property
+    def is_multi_cell(self) -> bool:
+        """True if every element is a cell of its own."""
+        return self.is_collection and not self.frozen
+
+    def __str__(self) -> str:
+        inner = f"{self.name}<{', '.join(str(part) for part in self.parts)}>" if self.parts else self.name
+        return f"frozen<{inner}>" if self.frozen else inner
+
+
+@lru_cache(maxsize=4096)
+def shape_of(type_name: str) -> Shape | None:
+    """The shape of a type's name, None if it is none. Scalar names are not looked up here."""
+    tokens = _tokens(type_name)
+    if tokens is None:
+        return None
+    found = _parse(tokens, 0)
+    if found is None or found[1] != len(tokens):
+        return None
+    return found[0]
+
+
+def _tokens(text: str) -> tuple[str, ...] | None:
+    found, at = [], 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or len(text) > LENGTH_MAX:
+            return None
+        found.append(match[1])
+        at = match.end()
+    return tuple(found)
+
+
+def _parse(tokens: tuple[str, ...], at: int, depth: int = 0) -> tuple[Shape, int] | None:
+    """(shape, position behind it); None if there is none."""
+    if at >= len(tokens) or not tokens[at].isalpha() or depth > DEPTH_MAX:
+        return None
+    name, at = tokens[at], at + 1
+    if name not in COLLECTIONS and name != "frozen":
+        return Shape(name), at
+    parts = []
+    for separator in ("<", ",")[: COLLECTIONS.get(name, 1)]:
+        if at >= len(tokens) or tokens[at] != separator:
+            return None
+        found = _parse(tokens, at + 1, depth + 1)
+        if found is None or (name != "frozen" and found[0].is_multi_cell):
+            return None
+        parts.append(found[0])
+        at = found[1]
+    if at >= len(tokens) or tokens[at] != ">":
+        return None
+    if name != "frozen":
+        return Shape(name, tuple(parts)), at + 1
+    inner = parts[0]
+    return (Shape(inner.name, inner.parts, True), at + 1) if inner.is_multi_cell else None
+
+
+def scalars(shape: Shape) -> tuple[str, ...]:
+    """Names of the scalar types within a shape."""
+    return tuple(name for part in shape.parts for name in scalars(part)) if shape.parts else (shape.name,)
+
+
+def log_type(type_name: str) -> str:
+    """The type of a column in the log of changes: frozen, a list as a map from time UUID to value."""
+    shape = shape_of(type_name)
+    if shape is None or not shape.is_multi_cell:
+        return type_name
+    if shape.name == "list":
+        return str(Shape("map", (Shape("timeuuid"), *shape.parts), True))
+    return str(Shape(shape.name, shape.parts, True))
+
+
+def key_type(type_name: str) -> str:
+    """The type of the keys of a multi-cell collection's elements; empty for any other type."""
+    shape = shape_of(type_name)
+    if shape is None or not shape.is_multi_cell:
+        return ""
+    return "timeuuid" if shape.name == "list" else str(shape.parts[0])
+
+
+# ------------------------------------------------------------------------------------------------------ bytes
+
+
+def join_elements(elements: tuple[tuple[bytes, ...], ...]) -> bytes:
+    """The bytes of a collection; each element has one part, of a map two."""
+    parts = [len(elements).to_bytes(4, "big")]
+    for element in elements:
+        for part in element:
+            parts += (len(part).to_bytes(4, "big"), part)
+    return b"".join(parts)
+
+
+def split_elements(data: bytes, width: int) -> tuple[tuple[bytes, ...], ...]:
+    """The elements of a collection's bytes, ``width`` parts each; raises ValueError for other bytes."""
+    count, at = int.from_bytes(data[:4], "big", signed=True), 4
+    # An element takes at least its lengths, so a count cannot promise more than the bytes can hold.
+    if len(data) < 4 or not 0 <= count <= (len(data) - 4) // (4 * width):
+        raise ValueError("the number of elements does not fit")
+    elements = []
+    for _ in range(count):
+        element = []
+        for _ in range(width):
+            size = int.from_bytes(data[at : at + 4], "big", signed=True)
+            at += 4
+            if size < 0 or at + size > len(data):
+                raise ValueError("an element goes beyond the end")
+            element.append(data[at : at + size])
+            at += size
+        elements.append(tuple(element))
+    if at != len(data):
+        raise ValueError("there are bytes after the last element")
+    if len({element[0] for element in elements}) < count and width == 2:
+        raise ValueError("a key comes twice")
+    return tuple(elements)
+
+
+def _multi_cell(type_name: str) -> Shape:
+    shape = shape_of(type_name)
+    if shape is None or not shape.is_multi_cell:
+        raise ValueError(f"{type_name} is no multi-cell collection")
+    return shape
+
+
+def cells_of(type_name: str, data: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """(key, value) of each element that a multi-cell column's value in the log holds; a set's values are empty.
+
+    Raises ValueError for bytes that are no such value, and for any other type.
+    """
+    shape = _multi_cell(type_name)
+    if shape.name == "set":
+        found = tuple((element, b"") for (element,) in split_elements(data, 1))
+        if len(set(found)) < len(found):
+            raise ValueError("an element comes twice")
+        return found
+    return tuple((key, value) for key, value in split_elements(data, 2))
+
+
+def value_of(type_name: str, cells: Any) -> bytes:
+    """The reverse of ``cells_of``."""
+    shape = _multi_cell(type_name)
+    return join_elements(tuple((key,) if shape.name == "set" else (key, value) for key, value in cells))

@@ -1,0 +1,185 @@
+"""Reference nodes with registers, and movements of all kinds in which somebody is hurt on the way.
+
+A ``Harm`` hits as soon as the log says that the operation has entered a stage. Whoever was hit comes back only after
+the applications have gone on without it; a process that was stopped, only after the operation has left that stage
+without it, so that it has missed the gate. Nobody is hit while another one is away; who should have been is hit in the
+same stage later. ``movement`` gives back which harms did hit, in order.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.system.agents_world import until
+from tests.system.nodes_world import NodesWorld
+from tests.system.registers_load import KEYSPACE, Load
+
+from ringlog.client.client import Client
+from ringlog.client.coordinator import Coordinator
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import Command
+from ringlog.kernel.operations.stages import is_ended
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.state import ClusterState, Operation
+
+FILLERS = 8
+VALUE = b"x" * 400
+DEADLINE_S = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """SIGKILL (or SIGSTOP, if ``stops``) for the node ``victim`` when the operation enters ``stage``."""
+
+    stage: str
+    victim: str
+    stops: bool = False
+
+
+class Watch:
+    """Follows the next operation, and does its harms. ``operation``: its id, once it is admitted."""
+
+    def __init__(self, world: NodesWorld, harms: tuple[Harm, ...]) -> None:
+        self._world = world
+        self._left = list(harms)
+        self._known = set(world.agents.state.operations)
+        self._lock = threading.Lock()
+        self.operation = ""
+        self.done: list[Harm] = []
+        self.away: Harm | None = None
+        self.close = world.agents.client.replica.subscribe(self._follow).close
+
+    def now(self) -> Operation | None:
+        """The operation as it is."""
+        return self._world.agents.state.operations.get(self.operation)
+
+    def ended(self) -> bool:
+        """True once it is over."""
+        found = self.now()
+        return found is not None and is_ended(found)
+
+    def _follow(self, before: ClusterState, after: ClusterState, _: Entry | Unreadable, __: Outcome, ___: int) -> None:
+        fresh = sorted(set(after.operations) - self._known)
+        if not fresh:
+            return
+        self.operation = fresh[0]
+        had = before.operations.get(self.operation)
+        if had is None or had.stage != after.operations[self.operation].stage:
+            self._harm(after.operations[self.operation].stage)
+
+    def came_back(self) -> None:
+        """Nobody is away any more."""
+        now = self.now()
+        assert now is not None
+        with self._lock:
+            self.away = None
+        self._harm(now.stage)
+
+    def _harm(self, stage: str) -> None:
+        with self._lock:
+            self._harm_once(stage)
+
+    def _harm_once(self, stage: str) -> None:
+        harm = next((one for one in self._left if one.stage == stage), None)
+        if harm is None or self.away is not None:
+            return
+        self._left.remove(harm)
+        self._world.nodes[harm.victim].process.send_signal(signal.SIGSTOP if harm.stops else signal.SIGKILL)
+        self.done.append(harm)
+        self.away = harm
+
+
+class RegistersCluster(NodesWorld):
+    """The nodes, and what a test does with them."""
+
+    def submit(self, command: Command) -> None:
+        answer = self.agents.client.submit(command)
+        assert isinstance(answer, AppliedResult), answer
+
+    def id_of(self, name: str) -> str:
+        member = self.member(name)
+        assert member is not None
+        return member.id
+
+    def registered(self, name: str, **where: int | str) -> str:
+        """A node that runs and has no tokens; its id."""
+        self.begin(name, join=False, **where)  # type: ignore[arg-type]
+        until(lambda: self.member(name), f"{name} to be registered")
+        return self.id_of(name)
+
+    def fill(self, count: int) -> None:
+        """Registers that no application looks at, so that streams have many pages."""
+        numbers = iter(range(count))
+        lock = threading.Lock()
+        with (
+            Client(self.agents.stack.bootstrap_servers, self.agents.cluster, "filler") as client,
+            Coordinator(client.replica, "dc1") as coordinator,
+        ):
+
+            def fill() -> None:
+                while True:
+                    with lock:
+                        number = next(numbers, None)
+                    if number is None:
+                        return
+                    coordinator.write(KEYSPACE, b"filling-%d" % number, VALUE, timestamp=1, timeout_s=30)
+
+            threads = [threading.Thread(target=fill) for _ in range(FILLERS)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    def check_filling(self, coordinator: Coordinator, count: int) -> None:
+        """What was filled in is there."""
+        for number in range(0, count, 50):
+            cell = coordinator.read(KEYSPACE, b"filling-%d" % number, timeout_s=20).cell
+            assert cell is not None
+            assert cell.value == VALUE
+
+    def go_on(self, load: Load, count: int, how: str) -> None:
+        """Wait until the applications have done so many operations more."""
+        before = load.total()
+        until(lambda: load.total() > before + count or load.failures, f"the load to go on {how}", DEADLINE_S)
+        assert not load.failures, load.failures
+
+    def movement(
+        self,
+        load: Load,
+        begin: Callable[[], object],
+        *harms: Harm,
+        between: int = 40,
+        afterwards: Callable[[str], None] = lambda _: None,
+    ) -> list[Harm]:
+        """A whole movement; the harms that hit.
+
+        ``between``: operations of the load while somebody is away; ``afterwards`` hears of the stage of each harm that
+        is over.
+        """
+        watch = Watch(self, harms)
+        begin()
+        while True:
+            until(lambda: watch.ended() or watch.away, f"{watch.operation} to end: {watch.now()}", DEADLINE_S)
+            if watch.away is None:
+                break
+            harm = watch.away
+            self._bring_back(load, watch, harm, between)
+            afterwards(harm.stage)
+            watch.came_back()
+        watch.close()
+        hit = [f"{one.victim} {'stopped' if one.stops else 'killed'} at {one.stage}" for one in watch.done]
+        print(f"{watch.operation}: {', '.join(hit) or 'nobody hurt'}; {load.total()} operations so far", flush=True)
+        return watch.done
+
+    def _bring_back(self, load: Load, watch: Watch, harm: Harm, between: int) -> None:
+        self.go_on(load, between, f"without {harm.victim}")
+        node = self.nodes[harm.victim]
+        if harm.stops:
+            until(lambda: (found := watch.now()) and found.stage != harm.stage, f"{harm.stage} to be left", DEADLINE_S)
+            node.process.send_signal(signal.SIGCONT)
+        else:
+            node.process.wait(30)
+            node.restart()
