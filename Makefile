@@ -27,8 +27,9 @@ test: setup ## Run the unit tests, then the system tests against a real broker, 
 soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
 	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
 
-explore: setup ## Go through all orders of events of small movements, and through them without each rule (minutes)
+explore: setup ## Go through all orders of events of small movements and generations, and without each rule (minutes)
 	@.venv/bin/python -m tests.client.explorer.rules $(EXPLORE_FLAGS)
+	@.venv/bin/python -m tests.kernel.generations.explore --largest
 
 faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (15 minutes or more)
 	@.venv/bin/pytest tests/faults $(TEST_FLAGS)
