@@ -263,6 +263,7 @@ class BatchRunner:
         timestamps = [timestamp for name, timestamp in context["generations"] if name not in closed]
         counts = Observation()
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
+        options |= {f"kafka.{name}": value for name, value in self._settings.producer}
         (
             outgoing.observe(counts, *self._counted(tuple(timestamps)))
             .where(F.col("topic").isNotNull())

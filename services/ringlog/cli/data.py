@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.fencing import fence_command, grant_command
 from ringlog.cli.shown import when
 from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
@@ -38,6 +39,8 @@ def _defaults() -> None:
 
 
 app.command("run")(run_job)
+app.command("grant")(grant_command)
+app.command("fence")(fence_command)
 
 
 @app.command("status")
