@@ -1,6 +1,6 @@
 """``ringlog cdc``, ``ringlog audit`` and ``ringlog demo``.
 
-The pipeline, the second opinion on it, and the whole system once.
+The pipeline, its readers, the second opinion on it, and the whole system once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ringlog.cli import views
+from ringlog.cli import cdc, views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.fencing import fence_command, grant_command
 from ringlog.cli.shown import when
@@ -41,6 +41,8 @@ def _defaults() -> None:
 app.command("run")(run_job)
 app.command("grant")(grant_command)
 app.command("fence")(fence_command)
+app.command("tail")(cdc.tail)
+app.command("apply")(cdc.apply)
 
 
 @app.command("status")

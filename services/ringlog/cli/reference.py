@@ -19,6 +19,7 @@ import typer
 from ringlog.agents.worker import ROLES
 from ringlog.cli.main import app
 from ringlog.client import errors as client_errors
+from ringlog.client.cdc import errors as cdc_errors
 from ringlog.kernel import codes
 from ringlog.kernel.commands.model import COMMANDS, VERSIONS
 from ringlog.kernel.decide import RULES
@@ -215,7 +216,7 @@ def _codes() -> Iterator[str]:
 
 
 def _errors() -> Iterator[type[LogError]]:
-    for module in (log_errors, commit, client_errors):
+    for module in (log_errors, commit, client_errors, cdc_errors):
         for found in vars(module).values():
             if isinstance(found, type) and found.__module__ == module.__name__ and "code" in vars(found):
                 yield found

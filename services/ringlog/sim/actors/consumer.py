@@ -1,8 +1,8 @@
-"""A consumer of the CDC log, as the guide for consumers tells: generation after generation, without a clock.
+"""A consumer of the CDC log that lives in the simulator: the production core of the reading protocol, and its ends.
 
-It follows ``cdc-generations`` in the change topics, stays with a generation until that is closed and read up to the
-positions of its close, keeps rows of later generations that it passes on the way, and drops repetitions. Its progress,
-and what it has delivered, are one file: a crash loses neither without the other.
+It follows ``cdc-generations`` in the change topics and reads the CDC topic where ``ringlog.client.cdc.reading`` says.
+Its progress, and what it has delivered, are one file: a crash loses neither without the other. What it drops is
+compared with what it has delivered, which the core does not remember.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ringlog.client.cdc.generations import Generations
+from ringlog.client.cdc.progress import Progress, begin_at
+from ringlog.client.cdc.reading import Reading, Verdict
 from ringlog.kernel.changes import GenerationChange
 from ringlog.kernel.values import Micros
-from ringlog.sim.broker import CDC, CHANGES, Record
+from ringlog.sim.broker import CDC, CHANGES, Record, Tail
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_change
 from ringlog.sim.replica import Step
@@ -28,17 +31,18 @@ WRITE_US = (50, 3_000)
 
 
 @dataclass(eq=False, slots=True)
-class Progress:
-    """``entered``: timestamp of the generation that it is in, -1 before the first; ``kept``: rows of later ones;
-    ``late``: rows of generations that it had left and that were none of the delivered ones.
-    """
+class Stored:
+    """``late``: rows that were dropped as repetitions and were none of the delivered ones."""
 
-    positions: dict[int, int]
-    entered: Micros = -1
-    kept: list[CdcRow] = field(default_factory=list)
+    progress: Progress
     delivered: list[CdcRow] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     late: list[CdcRow] = field(default_factory=list)
+
+    @property
+    def entered(self) -> Micros:
+        """Timestamp of the generation that it is in, -1 before the first."""
+        return self.progress.generation
 
 
 class SimConsumer:
@@ -50,41 +54,43 @@ class SimConsumer:
         self._chance = Chance(sim.world.seed, "consumer")
         self._inbox: list[tuple[int, Record]] = []
         self._changes: list[Record] = []
-        self._known: dict[Micros, GenerationChange] = {}
+        self._generations = Generations()
+        self._reading: Reading[CdcRow] = Reading(self.stored.progress)
+        self._tails: list[Tail] = []
         self._news = Signal()
 
     @property
-    def progress(self) -> Progress:
+    def stored(self) -> Stored:
         """What is on disk."""
         partitions = self.sim.broker.topics[CDC]
-        stored: Progress = self.host.disk.setdefault(NAME, Progress({part.number: 0 for part in partitions}))
+        stored: Stored = self.host.disk.setdefault(NAME, Stored(begin_at({part.number: 0 for part in partitions})))
         return stored
 
     def start(self) -> None:
         """Begin a life on the host, which is up."""
-        self._inbox, self._changes, self._known = [], [], {}
+        self._inbox, self._changes, self._tails = [], [], []
+        self._generations = Generations()
+        self._reading = Reading(Progress.from_json(self.stored.progress.to_json()))
         self.sim.world.spawn(self.host, "consumer", self._run())
 
     def unfinished(self) -> list[str]:
         """What it has not read yet, in sentences."""
-        progress = self.progress
+        stored = self.stored
+        read = {number: part.read for number, part in stored.progress.partitions}
         undone = [
-            f"the consumer is at {progress.positions[partition.number]} of CDC partition {partition.number}"
+            f"the consumer is at {read[partition.number]} of CDC partition {partition.number}"
             for partition in self.sim.broker.topics[CDC]
-            if progress.positions[partition.number] < partition.high
+            if read[partition.number] < partition.high
         ]
         generations = self.sim.log.state.generations
         wanted = next((generation.timestamp for generation in generations if generation.closed is None), -1)
-        if progress.entered != wanted and (wanted, progress.entered) != (-1, -1):
-            undone.append(f"the consumer is in the generation of {progress.entered}, not in that of {wanted}")
+        if stored.entered != wanted and (wanted, stored.entered) != (-1, -1):
+            undone.append(f"the consumer is in the generation of {stored.entered}, not in that of {wanted}")
         return undone
 
     def _run(self) -> Step:
-        broker = self.sim.broker
-        tails = [broker.tail(self.host, CHANGES, 0, 0, self._take_changes)]
-        for partition in broker.topics[CDC]:
-            start = self.progress.positions[partition.number]
-            tails.append(broker.tail(self.host, CDC, partition.number, start, self._taker(partition.number)))
+        self.sim.broker.tail(self.host, CHANGES, 0, 0, self._take_changes)
+        self._read_on()
         while True:
             if not self._inbox and not self._changes:
                 yield self._news, 5 * SECOND
@@ -94,8 +100,20 @@ class SimConsumer:
             self._note(changes)
             for number, record in rows:
                 self._handle(number, record)
-            while self._move_on():
-                pass
+            while self._reading.move_on(self._generations):
+                self.sim.did["consumer", "generation"] += 1
+                self._read_on()
+            self.stored.progress = self._reading.progress()
+
+    def _read_on(self) -> None:
+        """Read from where the reading is now; what was on its way from elsewhere is dropped."""
+        for tail in self._tails:
+            tail.close()
+        self._inbox = []
+        self._tails = [
+            self.sim.broker.tail(self.host, CDC, number, position, self._taker(number))
+            for number, position in sorted(self._reading.positions().items())
+        ]
 
     def _take_changes(self, records: list[Record]) -> None:
         self._changes += [record for record in records if record.key == "cdc-generations"]
@@ -110,54 +128,21 @@ class SimConsumer:
 
     def _note(self, changes: list[Record]) -> None:
         for record in changes:
-            _, data = record.value
-            if data is not None:
-                change = cached_change(data)
-                assert isinstance(change, GenerationChange)
-                self._known[change.timestamp] = change
+            key, data = record.value
+            change = None if data is None else cached_change(data)
+            assert change is None or isinstance(change, GenerationChange)
+            self._generations.note(key, change)
 
     def _handle(self, partition: int, record: Record) -> None:
-        progress, row = self.progress, record.value
-        assert record.offset >= progress.positions[partition], "a partition is read once"
-        progress.positions[partition] = record.offset + 1
-        if row.generation == progress.entered:
-            self._deliver(row)
-        elif row.generation > progress.entered:
-            progress.kept.append(row)
-        elif name_of(row) not in progress.names:
-            progress.late.append(row)
-        else:
-            self.sim.did["consumer", "repetition of a closed generation"] += 1
-
-    def _deliver(self, row: CdcRow) -> None:
-        progress = self.progress
-        if name_of(row) in progress.names:
-            self.sim.did["consumer", "repetition"] += 1
-            return
-        progress.names.add(name_of(row))
-        progress.delivered.append(row)
-
-    def _move_on(self) -> bool:
-        """Enter the next generation if the present one is closed and read; False if not."""
-        progress = self.progress
-        current = self._known.get(progress.entered)
-        if progress.entered >= 0:
-            if current is None or current.closed is None:
-                return False
-            if any(progress.positions.get(place.partition, 0) < place.offset for place in current.positions):
-                return False
-        following = min((timestamp for timestamp in self._known if timestamp > progress.entered), default=None)
-        if following is None:
-            return False
-        progress.entered = following
-        self.sim.did["consumer", "generation"] += 1
-        kept, progress.kept = progress.kept, []
-        for row in kept:
-            if row.generation == following:
-                self._deliver(row)
-            else:
-                progress.kept.append(row)
-        return True
+        stored = self.stored
+        verdict, rows = self._reading.take(partition, record.offset, record.value)
+        if verdict is Verdict.DELIVERED:
+            stored.delivered += rows
+            stored.names.update(name_of(row) for row in rows)
+        elif verdict in (Verdict.REPEATED, Verdict.PASSED):
+            self.sim.did["consumer", f"row {verdict.value}"] += 1
+            if name_of(record.value) not in stored.names:
+                stored.late.append(record.value)
 
 
 def name_of(row: CdcRow) -> str:

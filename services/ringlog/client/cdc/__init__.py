@@ -1,0 +1,7 @@
+"""Consumers of the CDC log: the reading protocol, and a plain Python reader on a Kafka client."""
+
+from ringlog.client.cdc.errors import CdcReadError
+from ringlog.client.cdc.reader import CdcReader
+from ringlog.client.cdc.rows import Change, LogRow
+
+__all__ = ["CdcReadError", "CdcReader", "Change", "LogRow"]

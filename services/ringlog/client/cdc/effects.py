@@ -1,0 +1,96 @@
+"""What a write did, row by row: the rows of the log that speak of the same row of the table, put together.
+
+The log splits a write by time to live and operation, and puts images beside it. Here an ``Effect`` is one row of the
+table (or its static row, a range of rows, the partition) with what was set and deleted, and the images if the table
+keeps them. Nothing is left out: range and partition deletes are effects like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringlog.client.cdc.rows import (
+    INSERT,
+    PARTITION_DELETES,
+    POSTIMAGE,
+    PREIMAGE,
+    RANGE_ENDS,
+    RANGE_STARTS,
+    ROW_DELETES,
+    Change,
+    LogRow,
+)
+
+Names = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a range of rows. ``key``: partition columns and a prefix of the clustering columns."""
+
+    key: Names
+    inclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """``operation``: insert, update, row_delete, partition_delete or range_delete. ``number``: of its first row in the
+    write. ``before`` and ``after``: the images, None without. ``start`` and ``end``: of a range delete.
+    """
+
+    operation: str
+    number: int
+    key: Names
+    values: Names = field(default_factory=dict)
+    deleted: tuple[str, ...] = ()
+    deleted_elements: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    before: Names | None = None
+    after: Names | None = None
+    start: Bound | None = None
+    end: Bound | None = None
+
+
+def effects(change: Change) -> tuple[Effect, ...]:
+    """The effects of a write, in the order in which the log has them."""
+    images: dict[int, dict[tuple[Any, ...], Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
+    found: list[list[LogRow]] = []
+    by_key: dict[tuple[Any, ...], list[LogRow]] = {}
+    for row in change.rows:
+        name = _name(row)
+        if row.code in images:
+            images[row.code][name] = {**row.key, **row.values, **dict.fromkeys(row.deleted)}
+        elif row.code in RANGE_ENDS and found and found[-1][0].code in RANGE_STARTS and len(found[-1]) == 1:
+            found[-1].append(row)
+        elif row.code in RANGE_STARTS or row.code in PARTITION_DELETES or row.code in ROW_DELETES:
+            found.append([row])
+        elif name in by_key:
+            by_key[name].append(row)
+        else:
+            by_key[name] = [row]
+            found.append(by_key[name])
+    return tuple(_effect(rows, images) for rows in found)
+
+
+def _name(row: LogRow) -> tuple[Any, ...]:
+    return tuple(row.key.items())
+
+
+def _effect(rows: list[LogRow], images: dict[int, dict[tuple[Any, ...], Names]]) -> Effect:
+    first, last = rows[0], rows[-1]
+    if first.code in RANGE_STARTS:
+        start = Bound(first.key, RANGE_STARTS[first.code])
+        end = Bound(last.key, RANGE_ENDS.get(last.code, True))
+        shared = {name: value for name, value in first.key.items() if name in last.key and last.key[name] == value}
+        return Effect("range_delete", first.batch_seq_no, shared, start=start, end=end)
+    before, after = images[PREIMAGE].get(_name(first)), images[POSTIMAGE].get(_name(first))
+    if first.code in PARTITION_DELETES:
+        return Effect("partition_delete", first.batch_seq_no, first.key, before=before)
+    if first.code in ROW_DELETES:
+        return Effect("row_delete", first.batch_seq_no, first.key, before=before)
+    values = {name: value for row in rows for name, value in row.values.items()}
+    elements = {name: keys for row in rows for name, keys in row.deleted_elements.items()}
+    operation = "insert" if any(row.code == INSERT for row in rows) else "update"
+    deleted = tuple(dict.fromkeys(name for row in rows for name in row.deleted))
+    return Effect(operation, first.batch_seq_no, first.key, values, deleted, elements, before, after)

@@ -1,0 +1,102 @@
+"""Errors of consumers of the CDC log: each has a stable code and says what to do next.
+
+CdcReadError
+├── BadProgress          stored progress is damaged, or of a later release
+├── ProgressInUse        another consumer works with this progress
+├── GenerationExpired    the generation that is to be read is no longer kept
+├── RowsLost             the topic no longer holds the rows that come next
+├── WriteIncomplete      a closed generation ends inside a write
+├── UnknownTable         the schema has no such table, or it keeps no CDC log
+├── BadStart             a start point that is none
+└── Unreadable           a record of the CDC topic is no CDC row, or does not fit its table
+"""
+
+from __future__ import annotations
+
+from ringlog.log.errors import LogError
+
+
+class CdcReadError(LogError):
+    """Base of these errors."""
+
+    code = "cdc_read_error"
+
+
+class BadProgress(CdcReadError):
+    """The stored progress cannot be understood."""
+
+    code = "bad_progress"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"stored progress: {why}", "begin anew at a start point, under another name")
+
+
+class ProgressInUse(CdcReadError):
+    """Two consumers with one progress would each skip what the other one has read."""
+
+    code = "progress_in_use"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another consumer holds {name}", "stop it, or give this one its own progress, or a share")
+
+
+class GenerationExpired(CdcReadError):
+    """The consumer was away for longer than the CDC log is kept."""
+
+    code = "generation_expired"
+
+    def __init__(self, timestamp: int) -> None:
+        super().__init__(
+            f"the generation that began at {timestamp} is no longer kept",
+            "rows of it may be gone; go on with lost='skip', or begin anew",
+        )
+        self.timestamp = timestamp
+
+
+class RowsLost(CdcReadError):
+    """The topic's retention has deleted rows that were not read yet."""
+
+    code = "rows_lost"
+
+    def __init__(self, partition: int, position: int, begin: int) -> None:
+        super().__init__(
+            f"partition {partition} begins at {begin}, offset {position} comes next",
+            "rows are gone; go on with lost='skip', or begin anew",
+        )
+        self.partition, self.position, self.begin = partition, position, begin
+
+
+class WriteIncomplete(CdcReadError):
+    """A closed generation was read to its end and a write has no last row: its writer broke its promise."""
+
+    code = "write_incomplete"
+
+    def __init__(self, partition: int, offset: int) -> None:
+        super().__init__(f"the write that begins at {partition}/{offset} has no end", "report it: a writer's defect")
+
+
+class UnknownTable(CdcReadError):
+    """No such table."""
+
+    code = "unknown_table"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}", "see: ringlog table list")
+
+
+class BadStart(CdcReadError):
+    """Not a start point."""
+
+    code = "bad_start"
+
+    def __init__(self, given: object) -> None:
+        super().__init__(f"{given!r} is no start point", "give earliest, now, microseconds, or an ISO 8601 time")
+
+
+class Unreadable(CdcReadError):
+    """A record that no consumer can interpret."""
+
+    code = "unreadable_row"
+
+    def __init__(self, partition: int, offset: int, why: str) -> None:
+        super().__init__(f"CDC record {partition}/{offset}: {why}", "is this program older than the cluster?")

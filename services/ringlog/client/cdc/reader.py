@@ -1,0 +1,293 @@
+"""A consumer of the CDC log in plain Python.
+
+    for change in CdcReader("127.0.0.1:9092", "shop", progress="orders.progress"):
+        ...
+
+The loop hands out whole writes with typed values, in the order that the protocol promises (``reading``). A change
+counts as done when the loop asks for the next one; what is done is committed every ``commit_every`` changes, when
+nothing more comes, and by ``commit()``, which counts the change in hand as done, too. After a restart the first change
+is the one behind the last commit. A loop that is left by ``break`` or by an exception commits nothing by itself.
+
+Memory is bounded: a bounded queue of fetched records, one write in hand, and ``Progress``; rows of later generations
+are not kept but read again. Two readers cannot share one progress; to share the work give each a ``share``. Then the
+order of one base partition's writes holds within a generation, and not between two, since its stream moves.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, Unreadable
+from ringlog.client.cdc.progress import PartitionProgress, Progress, begin_at
+from ringlog.client.cdc.reading import Reading, Verdict
+from ringlog.client.cdc.rows import Change, change_of
+from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore
+from ringlog.client.cdc.topics import Record, Topics
+from ringlog.kernel.changes import TableChange
+from ringlog.kernel.values import Micros
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import CdcRow, decode_cdc_row
+
+EARLIEST, NOW = "earliest", "now"
+Start = str | int | datetime
+Lost = Literal["error", "skip"]
+
+POLL_S = 0.2
+COMMIT_S = 5.0
+WHOLE = (0, 1)
+
+
+class CdcReader:
+    """See the module. For one thread; ``close`` it, or use it as a context.
+
+    ``tables``: names ``keyspace.table``, none: all. ``start``, of a reader without progress: ``earliest``, ``now``, or
+    a time (microseconds since 1970, ISO 8601, datetime): writes with an earlier timestamp are left out. ``progress``:
+    a file, a store, None: nothing is resumed. ``lost``: what to do about rows that are no longer kept: raise, or
+    ``skip`` them and count in ``lost_rows``. ``until_end``: stop at the end that the topic had at the start.
+    ``share``: (i, n): the i-th of n parts of the partitions.
+
+    Raises, at once or in the loop: CdcReadError (see ``errors``), LogUnavailable, TopicMissing.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        cluster: str,
+        *,
+        tables: Iterable[str] = (),
+        start: Start = EARLIEST,
+        progress: str | Path | ProgressStore | None = None,
+        commit_every: int | None = 1_000,
+        lost: Lost = "error",
+        until_end: bool = False,
+        share: tuple[int, int] = WHOLE,
+    ) -> None:
+        self.lost_rows = 0
+        self._cluster = cluster
+        self._share = share
+        self._commit_every = commit_every
+        self._skip = lost == "skip"
+        self._wanted = frozenset(tables)
+        self._uncommitted = 0
+        self._fetched: set[int] = set()
+        begin = start_of(start)
+        self._store = _store(progress)
+        try:
+            self._topics = Topics(bootstrap_servers, cluster)
+            try:
+                self._topics.start()
+                self._topic_id = self._topics.topic_id()
+                self._check_tables()
+                bounds = {number: found for number, found in self._topics.bounds().items() if self._is_mine(number)}
+                place = self._begin(begin, bounds)
+                self._reading: Reading[CdcRow] = Reading(place, self._wanted or None)
+                self._ends = {number: high for number, (_, high) in bounds.items()} if until_end else None
+                self._check_kept(bounds)
+                if not self._move_on():
+                    self._read_on()
+            except BaseException:
+                self._topics.close()
+                raise
+        except BaseException:
+            self._store.close()
+            raise
+
+    # ------------------------------------------------------------------------------------------------ use
+
+    def __iter__(self) -> Iterator[Change]:
+        """Every change from the place on; without ``until_end`` it waits for more, for ever."""
+        committed = time.monotonic()
+        while True:
+            for record in self._poll(POLL_S):
+                change = self._take(record)
+                if change is None:
+                    continue
+                yield change
+                self._uncommitted += 1
+                if self._commit_every is not None and self._uncommitted >= self._commit_every:
+                    self.commit()
+                    committed = time.monotonic()
+            moved = self._move_on()
+            if self._commit_every is not None and self._uncommitted and time.monotonic() - committed >= COMMIT_S:
+                self.commit()
+                committed = time.monotonic()
+            if not moved and self._is_at_end():
+                if self._commit_every is not None:
+                    self.commit()
+                return
+
+    def commit(self) -> None:
+        """Store the place behind the last change that was handed out."""
+        self._store.save(self.place())
+        self._uncommitted = 0
+
+    def place(self) -> str:
+        """The place behind the last change that was handed out, to be stored by whoever keeps it himself."""
+        progress = self._reading.progress()
+        head = {"cluster": self._cluster, "topic": self._topic_id, "share": list(self._share)}
+        return json.dumps(head | {"tables": sorted(self._wanted), "progress": progress.to_json()})
+
+    @property
+    def schema(self) -> Mapping[str, TableChange]:
+        """Tables by ``keyspace.table``, as the change topics have them; it changes while the loop runs."""
+        return self._topics.tables
+
+    @property
+    def generation(self) -> Micros:
+        """Timestamp of the generation that is being read; -1 before the first."""
+        return self._reading.generation
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What became of the rows read by this reader, by verdict; see ``reading``."""
+        return {verdict.value: count for verdict, count in self._reading.counts.items()}
+
+    @property
+    def lag(self) -> Mapping[int, int]:
+        """Partition to the number of offsets between what was read and the end of the topic; asks the broker."""
+        bounds = self._topics.bounds()
+        return {number: max(0, bounds[number][1] - read) for number, read in self._reading.positions().items()}
+
+    def close(self) -> None:
+        """Let go of connections and progress; commits nothing."""
+        self._topics.close()
+        self._store.close()
+
+    def __enter__(self) -> CdcReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------------------------------------- start
+
+    def _is_mine(self, partition: int) -> bool:
+        index, count = self._share
+        return partition % count == index
+
+    def _check_tables(self) -> None:
+        for name in sorted(self._wanted):
+            table = self._topics.tables.get(name)
+            if table is None:
+                raise UnknownTable(name, "not in the schema")
+            if not table.cdc.enabled:
+                raise UnknownTable(name, "keeps no CDC log")
+
+    def _begin(self, begin: str | Micros, bounds: Mapping[int, tuple[int, int]]) -> Progress:
+        stored = self._store.load()
+        if stored is not None:
+            return self._resumed(stored, bounds)
+        if begin == NOW:
+            first = self._topics.generations.oldest_open()
+            ends = {number: high for number, (_, high) in bounds.items()}
+            place = begin_at(ends)
+            return Progress(place.generation if first is None else first.timestamp, place.partitions)
+        lows = {number: low for number, (low, _) in bounds.items()}
+        return begin_at(lows, 0 if begin == EARLIEST else int(begin))
+
+    def _resumed(self, stored: str, bounds: Mapping[int, tuple[int, int]]) -> Progress:
+        try:
+            found = json.loads(stored)
+            place = {name: found[name] for name in ("cluster", "topic", "share", "tables", "progress")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadProgress(f"{type(error).__name__}: {error}") from error
+        wanted = {"cluster": self._cluster, "topic": self._topic_id, "share": list(self._share)}
+        for name, value in (wanted | {"tables": sorted(self._wanted)}).items():
+            if place[name] != value:
+                raise BadProgress(f"it is of another reader: {name} {place[name]!r}, not {value!r}")
+        progress = Progress.from_json(str(place["progress"]))
+        known = {number for number, _ in progress.partitions}
+        fresh = [(number, PartitionProgress(low, low)) for number, (low, _) in bounds.items() if number not in known]
+        return Progress(
+            progress.generation, tuple(sorted([*progress.partitions, *fresh])), progress.start, progress.entered
+        )
+
+    def _check_kept(self, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """Rows that are gone are not passed in silence."""
+        for number, position in self._reading.positions().items():
+            self._lost(number, position, bounds[number][0])
+
+    def _lost(self, partition: int, position: int, begin: int) -> None:
+        if position < begin:
+            if not self._skip:
+                raise RowsLost(partition, position, begin)
+            self.lost_rows += begin - position
+            self._reading.passed(partition, begin)
+
+    # --------------------------------------------------------------------------------------------- reading
+
+    def _poll(self, timeout_s: float) -> list[Record]:
+        try:
+            return self._topics.poll(timeout_s)
+        except RowsLost as lost:
+            position = self._reading.positions().get(lost.partition, lost.begin)
+            self._lost(lost.partition, position, lost.begin)
+            self._read_on()
+            return []
+
+    def _take(self, record: Record) -> Change | None:
+        if record.value is None:
+            self._reading.passed(record.partition, record.offset)
+            return None
+        try:
+            row = decode_cdc_row(record.value)
+        except WireError as error:
+            raise Unreadable(record.partition, record.offset, str(error)) from error
+        verdict, rows = self._reading.take(record.partition, record.offset, row)
+        if verdict is not Verdict.DELIVERED:
+            return None
+        table = self._topics.tables.get(f"{row.keyspace}.{row.table}")
+        return change_of(rows, table, (record.partition, record.offset))
+
+    def _move_on(self) -> bool:
+        """Enter the next generation, as often as that is possible now."""
+        moved = False
+        while self._reading.move_on(self._topics.generations, skip_expired=self._skip):
+            moved = True
+        if moved:
+            self._check_kept(self._topics.bounds())
+            self._read_on()
+        else:
+            done = [number for number in sorted(self._fetched) if not self._reading.wants(number)]
+            self._topics.pause(done)
+            self._fetched.difference_update(done)
+        return moved
+
+    def _read_on(self) -> None:
+        positions = self._reading.positions()
+        self._topics.read_from(positions)
+        self._fetched = set(positions)
+
+    def _is_at_end(self) -> bool:
+        if self._ends is None:
+            return False
+        return all(read >= self._ends.get(number, 0) for number, read in self._reading.positions().items())
+
+
+def start_of(given: Start) -> str | Micros:
+    """``earliest``, ``now`` or microseconds. Raises BadStart."""
+    if isinstance(given, str):
+        if given in (EARLIEST, NOW):
+            return given
+        try:
+            given = int(given) if given.isdecimal() else datetime.fromisoformat(given)
+        except ValueError:
+            raise BadStart(given) from None
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise BadStart(f"{given.isoformat()} (without time zone)")
+        given = int(given.timestamp()) * 1_000_000 + given.microsecond
+    if type(given) is not int or given < 0:
+        raise BadStart(given)
+    return given
+
+
+def _store(given: str | Path | ProgressStore | None) -> ProgressStore:
+    if given is None:
+        return MemoryProgress()
+    return FileProgress(Path(given)) if isinstance(given, str | Path) else given

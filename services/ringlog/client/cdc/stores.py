@@ -1,0 +1,89 @@
+"""Where a consumer keeps its place: a text that ``CdcReader.place`` gives, stored whole or not at all.
+
+Who keeps it in the same transaction as the effects of the changes has every change in effect exactly once; who keeps
+it elsewhere, at least once: what was handled after the last ``save`` comes again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol
+
+from ringlog.client.cdc.errors import ProgressInUse
+
+
+class ProgressStore(Protocol):
+    """Keeps one text."""
+
+    def load(self) -> str | None:
+        """What was saved last, None if nothing was."""
+        ...
+
+    def save(self, text: str) -> None:
+        """Replace it; durable on return."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class MemoryProgress:
+    """In this object only: for tests, and for reading that is not to be resumed."""
+
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+
+    def load(self) -> str | None:
+        """What was saved last."""
+        return self.text
+
+    def save(self, text: str) -> None:
+        """Replace it."""
+        self.text = text
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class FileProgress:
+    """A file, replaced as a whole. One process at a time: a lock beside it is held until ``close`` or the end of the
+    process. Raises ProgressInUse.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise ProgressInUse(str(self._path)) from error
+
+    def load(self) -> str | None:
+        """What was saved last."""
+        try:
+            return self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def save(self, text: str) -> None:
+        """Replace it; on the disk when this returns."""
+        fresh = f"{self._path}.new"
+        with open(fresh, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(fresh, self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Free the lock."""
+        os.close(self._lock)

@@ -1,0 +1,183 @@
+"""A Kafka consumer over the CDC topic and the change topics that a reader of it needs: positions, never groups.
+
+Committed records only; an offset that is gone is an error, never a jump. Change topics are read from their beginning:
+``cdc-generations`` tells what to read, ``schema`` the types of the tables, ``schemas`` how records of later releases
+are written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from ringlog.client.cdc.errors import RowsLost
+from ringlog.client.cdc.generations import Generations
+from ringlog.kernel.changes import GenerationChange, TableChange
+from ringlog.log.errors import LogUnavailable, TopicMissing
+from ringlog.log.kafka import reader_config
+from ringlog.log.topics import admin_client, describe, topic_name
+from ringlog.wire import codec
+from ringlog.wire.changes import decode_change
+from ringlog.wire.errors import WireError
+
+GENERATIONS, SCHEMA, SCHEMAS, CDC = "cdc-generations", "schema", "schemas", "cdc"
+ANSWER_S = 30.0
+POLL_S = 0.2
+RECORDS_MAX = 500
+QUEUED_KB = 16_384
+"""Fetched and not yet taken records, at most: what bounds the memory of a reader that is slower than the topic."""
+
+_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of the CDC topic, or with ``value`` None the place up to which there are none."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+class Topics:
+    """For one thread. ``generations`` and ``tables`` are as the change topics had them when they were last polled."""
+
+    def __init__(self, bootstrap_servers: str, cluster: str) -> None:
+        self.generations = Generations()
+        self.tables: dict[str, TableChange] = {}
+        self._bootstrap = bootstrap_servers
+        self._cdc = topic_name(cluster, CDC)
+        self._changes = {topic_name(cluster, suffix): suffix for suffix in (GENERATIONS, SCHEMA, SCHEMAS)}
+        self._caught_up: set[str] = set()
+        config = reader_config(bootstrap_servers, "read_committed") | {"fetch.wait.max.ms": 100}
+        self._news = Consumer(config)
+        self._consumer = Consumer(config | {"queued.max.messages.kbytes": QUEUED_KB})
+        self._paused: list[TopicPartition] = []
+
+    def start(self) -> None:
+        """Read the change topics to their present end. Raises LogUnavailable, TopicMissing."""
+        places = []
+        for topic in self._changes:
+            self._partitions_of(topic)
+            places.append(TopicPartition(topic, 0, self._bounds(TopicPartition(topic, 0))[0]))
+        self._news.assign(places)
+        heard = time.monotonic()
+        while len(self._caught_up) < len(self._changes):
+            heard = time.monotonic() if self._look(POLL_S) else heard
+            if time.monotonic() - heard > ANSWER_S:
+                raise LogUnavailable(f"the change topics of {self._cdc} do not answer", "is the broker up?")
+
+    def topic_id(self) -> str:
+        """Id of the CDC topic: another one means that it was made anew."""
+        return describe(admin_client(self._bootstrap), [self._cdc])[self._cdc].topic_id
+
+    def partitions(self) -> tuple[int, ...]:
+        """Numbers of the CDC topic's partitions."""
+        return self._partitions_of(self._cdc)
+
+    def bounds(self) -> Mapping[int, tuple[int, int]]:
+        """Partition to the offset of the first record kept, and the one behind the last committed record."""
+        return {number: self._bounds(TopicPartition(self._cdc, number)) for number in self.partitions()}
+
+    def read_from(self, positions: Mapping[int, int]) -> None:
+        """Read these partitions of the CDC topic from these offsets, and no others; what was fetched is dropped."""
+        if self._paused:
+            self._consumer.resume(self._paused)  # or they would stay so when they are assigned again
+            self._paused = []
+        self._consumer.assign(
+            [TopicPartition(self._cdc, number, offset) for number, offset in sorted(positions.items())]
+        )
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Fetch no more of these, until ``read_from``."""
+        places = [TopicPartition(self._cdc, number) for number in partitions]
+        if places:
+            self._consumer.pause(places)
+            self._paused += places
+
+    def poll(self, timeout_s: float, records_max: int = RECORDS_MAX) -> list[Record]:
+        """What has come of the CDC topic, in order within a partition. Raises RowsLost, LogUnavailable."""
+        while self._look(0):
+            pass
+        first = self._consumer.poll(timeout_s)
+        messages = [] if first is None else [first, *self._consumer.consume(records_max - 1, 0)]
+        found = (self._record(message) for message in messages)
+        return [record for record in found if record is not None]
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._news.close()
+        self._consumer.close()
+
+    def _look(self, timeout_s: float) -> bool:
+        """Take what has come of the change topics; False if nothing has."""
+        first = self._news.poll(timeout_s)
+        if first is None:
+            return False
+        for message in (first, *self._news.consume(RECORDS_MAX, 0)):
+            self._change(message)
+        return True
+
+    def _record(self, message: Message) -> Record | None:
+        error, partition, offset = message.error(), message.partition(), message.offset()
+        assert partition is not None
+        if error is None:
+            assert offset is not None
+            return Record(partition, offset, message.value() or b"")
+        if error.code() == KafkaError._PARTITION_EOF:
+            assert offset is not None
+            return Record(partition, offset, None)
+        if error.code() in _LOST:
+            raise RowsLost(partition, offset or 0, self._bounds(TopicPartition(self._cdc, partition))[0])
+        return None
+
+    def _change(self, message: Message) -> None:
+        error, topic = message.error(), message.topic()
+        assert topic is not None
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._caught_up.add(topic)
+            return
+        key, value = (message.key() or b"").decode(errors="replace"), message.value()
+        suffix = self._changes[topic]
+        if suffix == SCHEMAS:
+            if value is not None:
+                self._learn(value)
+        elif value is None:
+            self._gone(suffix, key)
+        else:
+            found = decode_change(value)
+            if isinstance(found, GenerationChange):
+                self.generations.note(key, found)
+            elif isinstance(found, TableChange):
+                self.tables[f"{found.keyspace}.{found.name}"] = found
+
+    def _gone(self, suffix: str, key: str) -> None:
+        if suffix == GENERATIONS:
+            self.generations.note(key, None)
+        # The rows of a dropped table are in the log still: its types are kept for them.
+
+    def _learn(self, value: bytes) -> None:
+        try:
+            codec.learn(value.decode())
+        except (WireError, UnicodeDecodeError):
+            return  # a kind of schema that later releases have; records written with it say so themselves
+
+    def _partitions_of(self, topic: str) -> tuple[int, ...]:
+        try:
+            found = self._consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+        except KafkaException as error:
+            raise LogUnavailable(f"no answer about {topic}: {error.args[0].str()}", "is the broker up?") from error
+        if found.error is not None or not found.partitions:
+            raise TopicMissing(topic)
+        return tuple(sorted(found.partitions))
+
+    def _bounds(self, place: TopicPartition) -> tuple[int, int]:
+        try:
+            low, high = self._consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
+        except KafkaException as error:
+            raise LogUnavailable(f"{place.topic}: its end is unknown: {error.args[0].str()}", "try again") from error
+        return int(low), int(high)

@@ -1,0 +1,195 @@
+"""The columns of a table's CDC log in Spark, named as in ScyllaDB, and rows of the log as Arrow batches of them.
+
+============================  =====================================================================================
+column                        type
+============================  =====================================================================================
+``cdc$stream_id``             binary
+``cdc$time``                  string: the time UUID; it does not sort by time, ``cdc$timestamp`` does
+``cdc$batch_seq_no``          int
+``cdc$operation``             tinyint
+``cdc$ttl``                   bigint, seconds; null: never
+``cdc$end_of_batch``          boolean
+``cdc$timestamp``             bigint: the write's timestamp in microseconds since 1970
+``cdc$generation``            bigint: timestamp of the generation
+key and data columns          as below
+``cdc$deleted_<col>``         boolean: set to null; of a collection also: its earlier elements are gone
+``cdc$deleted_elements_…``    array: keys of the elements taken out, of multi-cell collections only
+``cdc$undecoded``             map from column to binary: values that do not fit the column's type
+============================  =====================================================================================
+
+CQL ascii, text, uuid, timeuuid and varint are strings, time is a bigint (ns), date a date, timestamp a timestamp (cut
+to what Spark's can hold); a set is an array, a list in the log a map from time UUID to value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from ringlog.client.cdc.rows import TableTypes
+from ringlog.kernel.changes import TableChange
+from ringlog.kernel.schema.collections import Shape, shape_of
+from ringlog.kernel.schema.types import TypeMismatch, deserialize
+from ringlog.wire.mapping import uuid_text
+from ringlog.wire.records import CdcRow
+
+MICROS_MAX = 2**63 - 1
+
+Convert = Callable[[Any], Any]
+
+_SCALARS: Mapping[str, pa.DataType] = {
+    "ascii": pa.string(),
+    "text": pa.string(),
+    "uuid": pa.string(),
+    "timeuuid": pa.string(),
+    "varint": pa.string(),
+    "blob": pa.binary(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "time": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How values of a CQL type become those of an Arrow type; ``convert`` None: they are the same."""
+
+    arrow: pa.DataType
+    convert: Convert | None
+
+
+def _micros(millis: int) -> int:
+    return max(-MICROS_MAX, min(MICROS_MAX, millis * 1_000))
+
+
+_CONVERTS: Mapping[str, Convert] = {"varint": str, "timestamp": _micros}
+
+
+def _kind(shape: Shape) -> _Kind:
+    if not shape.is_collection:
+        return _Kind(_SCALARS[shape.name], _CONVERTS.get(shape.name))
+    parts = [_kind(part) for part in shape.parts]
+    if shape.name == "map":
+        key, value = (part.convert or _same for part in parts)
+        return _Kind(pa.map_(parts[0].arrow, parts[1].arrow), lambda found: [(key(k), value(v)) for k, v in found])
+    each = parts[0].convert or _same
+    return _Kind(pa.list_(parts[0].arrow), lambda found: [each(item) for item in found])
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class LogColumns:
+    """The columns of one table's log. Picklable: it goes to the tasks."""
+
+    def __init__(self, table: TableChange) -> None:
+        self.table = table
+
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches."""
+        types = TableTypes(self.table)
+        fields = [
+            pa.field("cdc$stream_id", pa.binary()),
+            pa.field("cdc$time", pa.string()),
+            pa.field("cdc$batch_seq_no", pa.int32()),
+            pa.field("cdc$operation", pa.int8()),
+            pa.field("cdc$ttl", pa.int64()),
+            pa.field("cdc$end_of_batch", pa.bool_()),
+            pa.field("cdc$timestamp", pa.int64()),
+            pa.field("cdc$generation", pa.int64()),
+        ]
+        fields += [pa.field(name, _kind_of(kind).arrow) for name, kind in types.columns.items()]
+        for name in self._data_columns(types):
+            fields.append(pa.field(f"cdc$deleted_{name}", pa.bool_()))
+            if types.keys[name]:
+                fields.append(pa.field(f"cdc$deleted_elements_{name}", pa.list_(_kind_of(types.keys[name]).arrow)))
+        fields.append(pa.field("cdc$undecoded", pa.map_(pa.string(), pa.binary())))
+        return pa.schema(fields)
+
+    def spark_schema(self) -> StructType:
+        """The same for Spark."""
+        return from_arrow_schema(self.schema())
+
+    def batch(self, rows: Sequence[CdcRow]) -> pa.RecordBatch:
+        """Rows as one batch."""
+        types, schema = TableTypes(self.table), self.schema()
+        columns: dict[str, list[Any]] = {
+            "cdc$stream_id": [row.stream_id for row in rows],
+            "cdc$time": [uuid_text(row.time) for row in rows],
+            "cdc$batch_seq_no": [row.batch_seq_no for row in rows],
+            "cdc$operation": [row.operation for row in rows],
+            "cdc$ttl": [row.ttl for row in rows],
+            "cdc$end_of_batch": [row.end_of_batch for row in rows],
+            "cdc$timestamp": [row.timestamp for row in rows],
+            "cdc$generation": [row.generation for row in rows],
+        }
+        undecoded: list[list[tuple[str, bytes]]] = [[] for _ in rows]
+        given = [self._named(row, types) for row in rows]
+        for name, kind in types.columns.items():
+            read = _reader(kind)
+            columns[name] = [
+                _read(read, name, found.get(name), odd) for found, odd in zip(given, undecoded, strict=True)
+            ]
+        for name in self._data_columns(types):
+            columns[f"cdc$deleted_{name}"] = [True if name in row.deleted else None for row in rows]
+            if types.keys[name]:
+                read = _reader(types.keys[name])
+                columns[f"cdc$deleted_elements_{name}"] = [_taken(row, name, read) for row in rows]
+        columns["cdc$undecoded"] = [odd or None for odd in undecoded]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+        )
+
+    def _named(self, row: CdcRow, types: TableTypes) -> dict[str, bytes | None]:
+        found: dict[str, bytes | None] = dict(zip(types.partition_key, row.partition_key, strict=False))
+        found.update(zip(types.clustering_key, row.clustering_key, strict=False))
+        found.update((cell.column, cell.value) for cell in row.cells)
+        return found
+
+    def _data_columns(self, types: TableTypes) -> list[str]:
+        keys = {*types.partition_key, *types.clustering_key}
+        return [name for name in types.columns if name not in keys]
+
+
+def _kind_of(type_name: str) -> _Kind:
+    shape = shape_of(type_name)
+    assert shape is not None, f"{type_name} is a column's type"
+    return _kind(shape)
+
+
+def _reader(type_name: str) -> Convert:
+    convert = _kind_of(type_name).convert
+    if convert is None:
+        return lambda data: deserialize(type_name, data)
+    return lambda data: convert(deserialize(type_name, data))
+
+
+def _read(read: Convert, name: str, data: bytes | None, odd: list[tuple[str, bytes]]) -> Any:
+    if data is None:
+        return None
+    try:
+        return read(data)
+    except TypeMismatch:
+        odd.append((name, data))
+        return None
+
+
+def _taken(row: CdcRow, name: str, read: Convert) -> list[Any] | None:
+    for found in row.deleted_elements:
+        if found.column == name:
+            odd: list[tuple[str, bytes]] = []
+            return [_read(read, name, key, odd) for key in found.keys]
+    return None

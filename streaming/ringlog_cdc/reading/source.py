@@ -1,0 +1,186 @@
+"""``spark.read`` and ``spark.readStream.format("ringlog-cdc")``: a table's CDC log as a data source.
+
+    spark.dataSource.register(RinglogCdc)
+    spark.readStream.format("ringlog-cdc").options(bootstrap="…", cluster="shop", table="ks.orders").load()
+
+================  =================================================================================================
+option            meaning
+================  =================================================================================================
+``bootstrap``     the brokers
+``cluster``       name of the cluster
+``table``         keyspace.table
+``start``         of a new query: earliest (default), now, microseconds since 1970, or an ISO 8601 time with zone
+``lost``          error (default) or skip: what to do where rows are no longer kept
+``rowsmax``       records of the CDC topic in a batch of a stream, at most (default 100,000)
+================  =================================================================================================
+
+The offset of a stream is the protocol's place, as text in Spark's own log: a query that is started again goes on
+exactly there. A generation that was left is never looked at again, and the next one begins with a batch of its own, so
+that a batch holds rows of one generation. The rows of one stream come in the order of their writes; a batch query's
+rows have no order but the one that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from ringlog.client.cdc.progress import Progress
+from ringlog.kernel.changes import TableChange
+from ringlog_cdc.errors import CdcError
+from ringlog_cdc.reading.columns import LogColumns
+from ringlog_cdc.reading.ranges import CdcRange, ReadSettings, Scan, ranges_between, rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME = "ringlog-cdc"
+OPTIONS = ("bootstrap", "cluster", "table", "start", "lost", "rowsmax")
+
+
+def settings_of(options: Mapping[str, str]) -> ReadSettings:
+    """Options as Spark hands them on, names in any case. Raises CdcError ``bad_option``."""
+    given = {name.lower(): value for name, value in options.items()}
+    for name in ("bootstrap", "cluster", "table"):
+        if not given.get(name):
+            raise CdcError("bad_option", f"option {name} is missing", f"the options are {', '.join(OPTIONS)}")
+    lost, rows_max = given.get("lost", "error"), given.get("rowsmax", "100000")
+    if lost not in ("error", "skip"):
+        raise CdcError("bad_option", f"lost is {lost!r}", "error or skip")
+    if not rows_max.isdecimal() or int(rows_max) < 1:
+        raise CdcError("bad_option", f"rowsmax is {rows_max!r}", "a number from 1 on")
+    return ReadSettings(
+        given["bootstrap"],
+        given["cluster"],
+        given["table"],
+        given.get("start", "earliest"),
+        lost == "skip",
+        int(rows_max),
+    )
+
+
+class RinglogCdc(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` takes."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The columns of the table's log, as the schema is now."""
+        return LogColumns(self._table()).spark_schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        """Of a batch query."""
+        return CdcBatchReader(settings_of(self.options), self._table())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002
+        """Of a streaming query."""
+        return CdcStreamReader(settings_of(self.options), self._table())
+
+    def _table(self) -> TableChange:
+        scan = Scan(settings_of(self.options))
+        try:
+            return scan.table()
+        finally:
+            scan.close()
+
+
+class CdcBatchReader(DataSourceReader):
+    """Everything up to the end that the topic has when the query is planned."""
+
+    def __init__(self, settings: ReadSettings, table: TableChange) -> None:
+        self._settings = settings
+        self._columns = LogColumns(table)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges of all generations that can be read."""
+        scan = Scan(self._settings)
+        try:
+            before = scan.first()
+            scan.go_to(before)
+            found: list[CdcRange] = []
+            while True:
+                scan.enter_next()
+                scan.look(self._settings.rows_max)
+                after = scan.place()
+                found += ranges_between(before, after)
+                if after.generation == before.generation and scan.at_end():
+                    return found
+                before = after
+        finally:
+            scan.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A task."""
+        assert isinstance(partition, CdcRange)
+        for rows in rows_of(self._settings, partition):
+            yield self._columns.batch(rows)
+
+
+class CdcStreamReader(DataSourceStreamReader):
+    """On the driver it lives as long as the query; Spark gives it the place it had, when the query is started again,
+    by asking for the ranges between that place and itself.
+    """
+
+    def __init__(self, settings: ReadSettings, table: TableChange) -> None:
+        self._settings = settings
+        self._columns = LogColumns(table)
+        self._scan: Scan | None = None
+        self._initial: str | None = None
+        self._at: str | None = None
+
+    def initialOffset(self) -> dict[str, str]:
+        """Where a new query begins."""
+        if self._initial is None:
+            self._initial = self._driver().first().to_json()
+        return {"place": self._initial}
+
+    def latestOffset(self) -> dict[str, str]:
+        """The place after one look at the topic."""
+        found: dict[str, str] = {}
+        if self._at is None:
+            # The first batch says itself where it began: ``now`` would be another place when it is repeated.
+            found["from"] = self.initialOffset()["place"]
+            self._go_to(found["from"])
+        scan = self._driver()
+        scan.enter_next()
+        scan.look(self._settings.rows_max)
+        self._at = found["place"] = scan.place().to_json()
+        return found
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        """Ranges between two places."""
+        if self._at != end["place"]:
+            self._go_to(end["place"])
+        begin = end.get("from", start["place"]) if start != end else end["place"]
+        return ranges_between(Progress.from_json(begin), Progress.from_json(end["place"]))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A task."""
+        assert isinstance(partition, CdcRange)
+        for rows in rows_of(self._settings, partition):
+            yield self._columns.batch(rows)
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._scan is not None:
+            self._scan.close()
+            self._scan = None
+
+    def _driver(self) -> Scan:
+        if self._scan is None:
+            self._scan = Scan(self._settings)
+        return self._scan
+
+    def _go_to(self, place: str) -> None:
+        self._driver().go_to(Progress.from_json(place))
+        self._at = place
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the settings, no connections."""
+        return {**self.__dict__, "_scan": None}

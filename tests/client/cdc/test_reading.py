@@ -1,0 +1,208 @@
+"""The reading protocol: every write once, in order, whatever is repeated, interleaved, restarted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from ringlog.client.cdc.errors import BadProgress, GenerationExpired, WriteIncomplete
+from ringlog.client.cdc.generations import Generations, Known
+from ringlog.client.cdc.progress import RECENT_MAX, Progress, begin_at
+from ringlog.client.cdc.reading import Reading, Verdict
+from ringlog.wire.records import CdcRow
+from tests.client.cdc.model import CDC_PARTITIONS, GENERATION_US, Topic, Write, drawn, open_generations, row_of
+
+START = begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0))
+SEEDS = range(250)
+
+
+class Consumer:
+    """A consumer that is fed at random, and forgets what it did not commit."""
+
+    def __init__(self, topic: Topic, chance: Random, generations: int, tables: frozenset[str] | None = None) -> None:
+        self.topic, self.chance, self.tables = topic, chance, tables
+        self.known = open_generations(generations)
+        self.closes = list(topic.closes)
+        self.reading: Reading[CdcRow] = Reading(START, tables)
+        self.stored = START.to_json()
+        self.committed: list[tuple[CdcRow, ...]] = []
+        self.fresh: list[tuple[CdcRow, ...]] = []
+        self.counts: Counter[Verdict] = Counter()
+
+    def step(self) -> bool:
+        """Do something; False if there is nothing left to do."""
+        draw = self.chance.random()
+        if draw < 0.05:
+            self.restart()
+        elif draw < 0.15:
+            self.commit()
+        elif draw < 0.25 and self.closes:
+            closed = self.closes.pop(0)
+            self.known = Generations([item for item in self.known.all() if item.id != closed.id] + [closed])
+        moved = False
+        while self.reading.move_on(self.known):
+            moved = True
+        positions = self.reading.positions()
+        left = {
+            partition: [item for item in self.topic.records[partition] if item[0] >= position]
+            for partition, position in positions.items()
+        }
+        ready = [partition for partition, items in left.items() if items]
+        if not ready:
+            return bool(self.closes) or moved
+        partition = self.chance.choice(ready)
+        for offset, row in left[partition][: self.chance.randint(1, 6)]:
+            self.reading.passed(partition, offset)
+            verdict, rows = self.reading.take(partition, offset, row)
+            self.counts[verdict] += 1
+            if verdict is Verdict.DELIVERED:
+                self.fresh.append(rows)
+        return True
+
+    def commit(self) -> None:
+        self.stored = self.reading.progress().to_json()
+        self.committed += self.fresh
+        self.fresh = []
+
+    def restart(self) -> None:
+        self.fresh = []
+        self.reading = Reading(Progress.from_json(self.stored), self.tables)
+
+
+def written(rows: tuple[CdcRow, ...]) -> Write:
+    """The write that the rows are of; all of them, in order."""
+    first = rows[0]
+    assert [row.batch_seq_no for row in rows] == list(range(len(rows)))
+    assert {(row.time, row.source_offset) for row in rows} == {(first.time, first.source_offset)}
+    return Write(int(first.clustering_key[0] or b""), int(first.partition_key[0]), first.timestamp, len(rows))
+
+
+def consumed(seed: int, tables: frozenset[str] | None = None) -> Consumer:
+    chance = Random(seed)
+    consumer = Consumer(drawn(chance), chance, 3, tables)
+    while consumer.step():
+        pass
+    consumer.commit()
+    return consumer
+
+
+def test_every_write_is_delivered_once_and_in_order_over_replays_interleavings_and_restarts() -> None:
+    counts: Counter[Verdict] = Counter()
+    for seed in SEEDS:
+        consumer = consumed(seed)
+        got = [written(rows) for rows in consumer.committed]
+        assert sorted(write.number for write in got) == [write.number for write in consumer.topic.writes], seed
+        for key in range(6):
+            generations = [write.timestamp // GENERATION_US for write in got if write.key == key]
+            assert generations == sorted(generations), (seed, key)
+            for generation in set(generations):
+                numbers = [w.number for w in got if (w.key, w.timestamp // GENERATION_US) == (key, generation)]
+                assert numbers == sorted(numbers), (seed, key)
+        counts += consumer.counts
+    # The model meets every case that the protocol knows of.
+    assert all(counts[verdict] for verdict in Verdict if verdict not in (Verdict.FILTERED, Verdict.BEYOND)), counts
+
+
+def test_a_filter_leaves_the_other_tables_as_they_are() -> None:
+    for seed in range(60):
+        everything = [written(rows) for rows in consumed(seed).committed]
+        some = consumed(seed, frozenset({"ks.other"}))
+        assert sorted(written(rows).number for rows in some.committed) == sorted(
+            write.number for write in everything if write.key % 4 == 0
+        ), seed
+
+
+def test_a_start_point_leaves_out_earlier_writes_and_earlier_generations() -> None:
+    topic = drawn(Random(5))
+    start = GENERATION_US + 30
+    consumer = Consumer(topic, Random(5), 3)
+    consumer.stored = begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0), start).to_json()
+    consumer.restart()
+    while consumer.step():
+        pass
+    consumer.commit()
+    wanted = [write.number for write in topic.writes if write.timestamp >= start]
+    assert sorted(written(rows).number for rows in consumer.committed) == wanted
+    assert wanted
+    assert len(wanted) < len(topic.writes)
+
+
+def feed(reading: Reading[CdcRow], items: list[tuple[int, CdcRow]]) -> list[Verdict]:
+    return [reading.take(0, offset, row)[0] for offset, row in items]
+
+
+def entered(ends: tuple[tuple[int, int], ...] | None = None) -> tuple[Reading[CdcRow], Generations]:
+    """One partition, in generation 0, which is closed at ``ends``."""
+    reading: Reading[CdcRow] = Reading(begin_at({0: 0}))
+    generations = Generations([Known("a", 0, ends, False), Known("b", 100, None, False)])
+    assert reading.move_on(open_generations(1))
+    return reading, generations
+
+
+def test_a_close_is_left_at_its_positions_and_copies_behind_them_are_dropped() -> None:
+    reading, generations = entered(((0, 2),))
+    first, later = row_of(Write(1, 1, 10, 1), (0, 0), 0), row_of(Write(2, 1, 110, 1), (0, 1), 0)
+    assert feed(reading, [(0, first), (1, later)]) == [Verdict.DELIVERED, Verdict.AHEAD]
+    assert reading.move_on(generations)
+    assert (reading.generation, dict(reading.positions())) == (100, {0: 1})
+    assert feed(reading, [(1, later), (2, first)]) == [Verdict.DELIVERED, Verdict.REPEATED]
+
+
+def test_what_is_fetched_behind_the_positions_of_a_close_is_left_for_the_next_generation() -> None:
+    _, generations = entered(((0, 1),))
+    first, later = row_of(Write(1, 1, 10, 1), (0, 0), 0), row_of(Write(2, 1, 110, 1), (0, 1), 0)
+    two: Reading[CdcRow] = Reading(begin_at({0: 0, 1: 0}))
+    two.move_on(open_generations(1))
+    assert feed(two, [(0, first)]) == [Verdict.DELIVERED]
+    closed = Generations([Known("a", 0, ((0, 1), (1, 4)), False), generations.all()[1]])
+    assert not two.move_on(closed)
+    assert not two.wants(0)
+    assert feed(two, [(3, later), (5, later)]) == [Verdict.BEYOND, Verdict.BEYOND]
+    two.passed(1, 4)
+    assert two.move_on(closed)
+    assert dict(two.positions()) == {0: 3, 1: 4}
+
+
+def test_a_write_without_its_last_row_at_the_close_is_an_error() -> None:
+    reading, generations = entered(((0, 1),))
+    assert feed(reading, [(0, row_of(Write(1, 1, 10, 2), (0, 0), 0))]) == [Verdict.HELD]
+    with pytest.raises(WriteIncomplete, match="0/0"):
+        reading.move_on(generations)
+
+
+def test_an_expired_generation_is_an_error_or_left() -> None:
+    for known in ([Known("a", 0, ((0, 9),), True), Known("b", 100, None, False)], [Known("b", 100, None, False)]):
+        reading, _ = entered()
+        with pytest.raises(GenerationExpired):
+            reading.move_on(Generations(known))
+        assert reading.move_on(Generations(known), skip_expired=True)
+        assert reading.generation == 100
+
+
+def test_the_earliest_generation_is_the_first_that_has_not_expired() -> None:
+    known = Generations([Known("a", 0, ((0, 9),), True), Known("b", 100, None, False)])
+    reading: Reading[CdcRow] = Reading(begin_at({0: 0}))
+    assert reading.move_on(known)
+    assert reading.generation == 100
+    early: Reading[CdcRow] = Reading(begin_at({0: 0}, start=50))
+    with pytest.raises(GenerationExpired):
+        early.move_on(known)
+
+
+def test_progress_is_bounded_however_many_writes_were_delivered() -> None:
+    reading, _ = entered()
+    for number in range(3 * RECENT_MAX):
+        reading.take(0, number, row_of(Write(number, 1, 10, 1), (0, number), 0))
+    assert len(reading.progress().to_json()) < 16 * RECENT_MAX
+    repeated = row_of(Write(0, 1, 10, 1), (0, 0), 0)
+    assert feed(reading, [(3 * RECENT_MAX, repeated)]) == [Verdict.REPEATED]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"form":2}', "[]", "null", START.to_json().replace('"read":0', '"read":-1'), "\xff"]
+)
+def test_progress_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadProgress):
+        Progress.from_json(text)

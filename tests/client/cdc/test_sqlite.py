@@ -1,0 +1,70 @@
+"""The SQLite target: rows as they are seen, the whole state kept over restarts, tables and place as one."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ringlog.client.cdc.errors import ProgressInUse, UnknownTable
+from ringlog.client.cdc.sqlite import SqliteTables, state_of, state_text
+from ringlog.client.cdc.table import PartitionState, fold
+from ringlog.runtime.clock import ManualClock
+from tests.client.cdc.changes import AT, TABLE, change, row
+from tests.client.cdc.test_table import SHAPE, draw, rows_of
+
+UUID = "04c29680-833b-11ee-8000-000000000001"
+
+
+def rows(path: Path) -> list[tuple[object, ...]]:
+    with sqlite3.connect(path) as found:
+        return found.execute('SELECT * FROM "ks.t" ORDER BY p, c').fetchall()
+
+
+def test_a_table_follows_its_log_and_what_has_expired_goes(tmp_path: Path) -> None:
+    path, clock = tmp_path / "tables", ManualClock(AT)
+    target = SqliteTables(path, {"ks.t": TABLE}, clock)
+    target.apply(change(row(2, (1,), {"v": 1, "w": "one", "m": (("x", 1),), "l": ((UUID, 3),), "b": b"\x01"})))
+    target.apply(change(row(1, (2,), {"v": 2}, ttl=10)))
+    assert target.load() is None
+    target.save("first")
+    target.close()
+    assert rows(path) == [("p1", 1, 1, "one", '[["x", 1]]', "[3]", b"\x01"), ("p1", 2, 2, None, None, None, None)]
+
+    target = SqliteTables(path, {"ks.t": TABLE}, clock)
+    assert target.load() == "first"
+    clock.advance(10)
+    target.save("second")
+    target.apply(change(row(3, (1,), timestamp=AT - 1)))
+    target.save("third")
+    target.close()
+    assert rows(path) == [("p1", 1, 1, "one", '[["x", 1]]', "[3]", b"\x01")]
+
+
+def test_what_was_not_saved_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "tables"
+    target = SqliteTables(path, {"ks.t": TABLE}, ManualClock(AT))
+    target.apply(change(row(2, (1,), {"v": 1})))
+    target.save("first")
+    target.apply(change(row(2, (2,), {"v": 2})))
+    with pytest.raises(ProgressInUse):
+        SqliteTables(path)
+    target.close()
+    assert len(rows(path)) == 1
+    again = SqliteTables(path)
+    assert again.load() == "first"
+    with pytest.raises(UnknownTable):
+        again.apply(change(row(2, (2,), {"v": 2})))
+    again.close()
+
+
+def test_a_state_survives_its_text() -> None:
+    for seed in range(60):
+        chance = Random(seed)
+        state = PartitionState()
+        for _ in range(12):
+            state = fold(state, rows_of(draw(chance)), SHAPE)
+        assert state_of(state_text(state)) == state
+    assert state_of(state_text(PartitionState())) == PartitionState()

@@ -1,0 +1,149 @@
+"""A CDC log without Spark: change topics as a publisher has them, and rows by a writer that embeds the client.
+
+The rows, their streams and partitions are those that the job would write for the same mutations.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from confluent_kafka import Producer
+from tests.system.cdc_world import SEED, World, now_us
+
+from ringlog.kernel.changes import diff
+from ringlog.kernel.commands.model import AdvanceCdcWriter, CloseCdcGeneration, Position, RegisterCdcWriter
+from ringlog.kernel.generations.lookup import generation_at, stream_of
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.topics import topic_name
+from ringlog.wire.changes import encode_change_record
+from ringlog.wire.ids import timeuuid
+from ringlog.wire.partitions import cdc_partition
+from ringlog.wire.records import CdcRow, Cell, encode_cdc_row
+
+CDC_PARTITIONS = 8
+WRITER = "test"
+MINUTE_US = 60_000_000
+KEYS = 11
+TOKENS = ((-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), (-2 * 10**18, 10**18), (4 * 10**18,))
+
+
+class CdcLog:
+    """Writes what consumers read."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._published: ClusterState = EMPTY_STATE
+        self._producer = Producer({"bootstrap.servers": world.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+        self._offset = 0
+        self._incarnation = SEED.hex()
+        world.apply(RegisterCdcWriter(WRITER, self._incarnation))
+
+    def publish(self) -> None:
+        """Bring the change topics to the state of now."""
+        state = self.world.state
+        for record in diff(self._published, state):
+            suffix, key, value = encode_change_record(record)
+            self._producer.produce(topic_name(self.world.cluster, suffix), value, key, 0)
+        self._published = state
+        assert self._producer.flush(30) == 0
+
+    def row(self, key: str, number: int, timestamp: int, **changes: object) -> CdcRow:
+        """The row of one write to ``shop.orders``; each call is another mutation."""
+        partition_key = (key.encode(),)
+        generation = generation_at(self.world.state.generations, timestamp)
+        assert generation is not None
+        made = CdcRow(
+            stream_id=stream_of(generation, token_of(compose(partition_key))),
+            generation=generation.timestamp,
+            time=timeuuid(timestamp, b"%d" % self._offset),
+            batch_seq_no=0,
+            operation=2,
+            ttl=None,
+            end_of_batch=True,
+            keyspace="shop",
+            table="orders",
+            mutation_id=None,
+            source_topic=topic_name(self.world.cluster, "mutations"),
+            source_partition=0,
+            source_offset=self._offset,
+            timestamp=timestamp,
+            partition_key=partition_key,
+            clustering_key=(number.to_bytes(8, "big", signed=True),),
+            cells=(Cell("amount", b"\0\0\0\7"),),
+            deleted=("note",),
+        )
+        self._offset += 1
+        return replace(made, **changes)  # type: ignore[arg-type]
+
+    def write(self, rows: Iterable[CdcRow]) -> None:
+        """Append rows to their partitions; acknowledged on return."""
+        for row in rows:
+            self._producer.produce(
+                topic_name(self.world.cluster, "cdc"),
+                encode_cdc_row(row),
+                row.stream_id,
+                cdc_partition(row.stream_id, CDC_PARTITIONS),
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(30) == 0
+
+    def close(self, low_watermark: int) -> None:
+        """Promise that everything below is durable, and close the generations that end there."""
+        ends = [0] * CDC_PARTITIONS
+        for found in self.world.read("cdc"):
+            ends[found.partition] = max(ends[found.partition], found.offset + 1)
+        positions: Sequence[Position] = [Position(number, end) for number, end in enumerate(ends)]
+        self.world.apply(AdvanceCdcWriter(WRITER, self._incarnation, low_watermark, low_watermark, tuple(positions)))
+        generations = self.world.state.generations
+        for found, following in itertools.pairwise(generations):
+            if found.status == "published" and following.timestamp <= low_watermark:
+                self.world.apply(CloseCdcGeneration(found.id))
+
+
+class Story:
+    """Three generations of writes; the second begins while rows of the first are still to come."""
+
+    def __init__(self, log: CdcLog) -> None:
+        self.log = log
+        self.starts = [now_us() - minutes * MINUTE_US for minutes in (60, 40, 20)]
+        self.numbers = 0
+        self.written: list[CdcRow] = []
+
+    def rows(self, generation: int, count: int) -> list[CdcRow]:
+        """New writes in a generation, not appended yet."""
+        made = []
+        for _ in range(count):
+            number, self.numbers = self.numbers, self.numbers + 1
+            timestamp = self.starts[generation] + 1_000 * number + 1
+            made.append(self.log.row(f"customer-{number % KEYS}", number, timestamp))
+        return made
+
+    def write(self, rows: list[CdcRow], copies: int = 1) -> None:
+        for _ in range(copies):
+            self.log.write(rows)
+        self.written += rows
+
+    def join(self, index: int) -> None:
+        self.log.world.join(f"n{index}", TOKENS[index], self.starts[index])
+        if index == 0:
+            self.log.world.schema()
+
+    def play(self) -> None:
+        """Both switches: late rows of a generation lie behind early ones of the next, and copies behind both."""
+        self.join(0)
+        self.write(self.rows(0, 60), copies=2)
+        late = self.rows(0, 20)
+        self.join(1)
+        self.write(self.rows(1, 60))
+        self.write(late)
+        self.log.close(self.starts[1])
+        self.log.write(late)
+        self.join(2)
+        self.write(self.rows(2, 40))
+        self.write(self.rows(1, 30), copies=2)
+        self.log.close(self.starts[2])
+        self.log.publish()

@@ -1,0 +1,261 @@
+"""Consumers of a real CDC topic: two generation switches, repetitions, kills, lost rows, wrong progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from tests.system.cdc_log import CdcLog, Story
+from tests.system.cdc_world import founded, until
+
+from ringlog.client.cdc import CdcReader, Change
+from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, UnknownTable
+from ringlog.client.cdc.stores import MemoryProgress
+from ringlog.log.topics import admin_client, topic_name
+from ringlog.stack import StackInfo
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+COMMIT_EVERY = 10
+
+FOLLOWER = """
+import sys
+from ringlog.client.cdc import CdcReader
+bootstrap, cluster, progress, until_end = sys.argv[1:]
+with CdcReader(bootstrap, cluster, progress=progress, commit_every=10, until_end=until_end == "end") as reader:
+    for change in reader:
+        print(change.rows[0].key["number"], change.generation, flush=True)
+"""
+
+
+@pytest.fixture
+def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        yield CdcLog(world)
+
+
+def numbers(changes: list[Change]) -> list[int]:
+    return [change.rows[0].key["number"] for change in changes]
+
+
+def in_order(changes: list[Change]) -> bool:
+    """Generation after generation, and the writes of each key as they were produced."""
+    generations = [change.generation for change in changes]
+    keys: dict[str, list[int]] = {}
+    for change in changes:
+        keys.setdefault(change.rows[0].key["customer"], []).append(change.rows[0].key["number"])
+    by_generation = {change.rows[0].key["number"]: change.generation for change in changes}
+    per_key = all(found == sorted(found, key=lambda n: (by_generation[n], n)) for found in keys.values())
+    return generations == sorted(generations) and per_key
+
+
+def test_every_write_comes_once_over_two_switches(log: CdcLog) -> None:
+    story = Story(log)
+    story.play()
+    with CdcReader(log.world.bootstrap, log.world.cluster, tables=["shop.orders"], until_end=True) as reader:
+        changes = list(reader)
+        counts = reader.counts
+        assert reader.generation == story.starts[2]
+    assert sorted(numbers(changes)) == list(range(story.numbers))
+    assert in_order(changes)
+    assert {change.generation for change in changes} == set(story.starts)
+    assert counts["repeated"] >= 60
+    row = changes[0].rows[0]
+    assert (row.operation, dict(row.values), row.deleted) == ("insert", {"amount": 7}, ("note",))
+    assert list(row.key) == ["customer", "number"]
+
+
+def test_a_reader_waits_for_the_close_and_for_nothing_else(log: CdcLog) -> None:
+    story = Story(log)
+    story.join(0)
+    story.write(story.rows(0, 10))
+    story.join(1)
+    story.write(story.rows(1, 10))
+    log.publish()
+    store = MemoryProgress()
+    where = (log.world.bootstrap, log.world.cluster)
+    with CdcReader(*where, progress=store, until_end=True) as reader:
+        assert sorted(numbers(list(reader))) == list(range(10))
+    log.close(story.starts[1])
+    log.publish()
+    with CdcReader(*where, progress=store, until_end=True) as reader:
+        assert sorted(numbers(list(reader))) == list(range(10, 20))
+    with CdcReader(*where, progress=store, until_end=True) as reader:
+        assert list(reader) == []
+
+
+def test_a_killed_consumer_goes_on_behind_its_last_commit(log: CdcLog, tmp_path: Path) -> None:
+    story = Story(log)
+    story.play()
+    place = tmp_path / "place"
+    first, second = tmp_path / "first", tmp_path / "second"
+    with Follower(log, place, first, "on") as process:
+        until(lambda: len(first.read_text().splitlines()) >= 3 * COMMIT_EVERY, "changes", lambda: alive(process))
+        with pytest.raises(ProgressInUse):
+            CdcReader(log.world.bootstrap, log.world.cluster, progress=place)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    handed = [int(line.split()[0]) for line in first.read_text().splitlines() if line.count(" ") == 1]
+    with Follower(log, place, second, "end") as process:
+        assert process.wait(60) == 0
+    rest = [int(line.split()[0]) for line in second.read_text().splitlines()]
+    done = story.numbers - len(rest)
+    # What was committed is a beginning of what was handed out; the rest comes, all of it, and nothing else.
+    assert done % COMMIT_EVERY == 0 or done == len(handed)
+    assert len(handed) - COMMIT_EVERY <= done <= len(handed)
+    assert sorted(handed[:done] + rest) == list(range(story.numbers))
+
+
+def test_shares_have_every_write_once(log: CdcLog) -> None:
+    story = Story(log)
+    story.play()
+    where = (log.world.bootstrap, log.world.cluster)
+    parts = []
+    for index in range(2):
+        with CdcReader(*where, until_end=True, share=(index, 2)) as reader:
+            parts.append(numbers(list(reader)))
+    assert all(parts)
+    assert sorted(parts[0] + parts[1]) == list(range(story.numbers))
+
+
+def test_start_points(log: CdcLog) -> None:
+    story = Story(log)
+    story.play()
+    where = (log.world.bootstrap, log.world.cluster)
+    start = story.starts[1] + 1
+    with CdcReader(*where, start=start, until_end=True) as reader:
+        found = list(reader)
+    assert sorted(numbers(found)) == sorted(
+        number
+        for row in story.written
+        if row.timestamp >= start
+        for number in [int.from_bytes(row.clustering_key[0] or b"")]
+    )
+    with CdcReader(*where, start="now", until_end=True) as reader:
+        assert reader.generation == story.starts[2]
+        assert list(reader) == []
+
+
+def test_rows_that_are_no_longer_kept_are_an_error_or_counted(log: CdcLog) -> None:
+    story = Story(log)
+    story.play()
+    where = (log.world.bootstrap, log.world.cluster)
+    store = MemoryProgress()
+    with CdcReader(*where, progress=store) as reader:
+        next(iter(reader))
+        reader.commit()
+    drop_all(log)
+    with pytest.raises(RowsLost) as lost:
+        CdcReader(*where, progress=store)
+    assert lost.value.code == "rows_lost"
+    with CdcReader(*where, progress=store, lost="skip", until_end=True) as reader:
+        assert list(reader) == []
+        assert reader.lost_rows > 0
+
+
+def test_a_place_of_another_reader_is_refused(log: CdcLog) -> None:
+    story = Story(log)
+    story.join(0)
+    log.publish()
+    where = (log.world.bootstrap, log.world.cluster)
+    with CdcReader(*where, until_end=True) as reader:
+        place = reader.place()
+    for wrong in (place.replace(log.world.cluster, "other"), place[:-2], "7"):
+        with pytest.raises(BadProgress):
+            CdcReader(*where, progress=MemoryProgress(wrong))
+    with pytest.raises(BadProgress, match="tables"):
+        CdcReader(*where, tables=["shop.orders"], progress=MemoryProgress(place))
+    for name in ("shop.nothing", "shop.quiet"):
+        with pytest.raises(UnknownTable, match=name):
+            CdcReader(*where, tables=[name])
+
+
+def test_tail_prints_changes(log: CdcLog) -> None:
+    story = Story(log)
+    story.join(0)
+    rows = story.rows(0, 1)
+    log.publish()
+    log.write([replace(row, mutation_id="01a3185c-5629-7cb4-80c6-5cc5ac6f75a9") for row in rows])
+    (line,) = ringlog(log, "--json")
+    assert json.loads(line) == {
+        "table": "shop.orders",
+        "timestamp": rows[0].timestamp,
+        "generation": story.starts[0],
+        "stream_id": rows[0].stream_id.hex(),
+        "time": json.loads(line)["time"],
+        "mutation_id": "01a3185c-5629-7cb4-80c6-5cc5ac6f75a9",
+        "partition": json.loads(line)["partition"],
+        "offset": 0,
+        "rows": [
+            {
+                "operation": "insert",
+                "batch_seq_no": 0,
+                "ttl": None,
+                "key": {"customer": "customer-0", "number": 0},
+                "values": {"amount": 7},
+                "deleted": ["note"],
+                "deleted_elements": {},
+            }
+        ],
+    }
+    (line,) = ringlog(log)
+    assert line.endswith('shop.orders  insert  customer="customer-0" number=0  set amount=7  delete note')
+    (line,) = ringlog(log, "--format", "debezium")
+    assert json.loads(line)["value"]["after"] == {"customer": "customer-0", "number": 0, "note": None, "amount": 7}
+    (line,) = ringlog(log, "--format", "cloudevents")
+    assert json.loads(line)["type"] == "ringlog.cdc.insert"
+
+
+# --------------------------------------------------------------------------------------------------- processes
+
+
+class Follower:
+    """A consumer in a process of its own, writing what it gets to a file."""
+
+    def __init__(self, log: CdcLog, place: Path, output: Path, mode: str) -> None:
+        self._command = [sys.executable, "-c", FOLLOWER, log.world.bootstrap, log.world.cluster, str(place), mode]
+        self._output = output
+
+    def __enter__(self) -> subprocess.Popen[bytes]:
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(self._command, env=environment(), stdout=output)
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def alive(process: subprocess.Popen[bytes]) -> None:
+    assert process.poll() is None
+
+
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
+    return {**os.environ, "PYTHONPATH": paths}
+
+
+def ringlog(log: CdcLog, *options: str) -> list[str]:
+    """The lines of ``ringlog cdc tail`` up to the end."""
+    command = [sys.executable, "-m", "ringlog.cli", "cdc", "tail", "--until-end", *options]
+    command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def drop_all(log: CdcLog) -> None:
+    """Delete every record of the CDC topic, as retention does."""
+    topic, admin = topic_name(log.world.cluster, "cdc"), admin_client(log.world.bootstrap)
+    for future in admin.delete_records([TopicPartition(topic, number, -1) for number in range(8)]).values():
+        future.result(timeout=30)

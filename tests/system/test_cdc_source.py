@@ -1,0 +1,121 @@
+"""The CDC log as a Spark data source: batch, stream, generation switch, restart from the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.system.cdc_log import CdcLog, Story
+from tests.system.cdc_world import founded, until
+
+from ringlog.stack import StackInfo
+from ringlog_cdc import read_cdc
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        yield CdcLog(world)
+
+
+class Sink:
+    """What a query gave, by batch; a batch that is repeated must be the same."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[tuple[int, int]]] = {}
+
+    def take(self, frame: DataFrame, batch: int) -> None:
+        rows = frame.select("`cdc$generation`", "number").collect()
+        found = sorted((row[0], row[1]) for row in rows)
+        assert self.batches.setdefault(batch, found) == found
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for _, rows in sorted(self.batches.items()) for _, number in rows]
+
+
+@contextmanager
+def running(frame: DataFrame, sink: Sink, checkpoint: Path) -> Iterator[StreamingQuery]:
+    query = (
+        frame.writeStream.foreachBatch(sink.take)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime="200 milliseconds")
+        .start()
+    )
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def fine(query: StreamingQuery) -> None:
+    assert query.exception() is None, str(query.exception())[:3000]
+
+
+def test_a_batch_query_has_every_write_once_with_typed_columns(log: CdcLog, spark: SparkSession) -> None:
+    story = Story(log)
+    story.play()
+    frame = read_cdc(spark, log.world.bootstrap, log.world.cluster, "shop.orders")
+    rows = frame.collect()
+    assert sorted(row["number"] for row in rows) == list(range(story.numbers))
+    assert {row["cdc$generation"] for row in rows} == set(story.starts)
+    written = {int.from_bytes(row.clustering_key[0] or b""): row for row in story.written}
+    for row in rows:
+        wanted = written[row["number"]]
+        found: dict[str, Any] = row.asDict()
+        assert found.pop("cdc$time").replace("-", "") == wanted.time.hex()
+        assert found == {
+            "cdc$stream_id": bytearray(wanted.stream_id),
+            "cdc$batch_seq_no": 0,
+            "cdc$operation": 2,
+            "cdc$ttl": None,
+            "cdc$end_of_batch": True,
+            "cdc$timestamp": wanted.timestamp,
+            "cdc$generation": wanted.generation,
+            "customer": wanted.partition_key[0].decode(),
+            "number": row["number"],
+            "amount": 7,
+            "note": None,
+            "cdc$deleted_amount": None,
+            "cdc$deleted_note": True,
+            "cdc$undecoded": None,
+        }
+
+
+def test_a_stream_goes_on_from_its_checkpoint_over_generation_switches(
+    log: CdcLog, spark: SparkSession, tmp_path: Path
+) -> None:
+    story, sink = Story(log), Sink()
+    story.join(0)
+    story.write(story.rows(0, 40), copies=2)
+    log.publish()
+    frame = read_cdc(spark, log.world.bootstrap, log.world.cluster, "shop.orders", stream=True)
+    with running(frame, sink, tmp_path) as query:
+        until(lambda: len(sink.numbers) == 40, "the first rows", lambda: fine(query))
+        story.join(1)
+        story.write(story.rows(1, 30))
+        story.write(story.rows(0, 10))
+        log.publish()
+        until(lambda: len(sink.numbers) == 50, "late rows of the first generation", lambda: fine(query))
+        assert set(sink.numbers) == {*range(40), *range(70, 80)}
+    story.write(story.rows(0, 5))
+    log.close(story.starts[1])
+    log.publish()
+    frame = read_cdc(spark, log.world.bootstrap, log.world.cluster, "shop.orders", stream=True)
+    with running(frame, sink, tmp_path) as query:
+        until(lambda: len(sink.numbers) >= story.numbers, "everything", lambda: fine(query))
+        story.write(story.rows(1, 3), copies=3)
+        until(lambda: len(sink.numbers) >= story.numbers, "what was written meanwhile", lambda: fine(query))
+    assert sorted(sink.numbers) == list(range(story.numbers))
+    generations = [{generation for generation, _ in rows} for _, rows in sorted(sink.batches.items()) if rows]
+    assert all(len(found) == 1 for found in generations)
+    assert [max(found) for found in generations] == sorted(max(found) for found in generations)
