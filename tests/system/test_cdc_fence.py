@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from tests.system.cdc_world import World, founded, until
+from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.test_cdc_kill import HOUR_US, alive, driver, in_hand
 
 from ringlog.cli.fencing import fence
 from ringlog.kernel.commands.model import AdvanceCdcWriter, CloseCdcGeneration, RegisterCdcWriter
@@ -29,9 +32,11 @@ from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.layout import Layout, Settings, write_settings
 from ringlog.stack.ports import HOST, choose
+from ringlog.wire.records import decode_cdc_row
 
 PROTOCOL = "SASL_PLAINTEXT"
 PARTITIONS = tuple(range(8))
+TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
 A_WRITER = CdcWriter("nobody", "none", 1, 0, 0, 0, (), ())
 
 SENDER = """
@@ -125,6 +130,53 @@ def test_a_stopped_writer_that_wakes_after_the_fence_writes_nothing(
     assert ends_of(shop) == ends, "what it had in its hands got in"
     closed = shop.state.generations[0]
     assert {position.partition: position.offset for position in closed.positions} == ends
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_driver_that_wakes_after_its_fence_writes_nothing_and_its_name_goes_on(
+    guarded: tuple[StackInfo, str], shop: World, tmp_path: Path
+) -> None:
+    listener, context = guarded[1], Context(shop.bootstrap, shop.cluster, "")
+    shop.join("n1", TOKENS, now_us() - HOUR_US)
+    shop.schema()
+    shop.send(write(f"customer-{number % 97}", number) for number in range(3_000))
+    checkpoint = tmp_path / "checkpoint"
+    with driver(shop, checkpoint, "--producer", str(credentials(shop, tmp_path / "first", listener))) as process:
+        until(lambda: in_hand(checkpoint), "a batch in hand", lambda: alive(process, checkpoint))
+        together = [process.pid, *children(process.pid)]
+        for pid in together:
+            os.kill(pid, signal.SIGSTOP)
+        command = fence(context, shop.state.writers["spark"], "its host does not answer", listener, PROTOCOL)
+        shop.apply(command)
+        for pid in together:
+            os.kill(pid, signal.SIGCONT)
+        assert process.wait(120) == 1, (checkpoint / "output").read_text()[-3000:]
+    assert ends_of(shop) == {position.partition: position.offset for position in command.positions}
+    new = credentials(shop, tmp_path / "second", listener)
+    with driver(shop, checkpoint, "--producer", str(new), "--stop-when-idle") as process:
+        assert process.wait(240) == 0, (checkpoint / "output").read_text()[-3000:]
+    rows = {item.value for item in shop.read("cdc")}
+    found = [decode_cdc_row(value) for value in rows]
+    assert {(row.source_partition, row.source_offset) for row in found} == {
+        (item.partition, item.offset) for item in shop.read("mutations")
+    }
+    assert len(rows) == 3_000
+    assert shop.letters() == []
+
+
+def credentials(shop: World, path: Path, listener: str) -> Path:
+    """A file of the writer's new rights."""
+    made = grant(admin_client(shop.bootstrap), shop.cluster, "spark")
+    options = {"bootstrap.servers": listener, **made.java_properties(PROTOCOL)}
+    path.write_text("".join(f"{name}={value}\n" for name, value in options.items()), encoding="utf-8")
+    return path
+
+
+def children(pid: int) -> list[int]:
+    """All processes below this one."""
+    own = [int(name) for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return own + [below for child in own for below in children(child)]
 
 
 def test_the_name_comes_back_under_new_rights_and_only_under_them(guarded: tuple[StackInfo, str], shop: World) -> None:
