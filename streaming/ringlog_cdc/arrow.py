@@ -18,7 +18,8 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import decode_mutation
-from ringlog_cdc.routing import RoutingTable, Rows, route
+from ringlog_cdc.pieces import Compound, route_compound
+from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
 
 VERDICT_TYPE = (
     "verdict int, generation bigint, cdc_partition int, "
@@ -26,10 +27,16 @@ VERDICT_TYPE = (
 )
 
 
-def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
+PIECE_NAMES = ("generations", "partitions", "streams", "rows")
+PIECES = "generations array<bigint>, partitions array<int>, streams array<binary>, rows array<binary>"
+"""What comes back of compound writes: an item a row of the log; null for all other writes."""
+
+
+def routing_function(table: Any, epoch: int, topic: str, row_bytes_max: int, wide: bool) -> Callable[..., Column]:
     """The Arrow function of a broadcast ``RoutingTable`` for a plan part made at ``epoch``.
 
     The epoch comes back as a column: as a number in the expressions it would have them compiled anew for each batch.
+    ``topic``: where the mutations come from. ``wide``: there may be compound writes, and ``PIECES`` come back, too.
     """
 
     def verdicts(
@@ -48,6 +55,7 @@ def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
         identities: pd.Series,
         partitions: pd.Series,
         offsets: pd.Series,
+        compound: pd.Series,
     ) -> pd.DataFrame:
         known: RoutingTable = table.value
         rows = Rows(
@@ -67,21 +75,43 @@ def routing_function(table: Any, epoch: int) -> Callable[..., Column]:
             offsets=offsets.to_numpy(),
         )
         found = route(known, rows)
-        return pd.DataFrame(
-            {
-                "verdict": found.verdict,
-                "generation": found.generation,
-                "cdc_partition": found.partition,
-                "stream_high": found.stream_high,
-                "stream_low": found.stream_low,
-                "time_high": found.time_high,
-                "time_low": found.time_low,
-                "epoch": epoch,
-            }
-        )
+        pieces = apart(known, topic, row_bytes_max, rows, compound, found.verdict) if wide else {}
+        return pd.DataFrame(_columns(found, epoch) | pieces)
 
-    wrapped: Callable[..., Column] = pandas_udf(verdicts, VERDICT_TYPE)  # type: ignore[call-overload]
+    returned = f"{VERDICT_TYPE}, {PIECES}" if wide else VERDICT_TYPE
+    wrapped: Callable[..., Column] = pandas_udf(verdicts, returned)  # type: ignore[call-overload]
     return wrapped
+
+
+def _columns(found: Routed, epoch: int) -> dict[str, Any]:
+    """The columns of ``VERDICT_TYPE``."""
+    return {
+        "verdict": found.verdict,
+        "generation": found.generation,
+        "cdc_partition": found.partition,
+        "stream_high": found.stream_high,
+        "stream_low": found.stream_low,
+        "time_high": found.time_high,
+        "time_low": found.time_low,
+        "epoch": epoch,
+    }
+
+
+def apart(
+    table: RoutingTable, topic: str, row_bytes_max: int, rows: Rows, compound: pd.Series, verdict: NDArray[np.int32]
+) -> dict[str, pd.Series]:
+    """The columns of ``PIECES``; verdicts of compound writes, which are not null here, are put into ``verdict``."""
+    columns: dict[str, Any] = {name: np.full(len(verdict), None, dtype=object) for name in PIECE_NAMES}
+    places = np.flatnonzero(compound.notna().to_numpy())
+    writes = [
+        Compound(bytes(compound.iloc[at]), int(rows.appended[at]), int(rows.partitions[at]), int(rows.offsets[at]))
+        for at in places
+    ]
+    for at, found in zip(places, route_compound(table, topic, row_bytes_max, writes), strict=True):
+        verdict[at] = found.verdict
+        for name in PIECE_NAMES:
+            columns[name][at] = list(getattr(found, name))
+    return {name: pd.Series(column, dtype=object) for name, column in columns.items()}
 
 
 def sound(doubtful: pd.Series) -> NDArray[np.bool_]:

@@ -26,12 +26,21 @@ from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import routing_function
-from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, next_positions, table_of
+from ringlog_cdc.decisions import (
+    Draft,
+    check_place,
+    closed_for,
+    context_of,
+    decide,
+    form_of,
+    next_positions,
+    table_of,
+)
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, used_by
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
-from ringlog_cdc.rows import Expressions, facts, greatest_use, within
+from ringlog_cdc.rows import Expressions, Made, facts, survey, within
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
 from ringlog_cdc.writer import Writer
@@ -51,19 +60,24 @@ PRODUCER_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch in hand. ``ends``: where it ends; ``uses``: leeway to the greatest time that routing it would use."""
+    """A batch in hand. ``ends``: where it ends; ``seen``: leeway to what a pass over the rows found, see ``survey``."""
 
     decoded: DataFrame
     batch: int
     ends: dict[int, int]
     figures: BatchFigures
-    uses: dict[int, int]
+    seen: dict[int, tuple[int, bool]]
 
     def greatest_use(self, leeway: int) -> int:
         """The greatest time that routing all rows would use; one pass over them for each leeway asked for."""
-        if leeway not in self.uses:
-            self.uses[leeway] = greatest_use(self.decoded, leeway)
-        return self.uses[leeway]
+        if leeway not in self.seen:
+            self.seen[leeway] = survey(self.decoded, leeway)
+        return self.seen[leeway][0]
+
+    @property
+    def is_plain(self) -> bool:
+        """True if a pass over the rows found no compound write."""
+        return bool(self.seen) and not any(compound for _, compound in self.seen.values())
 
 
 class BatchRunner:
@@ -124,7 +138,7 @@ class BatchRunner:
                 work = Work(decoded, batch, ends, figures, {})
                 while not parts or not parts[-1].last:
                     entry = self._plan(work, len(parts))
-                    self._carry_out(decoded, entry, ends, figures)
+                    self._carry_out(decoded, entry, ends, figures, work.is_plain)
                     parts = (*parts, entry)
         finally:
             decoded.unpersist()
@@ -228,8 +242,15 @@ class BatchRunner:
 
     # ------------------------------------------------------------------------------------------ execution
 
-    def _carry_out(self, decoded: DataFrame, entry: PlanEntry, ends: dict[int, int], figures: BatchFigures) -> None:
-        """Write the rows of a part, or count them if they are durable already."""
+    def _carry_out(
+        self,
+        decoded: DataFrame,
+        entry: PlanEntry,
+        ends: dict[int, int],
+        figures: BatchFigures,
+        is_plain: bool = False,
+    ) -> None:
+        """Write the rows of a part, or count them if they are durable already. ``is_plain``: none is compound."""
         figures.parts += 1
         figures.epoch = entry.epoch
         planned = sum(item.end - item.start for item in entry.ranges)
@@ -241,7 +262,7 @@ class BatchRunner:
             return
         if entry.ranges:
             whole = entry.part == 0 and entry.last
-            self._write(decoded if whole else decoded.where(within(entry.ranges)), entry, figures)
+            self._write(decoded if whole else decoded.where(within(entry.ranges)), entry, figures, is_plain)
         with self._writer.lock:
             self._store.mark_done(entry)
 
@@ -253,13 +274,16 @@ class BatchRunner:
     def _decode(self, frame: DataFrame) -> DataFrame:
         return self._expressions.decode(frame)
 
-    def _write(self, rows: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
+    def _write(self, rows: DataFrame, entry: PlanEntry, figures: BatchFigures, is_plain: bool) -> None:
         context = self._store.context(entry.context)
+        form = form_of(context)
+        made = Made(form, not form.first and (not is_plain or bool(form.special)))
         state = self._replica.state
         closed = closed_for(entry, state)
-        function = routing_function(self._table(entry.context, context, closed, state), entry.epoch)
-        routed = self._expressions.routed(rows, function)
-        outgoing = self._expressions.records(routed, entry.incarnation, context["row_bytes_max"])
+        table, topic = self._table(entry.context, context, closed, state), self._settings.source_topic
+        function = routing_function(table, entry.epoch, topic, form.row_bytes_max, made.wide)
+        routed = self._expressions.routed(rows, function, made)
+        outgoing = self._expressions.records(routed, entry.incarnation, made)
         timestamps = [timestamp for name, timestamp in context["generations"] if name not in closed]
         counts = Observation()
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
@@ -268,7 +292,7 @@ class BatchRunner:
             outgoing.observe(counts, *self._counted(tuple(timestamps)))
             .where(F.col("topic").isNotNull())
             .repartition(self._settings.write_tasks, "partition")
-            .sortWithinPartitions("source_partition", "source_offset")
+            .sortWithinPartitions("source_partition", "source_offset", "sequence")
             .select("topic", "partition", "key", "value")
             .write.format("kafka")
             .options(**options)
@@ -318,7 +342,7 @@ def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
 
 
 def _counters(timestamps: Sequence[int]) -> list[Column]:
-    columns = [F.count(F.lit(1)).alias("rows")]
+    columns = [F.sum(F.when(F.col("sequence") == 0, 1).otherwise(0)).alias("rows")]
     for number in (SKIPPED, ROUTED, *CODES):
         columns.append(F.sum(F.when(F.col("reason") == number, 1).otherwise(0)).alias(f"reason_{number + 1}"))
     for timestamp in timestamps:

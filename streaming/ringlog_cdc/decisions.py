@@ -8,14 +8,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
+from ringlog.kernel.generations.statements import TableShape, shape_of_table
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Generation, in_order
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
-from ringlog_cdc.routing import RoutingTable, TableFacts, routing_table
+from ringlog_cdc.routing import RoutingTable, routing_table
+
+FORMAT = 2
+"""Of contexts. 1, which has no number: every write is one row, keys are not looked at, rows are as then."""
+
+COLLECTIONS = 3
+"""Place of the collections among the fields of a table's shape that the first format had not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What of a context shapes the columns of the rows.
+
+    ``first``: the format of the first release; ``special``: tables whose inserts and updates are all taken apart;
+    ``keys_only``: tables whose log has no more than keys.
+    """
+
+    first: bool
+    special: tuple[str, ...]
+    keys_only: tuple[str, ...]
+    row_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +123,8 @@ def context_of(state: ClusterState, source_topic: str, partitions: int, row_byte
     return reaches | {
         "cluster_id": state.cluster_id,
         "generations": [[generation.id, generation.timestamp] for generation in state.generations],
-        "tables": {
-            name: [len(table.partition_key), len(table.clustering_key), table.cdc.enabled]
-            for name, table in in_order(state.tables)
-        },
+        "format": FORMAT,
+        "tables": {name: list(astuple(shape_of_table(table))) for name, table in in_order(state.tables)},
         "leeway_us": setting(state, "cdc_leeway_us"),
         "row_bytes_max": row_bytes_max,
         "partitions": partitions,
@@ -122,11 +141,12 @@ def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterSt
     return routing_table(
         context["source_topic"],
         [_generation(known, name, timestamp) for name, timestamp in context["generations"]],
-        {name: TableFacts(*fields) for name, fields in context["tables"].items()},
+        {name: _shape(fields) for name, fields in context["tables"].items()},
         closed,
         context["leeway_us"],
         context["partitions"],
         context.get("reaches_us"),
+        context["cluster_id"],
     )
 
 
@@ -137,6 +157,25 @@ def closed_for(entry: PlanEntry, state: ClusterState) -> tuple[str, ...]:
     meanwhile: then consumers have left it, and what is still missing there must not be lost in silence behind them.
     """
     return tuple(sorted({*entry.closed, *(found.id for found in state.generations if found.closed is not None)}))
+
+
+def form_of(context: Mapping[str, Any]) -> Form:
+    """How rows are made under a stored context."""
+    shapes = {name: _shape(fields) for name, fields in context["tables"].items()}
+    return Form(
+        first=context.get("format", 1) == 1,
+        special=tuple(sorted(name for name, shape in shapes.items() if shape.cdc and shape.is_special)),
+        keys_only=tuple(sorted(name for name, shape in shapes.items() if shape.cdc and shape.delta == "keys")),
+        row_bytes_max=context["row_bytes_max"],
+    )
+
+
+def _shape(fields: Sequence[Any]) -> TableShape:
+    """The shape of a table in a stored context; the first release stored only its first three fields."""
+    numbers, rest = fields[:3], [tuple(part) if isinstance(part, list) else part for part in fields[3:]]
+    if len(rest) > COLLECTIONS:
+        rest[COLLECTIONS] = tuple((column, kind) for column, kind in rest[COLLECTIONS])
+    return TableShape(*numbers, *rest)
 
 
 def _generation(known: Mapping[str, Generation], name: str, timestamp: int) -> Generation:

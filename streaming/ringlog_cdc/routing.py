@@ -17,23 +17,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ringlog.kernel.generations.acceptance import VERDICTS, accept_many
+from ringlog.kernel.generations.admission import Rules
+from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.generations.vectors import StreamTable
 from ringlog.kernel.ring.vectors import tokens_of
 from ringlog.kernel.state import Generation
 from ringlog_cdc.cdc_time import high_halves, low_halves, topic_number
+from ringlog_cdc.key_types import well_typed
 from ringlog_cdc.verdicts import NO_OPERATION, NUMBERS, PARTITION_DELETE, ROUTED, SKIPPED
 
 I64 = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class TableFacts:
-    """What routing must know of a table: numbers of key components, and whether it keeps a CDC log."""
-
-    partition_key: int
-    clustering_key: int
-    cdc: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +36,8 @@ class RoutingTable:
 
     ``timestamps`` of the generations ascend; ``closed`` are indexes of generations. ``halves``, (total, 2) ``int64``,
     and ``partitions``, ``int32``, say of each stream of the table its id and its partition of the CDC topic.
-    ``reaches``: the leeway behind each of ``timestamps``; None: ``leeway`` behind them all.
+    ``reaches``: the leeway behind each of ``timestamps``; None: ``leeway`` behind them all. ``rules``: the same for
+    writes that are looked at one by one.
     """
 
     topic: int
@@ -50,20 +45,22 @@ class RoutingTable:
     streams: StreamTable
     halves: I64
     partitions: NDArray[np.int32]
-    tables: Mapping[str, TableFacts]
+    tables: Mapping[str, TableShape]
     closed: tuple[int, ...]
     leeway: int
     reaches: tuple[int, ...] | None
+    rules: Rules
 
 
 def routing_table(
     topic: str,
     generations: Sequence[Generation],
-    tables: Mapping[str, TableFacts],
+    tables: Mapping[str, TableShape],
     closed: Collection[str],
     leeway: int,
     partitions: int,
     reaches: Sequence[int] | None = None,
+    cluster_id: str = "",
 ) -> RoutingTable:
     """The table for mutations of ``topic`` under ``generations``, by ascending timestamp; ``closed`` are ids."""
     timestamps = tuple(generation.timestamp for generation in generations)
@@ -79,6 +76,13 @@ def routing_table(
         closed=tuple(index for index, generation in enumerate(generations) if generation.id in closed),
         leeway=leeway,
         reaches=tuple(reaches) if reaches is not None else None,
+        rules=Rules(
+            cluster_id,
+            dict(tables),
+            timestamps,
+            leeway,
+            tuple(reaches) if reaches is not None else (leeway,) * len(timestamps),
+        ),
     )
 
 
@@ -155,16 +159,24 @@ def _verdicts(
     table: RoutingTable, rows: Rows, refusals: NDArray[np.int8], generation: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """One verdict a row; conditions are laid on from the last to the first in precedence, so the first one counts."""
-    known, cdc, key_parts, clustering_parts = _facts(table, rows.names)
+    facts, codes = _facts(table, rows.names)
+    known = np.array([fact is not None for fact in facts], dtype=bool)[codes]
+    shapes = [fact or TableShape(0, 0, False) for fact in facts]
+    cdc = np.array([shape.cdc for shape in shapes], dtype=bool)[codes]
+    key_parts = np.array([shape.partition_key for shape in shapes], dtype=np.int64)[codes]
+    clustering_parts = np.array([shape.clustering_key for shape in shapes], dtype=np.int64)[codes]
     verdict = _REFUSALS[refusals]
     if table.closed:
         verdict[np.isin(generation, table.closed)] = NUMBERS["generation_closed"]
     whole_partition = rows.operations == PARTITION_DELETE
     wanted = np.where(whole_partition, 0, clustering_parts)
     bad = (rows.key_sizes != key_parts) | (rows.clustering_sizes != wanted) | rows.bad_component
+    none = rows.missing_key | (rows.key_sizes == 0)
+    looked_at = rows.readable & known & cdc & ~bad & ~none
     for condition, code in (
+        (_badly_typed(shapes, codes, rows.keys, looked_at), "bad_key_type"),
         (bad, "bad_key"),
-        (rows.missing_key | (rows.key_sizes == 0), "null_partition_key"),
+        (none, "null_partition_key"),
         (rows.operations == NO_OPERATION, "unknown_operation"),
     ):
         verdict[condition] = NUMBERS[code]
@@ -175,18 +187,22 @@ def _verdicts(
     return verdict
 
 
-def _facts(table: RoutingTable, names: pa.Array) -> tuple[Flags, Flags, NDArray[np.int64], NDArray[np.int64]]:
-    """(known, keeps a CDC log, partition key components, clustering key components) a row, by its full table name."""
+def _facts(table: RoutingTable, names: pa.Array) -> tuple[list[TableShape | None], NDArray[np.int32]]:
+    """(the tables of the rows, None for an unknown one; which of them is each row's), by their full names."""
     coded = names.dictionary_encode()
     found = [table.tables.get(name) for name in coded.dictionary.to_pylist()]
-    codes = coded.indices.to_numpy(zero_copy_only=False)
-    absent = TableFacts(0, 0, False)
-    columns = [(fact is not None, (fact or absent)) for fact in found]
-    known = np.array([is_known for is_known, _ in columns], dtype=bool)[codes]
-    cdc = np.array([fact.cdc for _, fact in columns], dtype=bool)[codes]
-    key_parts = np.array([fact.partition_key for _, fact in columns], dtype=np.int64)[codes]
-    clustering_parts = np.array([fact.clustering_key for _, fact in columns], dtype=np.int64)[codes]
-    return known, cdc, key_parts, clustering_parts
+    return found, coded.indices.to_numpy(zero_copy_only=False)
+
+
+def _badly_typed(shapes: Sequence[TableShape], codes: NDArray[np.int32], keys: pa.Array, looked_at: Flags) -> Flags:
+    """True where a key that is looked at has a component of another type than its column; table after table."""
+    found = np.zeros(len(codes), dtype=bool)
+    data, starts = buffers(keys)
+    for code, shape in enumerate(shapes):
+        rows = np.flatnonzero(looked_at & (codes == code)) if shape.partition_types else ()
+        if len(rows):
+            found[rows] = ~well_typed(shape.partition_types, data, starts[rows], starts[1:][rows])
+    return found
 
 
 def buffers(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -19,6 +19,8 @@ REASONS: tuple[tuple[str, str], ...] = (
         "bad_key",
         "the key has another number of components than the table's, a null clustering component, or one too long",
     ),
+    ("bad_key_type", "a component of the partition key is not of its column's type"),
+    ("bad_change", "a statement of the write contradicts the table: its columns, its bounds or its collections"),
     ("timestamp_in_future", "the write timestamp lies further ahead of the append time than the leeway"),
     ("timestamp_too_old", "the write timestamp lies before the acceptance window"),
     ("no_generation", "no CDC generation operated at the write timestamp"),
@@ -34,5 +36,6 @@ OPERATION_CODES: dict[str, int] = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "P
 """Operation of a mutation to the code in the CDC row."""
 
 NO_OPERATION = 0
-"""Stands for an operation that is not in ``OPERATION_CODES``; as a CDC code 0 is a preimage, which no mutation is."""
+"""Stands for an operation that is not in ``OPERATION_CODES``; as a CDC code 0 is a preimage, which no mutation is.
+A range delete is not there: it is two rows, see ``split``."""
 PARTITION_DELETE = OPERATION_CODES["PARTITION_DELETE"]

@@ -14,19 +14,25 @@ from hypothesis import strategies as st
 
 from ringlog.kernel.generations.acceptance import Refused, accept
 from ringlog.kernel.generations.lookup import stream_of
+from ringlog.kernel.generations.statements import TableShape, well_typed
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import Generation
 from ringlog.wire.partitions import cdc_partition
 from ringlog_cdc.cdc_time import high_halves, topic_number
-from ringlog_cdc.routing import Routed, RoutingTable, Rows, TableFacts, crc32_rows, route, routing_table
+from ringlog_cdc.routing import Routed, RoutingTable, Rows, crc32_rows, route, routing_table
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, REASONS, ROUTED, SKIPPED
 from tests.kernel.generations.clusters import described
 
 TOPIC = "shop.mutations"
 PARTITIONS = 8
 LEEWAY = 5
-TABLES = {"s.one": TableFacts(1, 1, True), "s.two": TableFacts(2, 0, True), "s.quiet": TableFacts(1, 0, False)}
+TABLES = {
+    "s.one": TableShape(1, 1, True),
+    "s.typed": TableShape(1, 1, True, ("text",)),
+    "s.two": TableShape(2, 0, True),
+    "s.quiet": TableShape(1, 0, False),
+}
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,8 @@ def expected(generations: list[Generation], closed: set[str], row: Write) -> str
     clustering = 0 if row.operation == OPERATION_CODES["PARTITION_DELETE"] else table.clustering_key
     if len(row.key) != table.partition_key or row.clustering != clustering or row.bad_component:
         return "bad_key"
+    if not well_typed(table, row.key):
+        return "bad_key_type"
     verdict = accept(row.timestamp, row.appended, [generation.timestamp for generation in generations], LEEWAY)
     if isinstance(verdict, Refused):
         return verdict.code

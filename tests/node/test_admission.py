@@ -43,7 +43,7 @@ STATE = replace(
         replace(BASE.tables["shop.orders"], name="quiet", cdc=replace(BASE.tables["shop.orders"].cdc, enabled=False)),
     ),
 )
-parts = st.lists(st.sampled_from([b"", b"k", None, b"x" * (COMPONENT_BYTES_MAX + 1)]), max_size=2).map(tuple)
+parts = st.lists(st.sampled_from([b"", b"k", b"\xff", None, b"x" * (COMPONENT_BYTES_MAX + 1)]), max_size=2).map(tuple)
 writes = st.builds(
     lambda timestamp, **changes: write("k", 1, timestamp, **changes),
     st.sampled_from([-5, -4, -1, 0, 1]).flatmap(lambda n: st.integers(-2, 2).map(lambda d: APPENDED + n * LEEWAY + d)),

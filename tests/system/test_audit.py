@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 from confluent_kafka import Message, Producer
@@ -25,6 +25,7 @@ from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA,
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.lookup import generation_at, stream_of
+from ringlog.kernel.generations.statements import is_compound
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Generation
@@ -34,8 +35,10 @@ from ringlog.wire.changes import encode_change_record
 from ringlog.wire.errors import WireError
 from ringlog.wire.partitions import cdc_partition, dead_letter_key, mutation_key, mutation_partition
 from ringlog.wire.records import (
+    Bounds,
     CdcRow,
     Cell,
+    Change,
     DeadLetter,
     Mutation,
     decode_mutation,
@@ -43,6 +46,7 @@ from ringlog.wire.records import (
     encode_dead_letter,
     encode_mutation,
 )
+from ringlog_cdc.split import Piece, split
 
 pytestmark = pytest.mark.system
 
@@ -89,7 +93,19 @@ def mutations(now: int) -> list[tuple[bytes, bytes]]:
     found.append(write("c1", 1, now, operation="PARTITION_DELETE", clustering_key=(), cells=()))
     found.append(write("c1", 1, now, operation="ROW_DELETE", cells=(), ttl=None))
     found.append(write("c2", 2, now, operation="UPDATE", ttl=77))
+    note = Cell("note", b"n")
+    late, key = Change("UPDATE", (bytes(8),), (note,), now - HOUR_US // 4), (bytes(7) + b"\2",)
+    found += [
+        write("c3", 3, now, more=(late, Change("INSERT", key, (note,)), Change("ROW_DELETE", key, (), now + 1))),
+        write("c3", 3, now, ttl=60, cells=(note, Cell("other", None))),
+        write("c3", 3, now, operation="RANGE_DELETE", clustering_key=(), cells=(), bounds=Bounds(key, True, (), True)),
+    ]
+    nothing = Bounds(key, True, key, False)
     refused = [
+        write("c3", 3, now, operation="RANGE_DELETE", clustering_key=(), cells=(), bounds=nothing),
+        write("c3", 3, now, more=(replace(late, timestamp=now - 2 * HOUR_US),)),
+        write("c3", 3, now, more=(replace(late, replaced=("note",)),)),
+        replace(write("c3", 3, now), partition_key=(b"\xff",)),
         write(None, 1, now),
         write("c1", 1, now - 2 * HOUR_US),
         write("c1", 1, now + 2 * HOUR_US),
@@ -128,12 +144,13 @@ class World:
             self._send("mutations", mutation_partition(key, 4), key, value)
         self._producer.flush()
         self.rules = rules_of(self.state)
-        self.outgoing = [self._judged(message) for message in records(self.bootstrap, f"{cluster}.mutations")]
+        mutated = records(self.bootstrap, f"{cluster}.mutations")
+        self.outgoing = [out for message in mutated for out in self._judged(message)]
 
     def _send(self, suffix: str, partition: int, key: bytes, value: bytes | None) -> None:
         self._producer.produce(f"{self.cluster}.{suffix}", value, key=key, partition=partition)
 
-    def _judged(self, message: Message) -> Out:
+    def _judged(self, message: Message) -> list[Out]:
         value, key = message.value() or b"", message.key() or b""
         place = (message.partition() or 0, message.offset() or 0)
         now = message.timestamp()[1] * 1000
@@ -143,10 +160,18 @@ class World:
         except WireError:
             reason = "unreadable"
         if not reason:
-            return self._row(mutation, place)
+            shape = self.rules.tables["shop.orders"]
+            if not is_compound(mutation, shape):
+                return [self._row(mutation, place)]
+            return [self._part(mutation, place, piece) for piece in split(mutation, shape)]
         topic = f"{self.cluster}.mutations"
         letter = DeadLetter(reason, "", topic, *place, now, key, value, "w", 1)
-        return Out("dead-letters", 0, dead_letter_key(topic, *place), letter)
+        return [Out("dead-letters", 0, dead_letter_key(topic, *place), letter)]
+
+    def _part(self, mutation: Mutation, place: tuple[int, int], piece: Piece) -> Out:
+        out = self._row(replace(mutation, timestamp=piece.timestamp, operation="INSERT", cells=()), place)
+        self.change(out, **{field.name: getattr(piece, field.name) for field in fields(Piece)})
+        return out
 
     def _row(self, mutation: Mutation, place: tuple[int, int]) -> Out:
         generation = generation_at(self.state.generations, mutation.timestamp)
@@ -208,13 +233,13 @@ def failed(report: Report) -> set[str]:
 
 def test_a_right_log_passes(world: World) -> None:
     world.publish()
-    report = world.audited(written=63, rejected=10, generations=2)
+    report = world.audited(written=66, rejected=13, generations=2)
     assert report.ok, report.as_json()
-    assert report.counts["mutations"] == 73
-    assert report.counts["cdc_rows"] == report.counts["written"] == 63
-    assert [generation["rows"] for generation in report.generations] == [30, 33]
+    assert (report.counts["mutations"], report.counts["skipped"]) == (80, 1)
+    assert (report.counts["written"], report.counts["cdc_rows"]) == (66, 71)
+    assert [generation["rows"] for generation in report.generations] == [30, 36]
     reasons = Counter(out.row.reason for out in world.outgoing if isinstance(out.row, DeadLetter))
-    assert len(reasons) == 9
+    assert len(reasons) == 11
     assert reasons["unreadable"] == 2
 
 
@@ -223,6 +248,19 @@ def test_expectations_that_do_not_hold_are_found(world: World) -> None:
     assert failed(world.audited(written=64)) == {"complete"}
     assert failed(world.audited(rejected=9)) == {"complete"}
     assert failed(world.audited(generations=3)) == {"both_generations"}
+
+
+def _part_missing(world: World) -> None:
+    world.outgoing.remove(next(o for o in world.rows() if isinstance(o.row, CdcRow) and o.row.batch_seq_no == 1))
+
+
+def _part_twice(world: World) -> None:
+    world.outgoing += [o for o in world.rows() if isinstance(o.row, CdcRow) and o.row.batch_seq_no == 1]
+
+
+def _part_changed(world: World) -> None:
+    out = next(o for o in world.rows() if isinstance(o.row, CdcRow) and o.row.batch_seq_no == 1)
+    world.change(out, end_of_batch=False)
 
 
 def _twice(world: World) -> None:
@@ -339,6 +377,9 @@ def _identity(world: World) -> None:
 
 PLANTED: dict[str, tuple[Callable[[World], None], set[str]]] = {
     "a row twice": (_twice, {"exactly_once"}),
+    "a part missing": (_part_missing, {"complete"}),
+    "parts twice": (_part_twice, {"exactly_once"}),
+    "a part changed": (_part_changed, {"source", "complete"}),
     "a row missing": (_missing, {"complete"}),
     "under another stream": (_wrong_stream, {"stream"}),
     "key of another stream": (_key_is_another_stream, {"stream"}),

@@ -155,7 +155,7 @@ def test_a_mutation_of_every_operation_keeps_its_fields(
         world.join("n1", TOKENS, began)
         world.schema()
         sent = [
-            write("a", 1, ttl=60),
+            write("a", 1, ttl=60, cells=(Cell("amount", b"\0\0\0\7"),)),
             write("a", 1, operation="UPDATE", mutation_id=None),
             write("a", 1, operation="ROW_DELETE", cells=()),
             write("a", 1, operation="PARTITION_DELETE", clustering_key=(), cells=()),

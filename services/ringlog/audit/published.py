@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
+from ringlog.audit.compound import Columns
 from ringlog.audit.rules import PublishedTable, Rules
 from ringlog.audit.streams import PublishedGeneration, PublishedRange
 from ringlog.audit.topics import AuditError, Decoder, latest
@@ -49,9 +51,19 @@ def _tables(bootstrap: str, cluster: str, decoder: Decoder) -> dict[str, Publish
         if key.startswith(b"table/"):
             row = decoder.decode(value)
             tables[f"{row['keyspace']}.{row['name']}"] = PublishedTable(
-                len(row["partition_key"]), len(row["clustering_key"]), bool(row["cdc"]["enabled"])
+                _columns(row), bool(row["cdc"]["enabled"]), row["cdc"]["delta"] == "keys"
             )
     return tables
+
+
+def _columns(row: dict[str, Any]) -> Columns:
+    types = {column["name"]: column["type"] for column in row["columns"]}
+    return Columns(
+        partition=tuple(types[name] for name in row["partition_key"]),
+        clustering=tuple(types[name] for name in row["clustering_key"]),
+        static=frozenset(column["name"] for column in row["columns"] if column.get("static")),
+        collections={name: kind for name, kind in types.items() if kind.strip().startswith(("list", "set", "map"))},
+    )
 
 
 def _cluster_id(bootstrap: str, cluster: str, decoder: Decoder) -> bytes:

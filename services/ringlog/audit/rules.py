@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ringlog.audit.compound import Columns, is_of_type, refusal, statements
 from ringlog.audit.streams import PublishedGeneration, generation_for
 
 LEEWAY_US = 5_000_000
@@ -22,11 +23,11 @@ SKIPPED = "skipped"
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """What the topic ``schema`` says of a table: numbers of key columns, and whether it keeps a CDC log."""
+    """What the topic ``schema`` says of a table: its columns, whether it keeps a CDC log, and one of keys only."""
 
-    partition_key: int
-    clustering_key: int
+    columns: Columns
     cdc: bool
+    keys_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,11 @@ class Rules:
     generations: list[PublishedGeneration]
     leeway: int
 
-    def refusal(self, write: dict[str, Any], now: int) -> str:
-        """The reason for which a write, appended at ``now`` (microseconds), must be a dead letter; else empty."""
+    def refusal(self, write: dict[str, Any], now: int, compound: bool = False) -> str:
+        """The reason for which a write, appended at ``now`` (microseconds), must be a dead letter; else empty.
+
+        ``compound``: it is one, and decoded whole; else only what comes before its cells is looked at.
+        """
         if write["cluster_id"] not in (None, self.cluster_id):
             return "foreign_cluster"
         table = self.tables.get(f"{write['keyspace']}.{write['table']}")
@@ -47,17 +51,23 @@ class Rules:
             return "unknown_table"
         if not table.cdc:
             return SKIPPED
-        if write["operation"] not in CDC_OPERATIONS:
+        columns, operation = table.columns, write["operation"]
+        if operation not in CDC_OPERATIONS and operation != "RANGE_DELETE":
             return "unknown_operation"
         key, clustering = write["partition_key"], write["clustering_key"]
         if len(key) == 0 or None in key:
             return "null_partition_key"
-        wanted = 0 if write["operation"] == "PARTITION_DELETE" else table.clustering_key
-        if len(key) != table.partition_key or len(clustering) != wanted or None in clustering:
+        wanted = 0 if operation == "PARTITION_DELETE" else len(columns.clustering)
+        if len(key) != len(columns.partition) or any(len(part) > LONGEST_COMPONENT for part in key):
             return "bad_key"
-        if any(len(part) > LONGEST_COMPONENT for part in key):
+        if not compound and (len(clustering) != wanted or None in clustering):
             return "bad_key"
-        return self._outside(write["timestamp"], now)
+        if not all(is_of_type(kind, part) for kind, part in zip(columns.partition, key, strict=True)):
+            return "bad_key_type"
+        if not compound:
+            return self._outside(write["timestamp"], now)
+        windows = (self._outside(one["timestamp"], now) for one in statements(write))
+        return refusal(write, columns) or next(filter(None, windows), "")
 
     def _outside(self, timestamp: int, now: int) -> str:
         if timestamp > now + self.leeway:

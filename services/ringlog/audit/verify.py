@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, Head
+from ringlog.audit.parts import Parts, Place
 from ringlog.audit.published import published_rules
 from ringlog.audit.report import Check, Report
 from ringlog.audit.rules import CDC_OPERATIONS, LEEWAY_US
@@ -17,6 +18,7 @@ from ringlog.audit.topics import HEADER, AuditError, Decoder, records
 from ringlog.audit.writes import UNREADABLE, Position, Reading, Write, Writes
 
 SHARE_MIN = 0.10
+BEFORE_ALL = (-1, 0, 0)
 UUID_EPOCH_100NS = 0x01B21DD213814000
 """Hundreds of nanoseconds from the beginning of the Gregorian calendar, the zero of a timeuuid, to 1970."""
 
@@ -74,7 +76,9 @@ class _Rows:
     """Each CDC row: its write exists, once, unchanged, under the right stream and generation, in order."""
 
     def __init__(self, writes: Writes, decoder: Decoder, source_topic: str, report: Report) -> None:
+        self._reading = writes.reading
         self._writes = writes.by_position
+        self._parts = Parts(writes.reading)
         self._decoder = decoder
         self._source_topic = source_topic
         self._source = Check("source", "every CDC row comes from one write, key and cells unchanged")
@@ -87,7 +91,7 @@ class _Rows:
         report.checks += [self._source, self._once, self._stream, self._partition, self._order]
         self._heads: dict[bytes, Head] = {}
         self._rests: dict[bytes, bytes] = {}
-        self._last: dict[tuple[int, int, int], int] = {}
+        self._last: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._identities: dict[bytes, bytes | None] = {}
         self.homes: dict[bytes, int] = {}
         self.seen: set[Position] = set()
@@ -106,7 +110,8 @@ class _Rows:
         position = (row["source_partition"], row["source_offset"])
         where = f"source {position[0]}/{position[1]}, {where}"
         write = self._writes.get(position)
-        if write is None or write.refusal == UNREADABLE or not self._unchanged(write, row, value, tail):
+        place = self._place_of(write, position, row, value, tail) if write is not None else None
+        if write is None or place is None:
             self._source.fail(where)
             return
         identity = key + row["time"] + row["batch_seq_no"].to_bytes(4, "big")
@@ -114,20 +119,29 @@ class _Rows:
         mutation_id = row["mutation_id"]
         is_other = identity in self._identities and (mutation_id is None or mutation_id != self._identities[identity])
         self._identities[identity] = mutation_id
-        if position in self.seen or is_other:
+        if place.is_repeated or position in self.seen or is_other:
             self._once.fail(where)
-        self.seen.add(position)
-        self._check_place(message.partition() or 0, key, row, write, where)
+        if place.is_last:
+            self.seen.add(position)
+        self._check_place(message.partition() or 0, key, row, place, where)
         # Rows of another generation lie in another stream, which is read after this one is closed.
-        base = (row["generation"], position[0], write.base)
-        if self._last.get(base, -1) > position[1]:
+        base, here = (row["generation"], position[0], write.base), (position[1], row["timestamp"], row["batch_seq_no"])
+        if self._last.get(base, BEFORE_ALL) > here:
             self._order.fail(where)
-        self._last[base] = position[1]
+        self._last[base] = here
 
-    def _check_place(self, partition: int, key: bytes, row: dict[str, Any], write: Write, where: str) -> None:
-        stream = write.stream or key
-        if write.refusal or key != stream or row["stream_id"] != key or row["generation"] != write.generation:
-            self._stream.fail(f"{where}: key {key.hex()}, expected {stream.hex()} {write.refusal}")
+    def _place_of(self, write: Write, position: Position, row: dict[str, Any], value: bytes, tail: int) -> Place | None:
+        """Where a row belongs that says what its write says; None for one that says something else."""
+        if write.refusal == UNREADABLE:
+            return None
+        if write.plain and self._unchanged(write, row, value, tail):
+            return Place(write.generation, write.stream, write.refusal)
+        return self._parts.place(write, position, self._decoder.decode(value)) if self._common(write, row) else None
+
+    def _check_place(self, partition: int, key: bytes, row: dict[str, Any], place: Place, where: str) -> None:
+        stream = place.stream or key
+        if place.refusal or key != stream or row["stream_id"] != key or row["generation"] != place.generation:
+            self._stream.fail(f"{where}: key {key.hex()}, expected {stream.hex()} {place.refusal}")
         if self.homes.setdefault(key, partition) != partition:
             self._partition.fail(f"{where}: stream {key.hex()} is also in partition {self.homes[key]}")
 
@@ -151,24 +165,30 @@ class _Rows:
             rest = self._rests[value[:HEADER]] = Head(self._decoder.schema(value), tails, ()).rest
         return rest
 
+    def _common(self, write: Write, row: dict[str, Any]) -> bool:
+        """True if what all rows of a write have in common is as the write has it."""
+        mutation_id, _, keyspace, table, *_, partition_key = write.head
+        fields = (row["mutation_id"], row["keyspace"], row["table"], row["partition_key"], row["source_topic"])
+        return fields == (mutation_id, keyspace, table, partition_key, self._source_topic) and (
+            _time_of(row["time"]) == row["timestamp"]
+        )
+
     def _unchanged(self, write: Write, row: dict[str, Any], value: bytes, tail: int) -> bool:
-        mutation_id, _, keyspace, table, timestamp, ttl, operation, partition_key = write.head
-        fields = (row["mutation_id"], row["keyspace"], row["table"], row["timestamp"], row["ttl"], row["operation"])
-        if fields != (mutation_id, keyspace, table, timestamp, ttl, CDC_OPERATIONS.get(operation)):
+        timestamp, ttl, operation = write.head[4:7]
+        if (row["timestamp"], row["ttl"], row["operation"]) != (timestamp, ttl, CDC_OPERATIONS.get(operation)):
             return False
-        if row["partition_key"] != partition_key:
-            return False
-        if row["source_topic"] != self._source_topic or (row["batch_seq_no"], row["end_of_batch"]) != (0, True):
-            return False
-        if _time_of(row["time"]) != timestamp:
+        if (row["batch_seq_no"], row["end_of_batch"]) != (0, True) or not self._common(write, row):
             return False
         if tail and write.tail:
             said = _without(write.value[write.tail :], self._rest(write.value, MUTATION_TAILS))
             if said is not None and said == _without(value[tail:], self._rest(value, CDC_TAILS)):
                 return True
         try:
-            return _same(self._decoder.decode(write.value), self._decoder.decode(value))
-        except AuditError:
+            mutation = self._decoder.decode(write.value)
+            if self._reading.keys_only(write):
+                mutation["cells"] = []
+            return _same(mutation, self._decoder.decode(value))
+        except (AuditError, KeyError):
             return False
 
 
@@ -189,7 +209,9 @@ def _same(mutation: dict[str, Any], row: dict[str, Any]) -> bool:
     """True if a row says what its mutation said: clustering key, the cells with a value, the names of the others."""
     values = [(cell["column"], cell["value"]) for cell in mutation["cells"]]
     return (
-        mutation["clustering_key"] == row["clustering_key"]
+        not any(mutation.get(name) for name in ("deleted_elements", "replaced", "bounds", "more"))
+        and not row.get("deleted_elements")
+        and mutation["clustering_key"] == row["clustering_key"]
         and [pair for pair in values if pair[1] is not None] == [(c["column"], c["value"]) for c in row["cells"]]
         and [column for column, value in values if value is None] == row["deleted"]
     )
@@ -222,22 +244,13 @@ def _check_dead_letters(
         write = writes.by_position.get(position)
         if write is None or position in seen:
             check.fail(f"{where}: {'twice' if write else 'no such write'}")
-        elif letter["reason"] != _refusal(write, decoder):
-            check.fail(f"{where}, expected {_refusal(write, decoder) or 'a CDC row'}")
+        elif letter["reason"] != (refusal := writes.reading.whole(write)[0]):
+            check.fail(f"{where}, expected {refusal or 'a CDC row'}")
         elif letter["topic"] != f"{cluster}.mutations" or not _keeps(letter, write.key, write.value):
             check.fail(f"{where}: not the bytes of the write")
         seen.add(position)
     report.counts["dead_letters"] = len(seen)
     return seen
-
-
-def _refusal(write: Write, decoder: Decoder) -> str:
-    """The reason to refuse a write, its cells looked at too: reading may have stopped before something unreadable."""
-    try:
-        decoder.decode(write.value)
-    except AuditError:
-        return UNREADABLE
-    return write.refusal
 
 
 def _check_complete(
@@ -248,9 +261,12 @@ def _check_complete(
     check = Check("complete", whole)
     report.checks.append(check)
     report.counts |= {"mutations": len(every), "written": len(written), "rejected": len(rejected)}
-    report.counts["skipped"] = len(writes.skipped)
     for position in sorted(every.keys() - written - rejected):
+        if writes.reading.whole(every[position]) == ("", []):
+            writes.skipped.add(position)  # it changes nothing, so nothing is logged
+            continue
         check.fail(f"write {position[0]}/{position[1]} is in neither topic")
+    report.counts["skipped"] = len(writes.skipped)
     for position in sorted(written & rejected):
         check.fail(f"write {position[0]}/{position[1]} is in both topics")
     for what, found, wanted in (

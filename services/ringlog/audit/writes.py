@@ -12,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from ringlog.audit.compound import LogRow, is_compound, log_rows
 from ringlog.audit.heads import MUTATION_TAILS, Head, components_at
 from ringlog.audit.rules import SKIPPED, Rules
 from ringlog.audit.streams import compose, generation_for, hash_of, stream_for
@@ -31,7 +32,8 @@ class Write:
     ``stream`` (empty: that of an expired generation, not known any more) and ``generation`` count where ``refusal`` is
     empty. ``tail``: where the clustering key begins in
     ``value``; 0 if only whole decoding tells. ``base`` stands for table and partition key.
-    ``key``: that of the record.
+    ``key``: that of the record. ``now``: its append time. ``plain``: what comes before the cells says that it is one
+    row, unless there is more behind them.
     """
 
     value: bytes
@@ -42,12 +44,24 @@ class Write:
     generation: int
     refusal: str
     key: bytes | None
+    now: int
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A row that the log must have of a compound write, and where."""
+
+    row: LogRow
+    generation: int
+    stream: bytes
 
 
 @dataclass(slots=True)
 class Writes:
     """All writes by position; ``skipped``: those of tables without a CDC log, which are not among them."""
 
+    reading: Reading
     by_position: dict[Position, Write] = field(default_factory=dict)
     skipped: set[Position] = field(default_factory=set)
 
@@ -65,7 +79,7 @@ class Reading:
 
     def all(self, bootstrap: str, cluster: str) -> Writes:
         """Every write with what must become of it."""
-        found = Writes()
+        found = Writes(self)
         for message in records(bootstrap, f"{cluster}.mutations"):
             position = (message.partition() or 0, message.offset() or 0)
             write = self._write(message)
@@ -79,22 +93,65 @@ class Reading:
         value, key, now = message.value() or b"", message.key(), message.timestamp()[1] * 1_000
         try:
             mutation, tail = self._look(value)
+            plain = not self._is_doubtful(mutation)
+            if not plain:
+                mutation = self._decoder.decode(value)
+                plain = not self._is_compound(mutation)
         except AuditError:
-            return Write(value, (), 0, 0, b"", 0, UNREADABLE, key)
+            return Write(value, (), 0, 0, b"", 0, UNREADABLE, key, now, True)
         head = tuple([mutation[name] for name in HEAD_FIELDS])
-        refusal = self._rules.refusal(mutation, now)
+        refusal = self._rules.refusal(mutation, now, not plain)
         if refusal:
-            return Write(value, head, tail, 0, b"", 0, refusal, key)
-        generation = generation_for(self._rules.generations, mutation["timestamp"])
-        assert generation is not None, "a write without a generation is refused"
+            return Write(value, head, tail, 0, b"", 0, refusal, key, now, plain)
         composed = compose(mutation["partition_key"])
+        start, stream = self._place(mutation["timestamp"], composed)
+        base = self._bases.setdefault((mutation["keyspace"], mutation["table"], composed), len(self._bases))
+        return Write(value, head, tail, base, stream, start, "", key, now, plain)
+
+    def _place(self, timestamp: int, composed: bytes) -> tuple[int, bytes]:
+        """(start of the generation, stream) of an acceptable timestamp and a composed partition key."""
+        generation = generation_for(self._rules.generations, timestamp)
+        assert generation is not None, "a write without a generation is refused"
         token = self._token_of(composed)
         stream = self._streams.get((generation.timestamp, token))
         if stream is None:
             stream = stream_for(generation, token) if generation.ranges else b""
             self._streams[generation.timestamp, token] = stream
-        base = self._bases.setdefault((mutation["keyspace"], mutation["table"], composed), len(self._bases))
-        return Write(value, head, tail, base, stream, generation.timestamp, "", key)
+        return generation.timestamp, stream
+
+    def _is_doubtful(self, head: dict[str, Any]) -> bool:
+        """True if a write may be compound for what comes before its cells."""
+        table = self._rules.tables.get(f"{head['keyspace']}.{head['table']}")
+        special = table is not None and table.columns.special
+        return special or head["ttl"] is not None or bool(head["operation"] == "RANGE_DELETE")
+
+    def _is_compound(self, mutation: dict[str, Any]) -> bool:
+        table = self._rules.tables.get(f"{mutation['keyspace']}.{mutation['table']}")
+        return table is not None and is_compound(mutation, table.columns)
+
+    def whole(self, write: Write) -> tuple[str, list[Part] | None]:
+        """(the reason to refuse a write, decoded whole; the rows that the log must have of it, None: as it stands)."""
+        try:
+            mutation = self._decoder.decode(write.value)
+        except AuditError:
+            return UNREADABLE, None
+        if not self._is_compound(mutation):
+            return write.refusal, None
+        refusal = self._rules.refusal(mutation, write.now, compound=True)
+        if refusal:
+            return refusal, None
+        table = self._rules.tables[f"{mutation['keyspace']}.{mutation['table']}"]
+        composed = compose(mutation["partition_key"])
+        rows = log_rows(mutation, table.columns, table.keys_only)
+        return "", [Part(row, *self._place(row.timestamp, composed)) for row in rows]
+
+    def collections(self, write: Write) -> dict[str, str]:
+        """Name to type of the unfrozen collections of the write's table."""
+        return self._rules.tables[f"{write.head[2]}.{write.head[3]}"].columns.collections
+
+    def keys_only(self, write: Write) -> bool:
+        """True if the log of the write's table holds only keys."""
+        return self._rules.tables[f"{write.head[2]}.{write.head[3]}"].keys_only
 
     def _look(self, value: bytes) -> tuple[dict[str, Any], int]:
         """The fields before the cells, and where the clustering key begins; raises AuditError for no mutation."""

@@ -10,8 +10,13 @@ The rules, in order of precedence; the first that applies counts:
 ``bad_key``             another number of components than the table's (a delete of a whole partition
                         has no clustering key), a null clustering component, or one of the partition
                         key that is too long to be composed
+``bad_key_type``        a component of the partition key is not of its column's type
+``bad_change``          a write of more than plain cells contradicts the table: see ``statements``
 acceptance window       of tables with a CDC log only: see ``acceptance``
 ======================  ============================================================================
+
+A write of several statements is taken or refused as a whole: the timestamp of each must be acceptable, in the order
+in which they stand.
 
 Nothing but the write's own content, its append time and the metadata decides; the key under which a record travels
 does not. What only the pipeline can know stays with it: whether its row would be too large, and whether the
@@ -24,17 +29,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ringlog.kernel.generations import statements
 from ringlog.kernel.generations.acceptance import Refused, accept
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Micros
 
-OPERATIONS = ("INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE")
-"""The operations that this release knows."""
 
-
-class Write(Protocol):
+class Write(statements.Write, Protocol):
     """What the rules look at; ids are canonical UUIDs, ``timestamp`` is in microseconds."""
 
     @property
@@ -46,20 +49,7 @@ class Write(Protocol):
     @property
     def timestamp(self) -> int: ...
     @property
-    def operation(self) -> str: ...
-    @property
     def partition_key(self) -> tuple[bytes | None, ...]: ...
-    @property
-    def clustering_key(self) -> tuple[bytes | None, ...]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TableShape:
-    """Numbers of key components of a table, and whether it keeps a CDC log."""
-
-    partition_key: int
-    clustering_key: int
-    cdc: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +60,7 @@ class Rules:
     """
 
     cluster_id: str = ""
-    tables: Mapping[str, TableShape] = field(default_factory=dict)
+    tables: Mapping[str, statements.TableShape] = field(default_factory=dict)
     starts: tuple[Micros, ...] = ()
     leeway: Micros = 0
     reaches: tuple[Micros, ...] = ()
@@ -80,10 +70,7 @@ def rules_of(state: ClusterState) -> Rules:
     """The rules as they are at the epoch of ``state``."""
     return Rules(
         cluster_id=state.cluster_id,
-        tables={
-            name: TableShape(len(table.partition_key), len(table.clustering_key), table.cdc.enabled)
-            for name, table in in_order(state.tables)
-        },
+        tables={name: statements.shape_of_table(table) for name, table in in_order(state.tables)},
         starts=tuple(generation.timestamp for generation in state.generations),
         leeway=setting(state, "cdc_leeway_us"),
         reaches=tuple(leeway_at(state, generation) for generation in state.generations),
@@ -97,24 +84,41 @@ def refusal(rules: Rules, write: Write, now: Micros) -> str:
     shape = rules.tables.get(f"{write.keyspace}.{write.table}")
     if shape is None:
         return "unknown_table"
-    if write.operation not in OPERATIONS:
+    if write.operation not in statements.OPERATIONS:
         return "unknown_operation"
     if not write.partition_key or None in write.partition_key:
         return "null_partition_key"
-    if _bad_key(shape, write):
+    if _bad_partition_key(shape, write):
         return "bad_key"
-    if shape.cdc:
-        verdict = accept(write.timestamp, now, rules.starts, rules.leeway, rules.reaches)
+    compound = statements.is_compound(write, shape)
+    if not compound and _bad_clustering_key(shape, write):
+        return "bad_key"
+    if not statements.well_typed(shape, write.partition_key):
+        return "bad_key_type"
+    every = statements.statements_of(write)
+    if compound:
+        for statement in every:
+            if code := statements.bad_statement(statement, shape):
+                return code
+    timestamps = [write.timestamp if one.timestamp is None else one.timestamp for one in every]
+    return _outside(rules, timestamps, now) if shape.cdc else ""
+
+
+def _outside(rules: Rules, timestamps: list[Micros], now: Micros) -> str:
+    """The first verdict of the acceptance window that refuses one of the timestamps."""
+    for timestamp in timestamps:
+        verdict = accept(timestamp, now, rules.starts, rules.leeway, rules.reaches)
         if isinstance(verdict, Refused):
             return verdict.code
     return ""
 
 
-def _bad_key(shape: TableShape, write: Write) -> bool:
-    clustering = 0 if write.operation == "PARTITION_DELETE" else shape.clustering_key
-    return (
-        len(write.partition_key) != shape.partition_key
-        or len(write.clustering_key) != clustering
-        or None in write.clustering_key
-        or any(part is not None and len(part) > COMPONENT_BYTES_MAX for part in write.partition_key)
+def _bad_partition_key(shape: statements.TableShape, write: Write) -> bool:
+    return len(write.partition_key) != shape.partition_key or any(
+        part is not None and len(part) > COMPONENT_BYTES_MAX for part in write.partition_key
     )
+
+
+def _bad_clustering_key(shape: statements.TableShape, write: Write) -> bool:
+    wanted = 0 if write.operation == "PARTITION_DELETE" else shape.clustering_key
+    return len(write.clustering_key) != wanted or None in write.clustering_key

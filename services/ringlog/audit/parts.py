@@ -1,0 +1,66 @@
+"""The rows of compound writes as they come in: which part of its write each is, and whether one is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ringlog.audit.compound import elements
+from ringlog.audit.writes import Part, Position, Reading, Write
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row belongs. ``is_last``: with it, all rows of its write are there; ``is_repeated``: it was there."""
+
+    generation: int
+    stream: bytes
+    refusal: str = ""
+    is_last: bool = True
+    is_repeated: bool = False
+
+
+class Parts:
+    """The parts of the writes that are not complete yet, by position."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._open: dict[Position, dict[tuple[int, int], Part]] = {}
+        self._there: dict[Position, set[tuple[int, int]]] = {}
+
+    def place(self, write: Write, position: Position, row: dict[str, Any]) -> Place | None:
+        """The place of a decoded row of that write; None if the write has no such row."""
+        if position not in self._open:
+            _, parts = self._reading.whole(write)
+            self._open[position] = {(part.row.timestamp, part.row.sequence): part for part in parts or ()}
+        name = (row["timestamp"], row["batch_seq_no"])
+        part = self._open[position].get(name)
+        try:
+            if part is None or not _says(row, part, self._reading.collections(write)):
+                return None
+        except ValueError:
+            return None
+        there = self._there.setdefault(position, set())
+        is_repeated = name in there
+        there.add(name)
+        is_last = len(there) == len(self._open[position])
+        return Place(part.generation, part.stream, "", is_last, is_repeated)
+
+
+def _says(row: dict[str, Any], part: Part, collections: dict[str, str]) -> bool:
+    """True if a row says what a part of its write says, columns and elements in any order."""
+    own = part.row
+    values = {
+        cell["column"]: elements(collections[cell["column"]], cell["value"])
+        if cell["column"] in collections
+        else cell["value"]
+        for cell in row["cells"]
+    }
+    taken = {one["column"]: set(one["keys"]) for one in row.get("deleted_elements", ())}
+    return (
+        (row["operation"], row["ttl"], row["end_of_batch"]) == (own.operation, own.ttl, own.last)
+        and tuple(row["clustering_key"]) == own.clustering_key
+        and (values, set(row["deleted"]), taken) == (own.values, own.deleted, own.taken)
+        and len(row["cells"]) == len(values)
+        and len(row["deleted"]) == len(own.deleted)
+    )

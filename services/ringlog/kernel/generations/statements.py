@@ -1,0 +1,201 @@
+"""What a write to a table may say, statement by statement, and which writes are *compound*.
+
+A write is one statement, or several on one partition that take effect together. **Plain** is a write of one statement
+about one row, with one time to live, without collections: it is one row of the CDC log, and whoever is in a hurry
+treats it apart. Every other write is compound: it is taken apart into the rows that ScyllaDB would log.
+
+Rules of a compound write (``bad_change`` unless another code stands there), for each of its statements:
+
+- its operation is known (``unknown_operation``), its clustering key is whole and without nulls (``bad_key``); it is
+  empty for deletes of ranges and partitions, and where only static columns are written;
+- a range delete has bounds, each a prefix of the table's clustering key, and nobody else has any;
+- deletes of rows, ranges and partitions name no columns;
+- only collections that are not frozen have elements that are deleted or replaced, and their values are collections;
+- a time to live is not negative.
+
+Columns that the table does not have count as regular scalar ones: the table may have been altered since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ringlog.kernel.schema.collections import cells_of, shape_of
+from ringlog.kernel.schema.types import TypeMismatch, deserialize
+from ringlog.kernel.state import Table
+
+UPSERTS = ("INSERT", "UPDATE")
+DELETES = ("ROW_DELETE", "RANGE_DELETE", "PARTITION_DELETE")
+OPERATIONS = (*UPSERTS, *DELETES)
+"""The operations that this release knows."""
+
+
+class Cell(Protocol):
+    """A column's value; None = null or deleted."""
+
+    @property
+    def column(self) -> str: ...
+    @property
+    def value(self) -> bytes | None: ...
+
+
+class DeletedElements(Protocol):
+    """Elements taken out of one collection."""
+
+    @property
+    def column(self) -> str: ...
+
+
+class Bounds(Protocol):
+    """A range of rows."""
+
+    @property
+    def start(self) -> tuple[bytes, ...]: ...
+    @property
+    def end(self) -> tuple[bytes, ...]: ...
+
+
+class Statement(Protocol):
+    """One statement of a write. ``timestamp`` is in microseconds; None: that of the write."""
+
+    @property
+    def operation(self) -> str: ...
+    @property
+    def timestamp(self) -> int | None: ...
+    @property
+    def ttl(self) -> int | None: ...
+    @property
+    def clustering_key(self) -> tuple[bytes | None, ...]: ...
+    @property
+    def cells(self) -> Sequence[Cell]: ...
+    @property
+    def deleted_elements(self) -> Sequence[DeletedElements]: ...
+    @property
+    def replaced(self) -> tuple[str, ...]: ...
+    @property
+    def bounds(self) -> Bounds | None: ...
+
+
+class Write(Statement, Protocol):
+    """A whole write, which is its own first statement."""
+
+    @property
+    def more(self) -> Sequence[Statement]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What rules and splitting must know of a table.
+
+    The numbers of its key components, and whether it keeps a CDC log; the types of the key's columns (empty: they are
+    not looked at); names of the static columns; name and type of the collections that are not frozen; what the log
+    holds of a change (``full`` or ``keys``).
+    """
+
+    partition_key: int
+    clustering_key: int
+    cdc: bool
+    partition_types: tuple[str, ...] = ()
+    clustering_types: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    collections: tuple[tuple[str, str], ...] = ()
+    delta: str = "full"
+
+    @property
+    def is_special(self) -> bool:
+        """True if inserts and updates of the table are compound whatever they say."""
+        return bool(self.static or self.collections)
+
+
+def shape_of_table(table: Table) -> TableShape:
+    """The shape of a table of the state."""
+    types = {column.name: column.type for column in table.columns}
+    shapes = ((column, shape_of(column.type)) for column in table.columns)
+    return TableShape(
+        partition_key=len(table.partition_key),
+        clustering_key=len(table.clustering_key),
+        cdc=table.cdc.enabled,
+        partition_types=tuple(types[name] for name in table.partition_key),
+        clustering_types=tuple(types[name] for name in table.clustering_key),
+        static=tuple(column.name for column in table.columns if column.static),
+        collections=tuple((column.name, column.type) for column, shape in shapes if shape and shape.is_multi_cell),
+        delta=table.cdc.delta,
+    )
+
+
+def statements_of(write: Write) -> tuple[Statement, ...]:
+    """All statements of a write, itself first."""
+    return (write, *write.more)
+
+
+def is_compound(write: Write, shape: TableShape) -> bool:
+    """True unless the write is plain."""
+    if write.more or write.deleted_elements or write.replaced or write.bounds is not None:
+        return True
+    if write.operation not in UPSERTS:
+        return write.operation == "RANGE_DELETE"
+    has_null = any(cell.value is None for cell in write.cells)
+    return shape.is_special or write.ttl == 0 or (write.ttl is not None and has_null)
+
+
+def well_typed(shape: TableShape, partition_key: Sequence[bytes | None]) -> bool:
+    """True if each component of a partition key is of its column's type; nulls and other numbers are another rule's."""
+    for type_name, part in zip(shape.partition_types, partition_key, strict=False):
+        try:
+            if part is not None:
+                deserialize(type_name, part)
+        except TypeMismatch:
+            return False
+    return True
+
+
+def bad_statement(statement: Statement, shape: TableShape) -> str:
+    """The code of the rule that a statement of a compound write breaks; empty if none."""
+    if statement.operation not in OPERATIONS:
+        return "unknown_operation"
+    if _bad_clustering(statement, shape):
+        return "bad_key"
+    columns = bool(statement.cells or statement.deleted_elements or statement.replaced)
+    is_delete = statement.operation in DELETES
+    if (is_delete and columns) or (statement.ttl is not None and statement.ttl < 0) or _bad_bounds(statement, shape):
+        return "bad_change"
+    return "" if is_delete or _good_collections(statement, shape) else "bad_change"
+
+
+def _bad_clustering(statement: Statement, shape: TableShape) -> bool:
+    key = statement.clustering_key
+    if statement.operation in ("RANGE_DELETE", "PARTITION_DELETE"):
+        return bool(key)
+    if statement.operation in UPSERTS and not key and shape.clustering_key:
+        return not is_static_only(statement, shape)
+    return len(key) != shape.clustering_key or None in key
+
+
+def is_static_only(statement: Statement, shape: TableShape) -> bool:
+    """True if a statement names columns, and all of them are static."""
+    columns = [cell.column for cell in statement.cells] + [one.column for one in statement.deleted_elements]
+    columns += statement.replaced
+    return bool(columns) and all(column in shape.static for column in columns)
+
+
+def _bad_bounds(statement: Statement, shape: TableShape) -> bool:
+    bounds = statement.bounds
+    if statement.operation != "RANGE_DELETE" or bounds is None:
+        return (statement.operation == "RANGE_DELETE") != (bounds is not None)
+    return not 0 <= max(len(bounds.start), len(bounds.end)) <= shape.clustering_key or not shape.clustering_key
+
+
+def _good_collections(statement: Statement, shape: TableShape) -> bool:
+    types = dict(shape.collections)
+    named = (*statement.replaced, *(one.column for one in statement.deleted_elements))
+    if any(column not in types for column in named):
+        return False
+    for cell in statement.cells:
+        if cell.value is not None and cell.column in types:
+            try:
+                cells_of(types[cell.column], cell.value)
+            except ValueError:
+                return False
+    return True

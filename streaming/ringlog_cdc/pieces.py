@@ -1,0 +1,132 @@
+"""Compound writes on their way through a Spark worker: judged, taken apart, routed piece by piece, encoded.
+
+They are few, and each is looked at by itself. A write is taken as a whole or refused as a whole, by the rules that base
+nodes go by (``admission``): a statement outside the acceptance window, in a closed generation or with a row that is
+too large refuses all. Each piece lies in the generation that operates at its own timestamp, so the pieces of one write
+may lie in streams of two generations. A write that changes nothing (a range in which no row can lie) has no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ringlog.kernel.generations.admission import refusal
+from ringlog.kernel.generations.lookup import index_at
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.ring.partition_key import compose
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import CdcRow, Mutation, decode_mutation, encode_cdc_row
+from ringlog_cdc.cdc_time import high_halves, low_halves
+from ringlog_cdc.routing import RoutingTable, mutation_ids
+from ringlog_cdc.split import Piece, keys_only, split
+from ringlog_cdc.verdicts import NUMBERS, ROUTED, SKIPPED
+
+
+@dataclass(frozen=True, slots=True)
+class Compound:
+    """A compound write as it came: its bytes, the append time (microseconds), its place in the mutations topic."""
+
+    value: bytes
+    appended: int
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What became of one; ``generations`` to ``rows`` have an item a row of the log, rows encoded."""
+
+    verdict: int
+    generations: tuple[int, ...] = ()
+    partitions: tuple[int, ...] = ()
+    streams: tuple[bytes, ...] = ()
+    rows: tuple[bytes, ...] = ()
+
+
+def route_compound(table: RoutingTable, topic: str, row_bytes_max: int, writes: Sequence[Compound]) -> list[Routed]:
+    """Verdict and rows of each write."""
+    return [_route(table, topic, row_bytes_max, write) for write in writes]
+
+
+def _route(table: RoutingTable, topic: str, row_bytes_max: int, write: Compound) -> Routed:
+    try:
+        mutation = decode_mutation(write.value)
+    except WireError:
+        return Routed(NUMBERS["unreadable"])
+    verdict = _verdict(table, mutation, write.appended)
+    if verdict != ROUTED:
+        return Routed(verdict)
+    shape = table.tables[f"{mutation.keyspace}.{mutation.table}"]
+    pieces = split(mutation, shape)
+    pieces = keys_only(pieces) if shape.delta == "keys" else pieces
+    if not pieces:
+        return Routed(SKIPPED)
+    generations = np.array([index_at(table.timestamps, piece.timestamp) for piece in pieces], dtype=np.int32)
+    if np.isin(generations, table.closed).any():
+        return Routed(NUMBERS["generation_closed"])
+    key = tuple(part for part in mutation.partition_key if part is not None)
+    tokens = np.full(len(pieces), token_of(compose(list(key))), dtype=np.int64)
+    located = table.streams.locate(tokens, generations)
+    streams = tuple(table.streams.streams[index].tobytes() for index in located)
+    starts = tuple(table.timestamps[index] for index in generations)
+    places = zip(pieces, starts, streams, _times(table, mutation, write, pieces), strict=True)
+    rows = tuple(encode_cdc_row(_row(mutation, key, topic, write, *place)) for place in places)
+    if max(map(len, rows)) > row_bytes_max:
+        return Routed(NUMBERS["oversized"])
+    return Routed(ROUTED, starts, tuple(table.partitions[located].tolist()), streams, rows)
+
+
+def _verdict(table: RoutingTable, mutation: Mutation, appended: int) -> int:
+    shape = table.tables.get(f"{mutation.keyspace}.{mutation.table}")
+    foreign = mutation.cluster_id is not None and mutation.cluster_id != table.rules.cluster_id
+    if shape is not None and not shape.cdc and not foreign:
+        return SKIPPED
+    code = refusal(table.rules, mutation, appended)
+    return NUMBERS[code] if code else ROUTED
+
+
+def _times(table: RoutingTable, mutation: Mutation, write: Compound, pieces: Sequence[Piece]) -> tuple[bytes, ...]:
+    """``cdc$time`` of each piece: those of one timestamp have the same."""
+    name = b"" if mutation.mutation_id is None else bytes.fromhex(mutation.mutation_id.replace("-", ""))
+    ids, has_id = mutation_ids(pa.array([name], type=pa.large_binary()))
+    partition, offset = np.array([write.partition], dtype=np.int32), np.array([write.offset], dtype=np.int64)
+    low = low_halves(table.topic, partition, offset, ids, has_id).astype(">i8").tobytes()
+    high = high_halves(np.array([piece.timestamp for piece in pieces], dtype=np.int64)).astype(">i8")
+    return tuple(half.tobytes() + low for half in high)
+
+
+def _row(
+    mutation: Mutation,
+    key: tuple[bytes, ...],
+    topic: str,
+    write: Compound,
+    piece: Piece,
+    generation: int,
+    stream: bytes,
+    time: bytes,
+) -> CdcRow:
+    return CdcRow(
+        stream_id=stream,
+        generation=generation,
+        time=time,
+        batch_seq_no=piece.batch_seq_no,
+        operation=piece.operation,
+        ttl=piece.ttl,
+        end_of_batch=piece.end_of_batch,
+        keyspace=mutation.keyspace,
+        table=mutation.table,
+        mutation_id=mutation.mutation_id,
+        source_topic=topic,
+        source_partition=write.partition,
+        source_offset=write.offset,
+        timestamp=piece.timestamp,
+        partition_key=key,
+        clustering_key=piece.clustering_key,
+        cells=piece.cells,
+        deleted=piece.deleted,
+        deleted_elements=piece.deleted_elements,
+    )

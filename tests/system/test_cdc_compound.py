@@ -1,0 +1,169 @@
+"""Compound writes through the job on Spark: rows as the pure functions have them, refusals whole, replays the same."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.system.cdc_world import World, founded, now_us, write
+from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, identity, lines, run_to_idle
+
+from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, CreateTable
+from ringlog.kernel.generations.lookup import stream_of
+from ringlog.kernel.generations.statements import is_compound, shape_of_table
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.schema.types import serialize
+from ringlog.stack import StackInfo
+from ringlog.wire.binary import Layout
+from ringlog.wire.records import Bounds, CdcRow, Cell, Change, DeletedElements, Mutation, mapper
+from ringlog.wire.single_object import header
+from ringlog_cdc.split import keys_only, split
+from ringlog_schemas import frozen
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+MAP = "map<text, int>"
+NUMBER = (7).to_bytes(8, "big")
+
+
+def tables(world: World) -> None:
+    """``carts`` with a static column and a map, ``keys`` whose log has only keys, beside ``orders`` and ``quiet``."""
+    world.schema()
+    kinds = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int"}
+    columns = tuple(Column(name, kind, name == "total") for name, kind in kinds.items())
+    for name, options in (("carts", CdcOptions(True)), ("keys", CdcOptions(True, delta="keys"))):
+        key = (("customer",), ("number",))
+        world.apply(CreateTable("shop", name, str(uuid.uuid4()), columns, *key, options))
+
+
+def items(**found: int) -> bytes:
+    return serialize(MAP, tuple(found.items()))
+
+
+def compound(first: int, second: int) -> list[Mutation]:
+    """Writes of every kind at a time of the first generation, and some that reach into the second."""
+    cart = {"table": "carts", "cells": ()}
+    one = write("ann", 7, first, **cart, operation="UPDATE")
+    return [
+        replace(one, operation="INSERT", cells=(Cell("items", items(a=1)), Cell("amount", b"\0\0\0\1"))),
+        replace(one, operation="INSERT", ttl=60, cells=(Cell("items", items(b=2)),), replaced=("items",)),
+        replace(one, deleted_elements=(DeletedElements("items", (b"a", b"b")),), table="keys"),
+        replace(one, cells=(Cell("total", b"\0\0\0\2"),), clustering_key=()),
+        replace(one, operation="RANGE_DELETE", clustering_key=(), bounds=Bounds((NUMBER,), True, (), False)),
+        replace(
+            one, operation="INSERT", ttl=5, table="orders", cells=(Cell("amount", b"\0\0\0\1"), Cell("note", None))
+        ),
+        replace(one, cells=(Cell("amount", b"\0\0\0\3"),), more=(Change("ROW_DELETE", (NUMBER,), (), second),)),
+        replace(one, operation="PARTITION_DELETE", clustering_key=(), more=(Change("INSERT", (NUMBER,), (), None, 9),)),
+    ]
+
+
+def refused(first: int) -> dict[str, Mutation]:
+    """A write for each reason that only a compound or a typed one can have, one statement of it being wrong."""
+    one = write("bob", 7, first, table="carts", operation="UPDATE", cells=(Cell("amount", b"\0\0\0\1"),))
+    late = Change("UPDATE", (NUMBER,), one.cells, first - 2 * HOUR_US)
+    return {
+        "bad_key_type": replace(one, partition_key=(b"\xff",)),
+        "bad_change": replace(one, more=(Change("UPDATE", (NUMBER,), (Cell("items", b"?"),)),)),
+        "bad_key": replace(one, more=(Change("ROW_DELETE", ()),)),
+        "unknown_operation": replace(one, more=(Change("UNKNOWN", (NUMBER,)),)),
+        "timestamp_in_future": replace(one, more=(replace(late, timestamp=now_us() + HOUR_US),)),
+        "no_generation": replace(one, more=(late,)),
+        "oversized": replace(one, more=(Change("UPDATE", (NUMBER,), (Cell("items", items(a=1)),), None, 9),)),
+    }
+
+
+def by_first_schema(mutation: Mutation) -> bytes:
+    """The mutation as producers of the first release write it."""
+    schema = frozen(1)["ringlog.mutations.Mutation"]
+    record = mapper(schema.full_name).to_record(mutation)
+    kept = {field["name"]: record[field["name"]] for field in schema.json["fields"]}
+    return header(schema.fingerprint) + Layout(schema.json).encode(kept)
+
+
+def expected(world: World, mutation: Mutation) -> list[tuple[Any, ...]]:
+    """What the log must have of a mutation, in order, without its place."""
+    shape = shape_of_table(world.state.tables[f"{mutation.keyspace}.{mutation.table}"])
+    assert is_compound(mutation, shape)
+    pieces = split(mutation, shape)
+    return [replace_place(piece) for piece in (keys_only(pieces) if shape.delta == "keys" else pieces)]
+
+
+def replace_place(row: Any) -> tuple[Any, ...]:
+    """The fields that a piece and its row have in common."""
+    names = "timestamp batch_seq_no end_of_batch operation ttl clustering_key cells deleted deleted_elements"
+    return tuple(getattr(row, name) for name in names.split())
+
+
+def written(world: World, mutation: Mutation) -> list[CdcRow]:
+    """The rows of a mutation, by time and sequence: they may lie in several partitions."""
+    found = [row for row in world.rows() if row.mutation_id == mutation.mutation_id]
+    return sorted(found, key=lambda row: (row.timestamp, row.batch_seq_no))
+
+
+def test_compound_writes_of_several_tables_over_two_generations(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    began = now_us() - HOUR_US
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, began)
+        world.join("n2", MORE_TOKENS, now_us() - 2_000_000)
+        first, second = world.state.generations
+        tables(world)
+        before, after = second.timestamp - 1_000, now_us()
+        good = [replace(one, mutation_id=str(uuid.uuid4())) for one in compound(before, after)]
+        bad = {code: replace(one, mutation_id=str(uuid.uuid4())) for code, one in refused(now_us()).items()}
+        big = (Change("UPDATE", (NUMBER,), (Cell("items", items(**{f"k{n:05}": n for n in range(4_000)})),)),)
+        bad["oversized"] = replace(bad["oversized"], more=big)
+        nothing = replace(
+            good[4], mutation_id=str(uuid.uuid4()), bounds=Bounds((NUMBER,), False, (NUMBER,), True), timestamp=after
+        )
+        plain = [write(f"customer-{number}", number) for number in range(50)]
+        world.send([*plain[:25], *good, *bad.values(), nothing, *plain[25:]])
+        old = write("old", 1)
+        world.send_raw(by_first_schema(old))
+        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
+
+        for mutation in good:
+            rows = written(world, mutation)
+            assert [replace_place(row) for row in rows] == expected(world, mutation)
+            for row in rows:
+                generation = second if row.timestamp >= second.timestamp else first
+                assert row.generation == generation.timestamp
+                assert row.stream_id == stream_of(generation, token_of(b"ann"))
+        assert {row.generation for row in written(world, good[6])} == {first.timestamp, second.timestamp}
+        assert {letter.reason for letter in world.letters()} == set(bad)
+        assert len(world.letters()) == len(bad)
+        assert len(written(world, old)) == 1
+        assert sum(line["skipped"] for line in lines(tmp_path, "batch")) == 1  # type: ignore[misc]
+        assert len(world.rows()) == len(plain) + 1 + sum(len(expected(world, mutation)) for mutation in good)
+
+        # Off and on again: what was written in between is nowhere, and a replay changes nothing of it.
+        off, on = CdcOptions(False), CdcOptions(True, delta="keys")
+        world.apply(AlterTable("shop", "carts", cdc=off))
+        world.send([replace(good[0], mutation_id=str(uuid.uuid4()), timestamp=now_us())])
+        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
+        assert sum(line["skipped"] for line in lines(tmp_path, "batch")) == 2  # type: ignore[misc]
+        world.apply(AlterTable("shop", "carts", cdc=on))
+        again = replace(good[1], mutation_id=str(uuid.uuid4()), timestamp=now_us())
+        world.send([again, write("keys", 1, table="keys")])
+        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
+        assert [replace_place(row) for row in written(world, again)] == expected(world, again)
+        (only_keys,) = (row for row in world.rows() if row.partition_key == (b"keys",))
+        assert (only_keys.operation, only_keys.cells, only_keys.deleted) == (2, (), ())
+
+        stored = Counter(item.value for item in world.read("cdc"))
+        world.apply(AlterTable("shop", "carts", cdc=off))
+        forget_last_batch(tmp_path)
+        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
+        repeated = Counter(item.value for item in world.read("cdc"))
+        assert set(repeated) == set(stored)
+        assert sum(repeated.values()) == sum(stored.values()) + 4
+        assert len({(identity(row), row.time, row.batch_seq_no) for row in world.rows()}) == len(repeated)
