@@ -9,6 +9,10 @@ share a shard, too.
 A description is a pure function of owners, nodes and a seed that came with the command: the 38 random bits of a
 stream are BLAKE2b over (seed, range end, slot, attempt), so that whoever continues an interrupted preparation makes
 the same bytes.
+
+The ring is one way to come to ranges, and ``generate`` the only place that knows it. A table on tablets will have
+another one (a range and one stream a tablet, index 0); all that follows sees ranges with streams: parts, digest,
+look-up, routing table, expiry.
 """
 
 from __future__ import annotations
