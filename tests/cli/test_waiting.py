@@ -16,9 +16,10 @@ from ringlog.cli.operations import described, subject
 from ringlog.cli.rehearsal import acknowledgements
 from ringlog.cli.waiting import COORDINATOR, waiting
 from ringlog.kernel.commands import model as m
+from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.operations.stages import PRIORITY
 from ringlog.kernel.state import ClusterState
-from ringlog.wire.records import NodeAck
+from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.test_docs import unknown
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven
@@ -137,3 +138,38 @@ def test_what_an_assassination_would_lose_is_foretold() -> None:
     state = placed(FIVE, simple(3), down=["n2", "n3"])
     assert foretold(state, {"command": "Assassinate", "node": "n3"}).startswith("3 ranges have replicas without all")
     assert "rows of 2 ranges may be lost" in foretold(state, {"command": "Assassinate", "node": "n3"})
+
+
+def test_who_asks_for_rows_in_vain_is_told_and_then_waits_for_a_decision() -> None:
+    state, operation = asked("join")
+    state = driven(state, operation, "write_both_read_old")
+    tries = (FailedTries(operation, "n2", 7, counts_from(state.operations[operation]), 0, "connection refused"),)
+    acks = {node: replace(ack, reports=(), tries=tries if node == "x" else ()) for node, ack in all_acks(state).items()}
+    view = views.operation(state, state.operations[operation], acks)
+    asked_so_far = "x asked n2 7 of 200 times in vain since 1970-01-01 00:00:00.000000 UTC: connection refused"
+    assert view["waits_for"] == f"x to stream its rows; {asked_so_far}"
+    assert (view["tries"][0]["source"], view["tries"][0]["count"], view["awaits_decision"]) == ("n2", 7, False)
+
+    stopped = applied(state, m.FailOperation(operation, "rows from n2: refused", "x", 200, tries[0].since))
+    view = views.operation(stopped, stopped.operations[operation], acks)
+    assert view["awaits_decision"]
+    assert view["waits_for_nodes"] == ["x"]
+    begins = f"an operator's decision since epoch {stopped.epoch}: x after 200 tries"
+    assert view["waits_for"].startswith(begins)
+    assert [re.findall(r"ringlog operation (\w+)", way) for way in view["ways_out"]] == [["retry"], ["cancel"]]
+    again = applied(stopped, m.RetryOperation(operation, "n2 is back"))
+    lines = described(views.operation(again, again.operations[operation], {}))
+    assert f"x failed at epoch {stopped.epoch} after 200 tries: rows from n2: refused" in lines
+    assert f"tried again from epoch {again.epoch}: n2 is back" in lines
+
+
+@pytest.mark.parametrize(("factor", "loss"), [(1, True), (2, False)])
+def test_past_the_point_of_no_return_it_says_how_to_go_on_without_a_dead_node(factor: int, loss: bool) -> None:
+    state, operation = begun(replace(placed(FIVE, simple(factor)), cluster_id="c"), m.Join("x", (150,), SEED))
+    state = driven(state, operation, "write_both_read_new")
+    acks = {node: ack for node, ack in all_acks(state).items() if node != "n2"}
+    found = waiting(state, state.operations[operation], acks)
+    assert found.nodes == ("n2",)
+    (way,) = [way for way in found.ways_out if "n2" in way]
+    assert f"ringlog node down n2 --reason …, then ringlog operation retry {operation} --ignore n2 --reason …" in way
+    assert ("--admit-loss" in way) == loss

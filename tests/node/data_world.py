@@ -25,6 +25,8 @@ from ringlog.node.data_server import DataServer
 from ringlog.node.holder import Holder
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
+from ringlog.node.tries import Tries
+from ringlog.runtime.clock import SystemClock
 from ringlog.wire.data import PAGE_BYTES_MAX
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import node, uuid
@@ -56,7 +58,8 @@ class DataNode:
         self.server = DataServer(
             self.host, Holder(self.id), lambda: self.world.state.cluster_id, "127.0.0.1", 0, self.world.page_bytes
         )
-        self.puller = Puller(self.host, Peers(self.world.find))
+        self.tries = Tries()
+        self.puller = Puller(self.host, Peers(self.world.find), self.tries, SystemClock())
         self.server.start()
         self.is_up = True
         self.follow()
@@ -78,7 +81,7 @@ class DataNode:
         """What the node would publish."""
         epoch = self.host.acknowledgeable()
         reports = tuple(StreamReport(self.id, name, 0, "00") for name in self.host.value.received)
-        return NodeAck(self.world.state.cluster_id, self.id, "i", epoch, epoch, reports, 0, 0)
+        return NodeAck(self.world.state.cluster_id, self.id, "i", epoch, epoch, reports, 0, 0, self.tries.told())
 
 
 class DataWorld:

@@ -15,6 +15,7 @@ from ringlog.client.errors import RequestImpossible, RequestTimedOut, TooLarge
 from ringlog.client.plans import Level
 from ringlog.kernel.commands.model import (
     CancelOperation,
+    ChangeSettings,
     Command,
     CreateKeyspace,
     DatacenterReplication,
@@ -23,8 +24,10 @@ from ringlog.kernel.commands.model import (
     Move,
     Replace,
     Replication,
+    RetryOperation,
 )
-from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.operations.failures import stopped_by
+from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.node import data_server
 from ringlog.node.journal import recover
 from ringlog.node.pages import Body
@@ -204,6 +207,37 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
         world.drive(operation, FINISHED)
         assert asked == [mark]
         assert {world.coordinator.read("ks", name).cell for name in names} == {Cell(1, b"v1")}
+    finally:
+        world.close()
+
+
+def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp_path: Path) -> None:
+    world = DataWorld(tmp_path, factor=1)
+    try:
+        world.join(1, 0)
+        write(world, b"k", 1)
+        world.submit(ChangeSettings((("stream_tries_max", 2),)))
+        joiner = world.begin(2)
+        operation = world.ask_join(2, 2**62)
+        world.drive(operation, PUBLISH_CDC_GENERATION)
+        world.nodes[1].is_following = False  # it gives no rows before it knows the stage
+        world.drive(operation, WRITE_BOTH_READ_OLD)
+
+        def stopped() -> bool:
+            world.step()
+            return bool(stopped_by(world.state.operations[operation]))
+
+        until(stopped, "the joiner to give up")
+        (failure,) = stopped_by(world.state.operations[operation])
+        assert (failure.node, failure.tries) == (joiner.id, 2)
+        world.nodes[1].is_following = True
+        for _ in range(3):
+            world.step()
+        assert joiner.tries.told()[0].count == 2, "it asks no more"
+        assert world.state.operations[operation].stage == WRITE_BOTH_READ_OLD
+        world.submit(RetryOperation(operation, "the source knows it now"))
+        world.drive(operation, FINISHED)
+        assert world.coordinator.read("ks", b"k").cell == Cell(1, b"v1")
     finally:
         world.close()
 

@@ -23,6 +23,7 @@ from ringlog.kernel.commands.model import (
     Command,
     CommitCdcGeneration,
     ExpireCdcGeneration,
+    FailOperation,
     ForgetCdcGeneration,
     PublishCdcGeneration,
     StreamReport,
@@ -32,6 +33,7 @@ from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.generations.describe import current, generate_for, parts_of, ranges_digest, to_prepare
 from ringlog.kernel.generations.expiry import expires_at, has_log
+from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight, next_stage
 from ringlog.kernel.outcome import Accepted, Context
@@ -48,6 +50,7 @@ PATIENCE_US: Micros = 3_000_000
 UNWATCHED_MARGIN_US: Micros = 60_000_000
 """So long after the leeway a generation stays open that no writer came through: for brokers whose clocks are behind."""
 
+REASON_LENGTH_MAX = 500
 _ABOVE_ALL = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
 
@@ -99,6 +102,7 @@ Steps = Iterator[tuple[str, Command]]
 
 def _operation_steps(known: Known) -> Steps:
     for operation in in_flight(known.state):
+        yield from _failures(known, operation)
         stage = next_stage(operation)
         assert stage is not None, "an operation in flight has a next stage"
         command = AdvanceOperation(operation.id, stage, _witnesses(known), _reports(known, operation))
@@ -124,6 +128,21 @@ def _reports(known: Known, operation: Operation) -> tuple[StreamReport, ...]:
         reports = ack.reports if ack is not None and ack.cluster_id == known.state.cluster_id else ()
         last += [report for report in reports if report.operation == operation.id and report.node == node][-1:]
     return tuple(last)
+
+
+def _failures(known: Known, operation: Operation) -> Steps:
+    """Nodes that have asked for rows as often as they may: with that in the log an operator decides."""
+    state = known.state
+    most, since = setting(state, "stream_tries_max"), counts_from(operation)
+    for node, ack in sorted(known.acks.items()):
+        tries = [one for one in ack.tries if (one.operation, one.since) == (operation.id, since) and one.count >= most]
+        if tries and ack.cluster_id == state.cluster_id:
+            last = max(tries, key=lambda one: one.count)
+            source = state.nodes[last.source].name if last.source in state.nodes else last.source
+            reason = f"rows from {source}: {last.reason}"[:REASON_LENGTH_MAX]
+            command = FailOperation(operation.id, reason, node, last.count, last.since)
+            if _accepted(state, command):
+                yield operation.id, command
 
 
 def _generation_steps(known: Known) -> Steps:

@@ -21,7 +21,7 @@ from ringlog.cli.submitting import submit_json
 from ringlog.client.acks import AcksReader
 from ringlog.kernel.state import ClusterState
 
-app = typer.Typer(help="Range movements: list, watch, show, cancel.", no_args_is_help=True)
+app = typer.Typer(help="Range movements: list, watch, show, cancel, retry.", no_args_is_help=True)
 WATCH_S = 86_400.0
 OperationId = Annotated[str, typer.Argument(help="Id of the operation, e.g. join-12.")]
 
@@ -104,7 +104,11 @@ def described(view: dict[str, Any]) -> list[str]:
     lines += [f"{one['node']} streamed {one['rows']} rows" for one in view["streamed"]]
     if view.get("relaxed"):
         lines.append(f"left without a quorum that knew it (setting gate_prepared): {', '.join(view['relaxed'])}")
-    lines += [f"failed at epoch {one['epoch']}: {one['reason']}" for one in view.get("failures", ())]
+    for one in view.get("failures", ()):
+        who = f"{one['node']} " if one["node"] else ""
+        often = f" after {one['tries']} tries" if one["tries"] else ""
+        lines.append(f"{who}failed at epoch {one['epoch']}{often}: {one['reason']}")
+    lines += [f"tried again from epoch {one['epoch']}: {one['reason']}" for one in view.get("retries", ())]
     if view["reason"]:
         lines.append(view["reason"])
     return [*lines, *(wait_lines(view) if "waits_for" in view else ())]
@@ -127,10 +131,37 @@ def cancel(
 def fail_command(
     operation: OperationId,
     reason: Annotated[str, typer.Option(help="Kept in the log.")],
+    node: Annotated[str, typer.Option(help="Name or id of the node whose error it is.")] = "",
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Report for a node an error that no retry can mend. Rolled back before write_both_read_new, else only recorded."""
-    command = {"command": "FailOperation", "operation": operation, "reason": reason}
+    """Report for a node an error that no retry can mend. Rolled back before write_both_read_new; later it stops."""
+    command = {"command": "FailOperation", "operation": operation, "reason": reason, "node": node}
     submit_json(resolve(bootstrap, cluster), command, as_json)
+
+
+@app.command("retry")
+def retry(
+    operation: OperationId,
+    reason: Annotated[str, typer.Option(help="Kept in the log.")],
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="NODE",
+            help="Do not wait any more for this node, which was declared down; from write_both_read_new on.",
+        ),
+    ] = None,
+    admit_loss: Annotated[
+        bool, typer.Option("--admit-loss", help="Also if too few others are left to be sure of every read.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Have an operation tried again that waits for an operator's decision, or that waits for a node that is gone."""
+    command = {"command": "RetryOperation", "operation": operation, "reason": reason}
+    submit_json(
+        resolve(bootstrap, cluster), command | {"ignore_nodes": ignore or [], "admits_loss": admit_loss}, as_json
+    )

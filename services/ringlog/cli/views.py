@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ringlog.cli.waiting import waiting
+from ringlog.cli.waiting import tries, waiting
 from ringlog.kernel.commands.model import CdcOptions
 from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.settings import SETTINGS, setting
@@ -90,7 +91,12 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
     if found.relaxed:
         view["relaxed"] = list(found.relaxed)
     if found.failures:
-        view["failures"] = [{"epoch": failure.epoch, "reason": failure.reason} for failure in found.failures]
+        view["failures"] = [
+            {"epoch": one.epoch, "node": name_of(state, one.node), "tries": one.tries, "reason": one.reason}
+            for one in found.failures
+        ]
+    if found.retries:
+        view["retries"] = [{"epoch": one.epoch, "reason": one.reason} for one in found.retries]
     if not is_ended(found):
         view["locks"] = [
             {"replication": lock.replication, "start": lock.start, "end": lock.end} for lock in found.locks
@@ -100,6 +106,12 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
         view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
         view["down"] = [state.nodes[node].name for node in waits.nodes if state.nodes[node].down]
         view["ways_out"] = list(waits.ways_out)
+        view["awaits_decision"] = bool(stopped_by(found))
+        view["tries"] = [
+            {"node": name_of(state, node), "source": name_of(state, one.source)}
+            | {"count": one.count, "at": one.at, "reason": one.reason}
+            for node, one in tries(state, found, acks or {})
+        ]
     return view
 
 

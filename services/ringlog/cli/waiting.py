@@ -8,10 +8,13 @@ command to type.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ringlog.cli.shown import when
 from ringlog.kernel.commands.model import Witness
-from ringlog.kernel.operations.gates import explain, gate, missing
+from ringlog.kernel.operations.failures import counts_from, stopped_by, told
+from ringlog.kernel.operations.gates import explain, gate, missing, outnumbered
+from ringlog.kernel.operations.gates import parting as parting_of
 from ringlog.kernel.operations.progress import unreported, waits_behind
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
@@ -20,9 +23,10 @@ from ringlog.kernel.operations.stages import (
     REQUESTED,
     has_reached,
 )
-from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, Failure, Operation
 from ringlog.kernel.values import NodeId
-from ringlog.wire.records import NodeAck
+from ringlog.wire.records import FailedTries, NodeAck
 
 COORDINATOR = "the coordinator"
 
@@ -38,6 +42,8 @@ class Waiting:
 
 def waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> Waiting:
     """What an operation in flight waits for, given the nodes' last acknowledgements."""
+    if failures := stopped_by(found):
+        return _decision(state, found, failures)
     if found.stage == REQUESTED:
         return _turn(state, found)
     acks = {node: ack for node, ack in acks.items() if node in state.nodes and ack.cluster_id == state.cluster_id}
@@ -53,8 +59,31 @@ def waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) 
     if nodes := unreported(found, reports):
         names = ", ".join(state.nodes[node].name for node in nodes)
         text = f"{names} to stream {'its' if len(nodes) == 1 else 'their'} rows"
-        return Waiting(text, nodes, _ways_out(state, found, nodes))
+        vain = [f"{state.nodes[node].name} asked {in_vain(state, one)}" for node, one in tries(state, found, acks)]
+        return Waiting("; ".join([text, *vain]), nodes, _ways_out(state, found, nodes))
     return Waiting(COORDINATOR)
+
+
+def tries(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> tuple[tuple[NodeId, FailedTries], ...]:
+    """(node, stream that it has asked for in vain) of an operation in flight, in its present stage, sorted."""
+    since = counts_from(found)
+    told = [(node, one) for node, ack in acks.items() if ack.cluster_id == state.cluster_id for one in ack.tries]
+    return tuple((node, one) for node, one in sorted(told, key=repr) if (one.operation, one.since) == (found.id, since))
+
+
+def in_vain(state: ClusterState, one: FailedTries) -> str:
+    """Failed tries in words."""
+    source = state.nodes[one.source].name if one.source in state.nodes else one.source
+    most = setting(state, "stream_tries_max")
+    return f"{source} {one.count} of {most} times in vain since {when(one.at)}: {one.reason}"
+
+
+def _decision(state: ClusterState, found: Operation, failures: tuple[Failure, ...]) -> Waiting:
+    who = tuple(sorted({failure.node for failure in failures if failure.node in state.nodes}))
+    failed = "; ".join(told(state, failure) for failure in failures)
+    again = f"when that is mended, have it tried again: ringlog operation retry {found.id} --reason …"
+    text = f"an operator's decision since epoch {failures[0].epoch}: {failed}"
+    return Waiting(text, who, (again, *_called_off(found)))
 
 
 def _turn(state: ClusterState, found: Operation) -> Waiting:
@@ -75,11 +104,14 @@ def _called_off(found: Operation) -> tuple[str, ...]:
 def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) -> tuple[str, ...]:
     """What helps if the nodes that are waited for do not come back by themselves."""
     down = [state.nodes[node].name for node in nodes if state.nodes[node].down]
-    parting = found.replaced or (found.node if found.gone and not found.tokens else "")
+    parting = parting_of(found)
     ways = [f"start it again: {', '.join(down)} {'was' if len(down) == 1 else 'were'} declared down"] if down else []
     if parting in nodes:
         name = state.nodes[parting].name
-        ways.append(f"if {name} is gone for good, go on without it: ringlog node down {name} --reason …")
+        go_on = f"ringlog node down {name} --reason …"
+        if name in down and has_reached(found, POINT_OF_NO_RETURN):
+            go_on = f"ringlog node assassinate {name} (reads of others may miss rows)"
+        ways.append(f"if {name} is gone for good, go on without it: {go_on}")
     if not has_reached(found, POINT_OF_NO_RETURN):
         ways += _called_off(found)
         others = [state.nodes[node].name for node in nodes if node != parting and node != found.node]
@@ -87,6 +119,16 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
             name = next((one for one in down if one in others), others[0])
             known = "" if name in down else f"ringlog node down {name} --reason …, "
             ways.append(f"then, if {name} is gone for good: {known}ringlog node replace NEW {name}, or remove {name}")
-    elif not ways:
+    else:
         ways.append("too late to call it off: it goes on when enough of them are back")
+        ways += [_without(state, found, node) for node in nodes if node != parting]
     return tuple(ways)
+
+
+def _without(state: ClusterState, found: Operation, node: NodeId) -> str:
+    """How an operation that only goes forward is told that a node is gone for good."""
+    name = state.nodes[node].name
+    known = "" if state.nodes[node].down else f"ringlog node down {name} --reason …, then "
+    few = outnumbered(state, replace(found, ignored=(*found.ignored, node)))
+    loss = " --admit-loss (too few others know that it went on: reads of others may miss rows)" if few else ""
+    return f"if {name} is gone for good: {known}ringlog operation retry {found.id} --ignore {name} --reason …{loss}"

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from ringlog.kernel.commands.model import CdcOptions, Column, DatacenterReplication, Position
 from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.ownership.placements import placement_key
 from ringlog.kernel.state import (
     EMPTY_STATE,
@@ -128,7 +129,10 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class OperationChange:
-    """A range movement and the stage in which it is since ``stage_epoch``, or how it ended."""
+    """A range movement and the stage in which it is since ``stage_epoch``, or how it ended.
+
+    ``stopped``: why it stands still until an operator decides; empty if it goes on.
+    """
 
     epoch: Epoch
     id: OperationId
@@ -142,6 +146,7 @@ class OperationChange:
     gone: tuple[Token, ...] = ()
     replaced: NodeId = ""
     keyspace: str = ""
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +360,7 @@ def _operation(operation: Operation, epoch: Epoch) -> OperationChange:
         gone=operation.gone,
         replaced=operation.replaced,
         keyspace=operation.keyspace,
+        stopped="; ".join(failure.reason or "failed" for failure in stopped_by(operation)[-1:]),
     )
 
 

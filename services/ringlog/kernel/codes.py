@@ -39,6 +39,7 @@ _NODES: Final = {
 }
 
 _OPERATIONS: Final = {
+    "awaits_decision": "Somebody has failed of it for good or too often: an operator decides how it goes on.",
     "gate_not_met": "Not every node that matters has acknowledged enough.",
     "generation_not_committed": "The CDC generation made for the operation is not committed.",
     "generation_not_published": "The CDC generation made for the operation is not published.",

@@ -33,6 +33,7 @@ RULES: Final[dict[type[m.Command], Callable[[ClusterState, Any, Context], Decisi
     m.AdvanceOperation: operations.decide_advance_operation,
     m.CancelOperation: operations.decide_cancel_operation,
     m.FailOperation: operations.decide_fail_operation,
+    m.RetryOperation: operations.decide_retry_operation,
     m.CreateKeyspace: keyspaces.decide_create_keyspace,
     m.AlterKeyspace: keyspaces.decide_alter_keyspace,
     m.DropKeyspace: keyspaces.decide_drop_keyspace,

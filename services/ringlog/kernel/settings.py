@@ -61,6 +61,9 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "operations_concurrent_max": SettingRule(4, 1, 10, "operations", "operations in flight that are past requested"),
     "operations_kept_max": SettingRule(100, 1, 10_000, "operations", "ended operations that are remembered"),
     "ranges_max": SettingRule(65_536, 1, 1_048_576, "ranges", "ranges of one placement"),
+    "stream_tries_max": SettingRule(
+        200, 1, 1_000_000, "tries", "how often a node tries to get the rows of one stream before an operator decides"
+    ),
     "tokens_per_node_max": SettingRule(1_024, 1, 16_384, "tokens", "tokens that one node may own"),
 }
 

@@ -227,7 +227,19 @@ class StageMark:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A permanent error of an operation, reported with the entry of ``epoch``."""
+    """An error of an operation, reported with the entry of ``epoch``: of ``node`` (empty: not told), after ``tries``
+    (0: no retry can mend it).
+    """
+
+    epoch: Epoch
+    reason: str
+    node: NodeId = ""
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """An operator's decision, with the entry of ``epoch``, that an operation is tried again."""
 
     epoch: Epoch
     reason: str
@@ -242,7 +254,7 @@ class Operation:
     afterwards; ``gone``: those that are nobody's. ``replaced``: whose tokens it takes over. ``ignored``: nodes that
     are no witnesses and no sources. ``keyspace`` and ``replication``: what an alteration changes, and to what.
     ``generation``: the CDC generation made for it, once its data began to arrive. ``relaxed``: stages that it left
-    although their gate was not met in full, because a setting allowed it.
+    although their gate was not met in full, because a setting allowed it. ``failures``, ``retries``: the last ones.
     """
 
     id: OperationId
@@ -266,6 +278,7 @@ class Operation:
     source_datacenter: str = ""
     failures: tuple[Failure, ...] = ()
     relaxed: tuple[str, ...] = ()
+    retries: tuple[Retry, ...] = ()
 
 
 # -------------------------------------------------------------------------------------------------------- CDC

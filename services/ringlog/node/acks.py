@@ -8,11 +8,13 @@ import uuid
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from ringlog.kernel.settings import setting
 from ringlog.log.topics import topic_name
 from ringlog.node.data_side import DataSide
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder
 from ringlog.node.identity import NodeFolder
+from ringlog.node.tries import news_of
 from ringlog.runtime.clock import Clock
 from ringlog.wire.records import NodeAck, encode_node_ack
 
@@ -21,8 +23,8 @@ AGAIN_S = 2.0
 
 log = structlog.get_logger("ringlog.node")
 
-What = tuple[int, tuple[str, ...]]
-"""Epoch and the operations reported on."""
+What = tuple[int, tuple[str, ...], tuple[tuple[str, str, int, int], ...]]
+"""Epoch, the operations reported on, and what is worth telling of streams that were asked for in vain."""
 
 
 class Acks:
@@ -33,7 +35,7 @@ class Acks:
         self._folder = folder
         self._clock = clock
         self._incarnation = str(uuid.uuid4())
-        self._last: What = (0, ())
+        self._last: What = (0, (), ())
         self._failed = False
         self._bootstrap = bootstrap
         self._not_before = 0.0
@@ -61,12 +63,15 @@ class Acks:
         with holder.lock:
             epoch = min(holder.state.epoch, data.acknowledgeable())
             reports = tuple(holder.reports[name] for name in sorted(holder.reports) if data.received(name))
-            now = (epoch, tuple(report.operation for report in reports))
+            tries = data.tries.told()
+            news = news_of(tries, setting(holder.state, "stream_tries_max"))
+            now = (epoch, tuple(report.operation for report in reports), news)
             if epoch == 0 or (now == self._last and not self._failed):
                 return
             cluster_id, rows = holder.state.cluster_id, len(holder.store)
         self._folder.keep(cluster_id, epoch)
-        ack = NodeAck(cluster_id, holder.node, self._incarnation, epoch, epoch, reports, rows, self._clock.now_us())
+        at = self._clock.now_us()
+        ack = NodeAck(cluster_id, holder.node, self._incarnation, epoch, epoch, reports, rows, at, tries)
         self._failed = False
         self._last = now
         try:

@@ -24,6 +24,8 @@ from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.row_stream import RowPull
+from ringlog.node.tries import Tries
+from ringlog.runtime.clock import Clock
 from ringlog.wire.data import StatusReply
 
 log = structlog.get_logger("ringlog.node")
@@ -35,11 +37,12 @@ RESTORE = "restore the folder, or replace this node by a new one"
 
 class DataSide:
     """The registers of the node of ``folder``. ``port``: where they are served; the last one, if it is free.
+    ``tries``: streams of registers or rows that were asked for in vain.
 
     Raises NodeFailed where the disk does not hold what the node has acknowledged.
     """
 
-    def __init__(self, folder: NodeFolder, options: NodeOptions, holder: Holder) -> None:
+    def __init__(self, folder: NodeFolder, options: NodeOptions, holder: Holder, clock: Clock) -> None:
         self._state = ClusterState()
         cells = options.folder / CELLS
         try:
@@ -55,7 +58,8 @@ class DataSide:
         self.port = self._server.port
         folder.keep_data_port(self.port)
         self._peers = Peers(StatusPages(lambda: self._state))
-        self._puller = Puller(self._host, self._peers)
+        self.tries = Tries()
+        self._puller = Puller(self._host, self._peers, self.tries, clock)
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None

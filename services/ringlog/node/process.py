@@ -74,7 +74,7 @@ class NodeProcess:
         self._holder = Holder(self._folder.node)
         self._tail = Tail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
-        self._data = DataSide(self._folder, options, self._holder)
+        self._data = DataSide(self._folder, options, self._holder, clock)
         self._acks = Acks(bootstrap, cluster, self._folder, clock)
         self._membership = Membership(client, options, self._folder.node, self._address, self._stopping)
         self._patience = Patience("the metadata log and the mutations topic", self._stopping)
@@ -202,12 +202,16 @@ class NodeProcess:
     # --------------------------------------------------------------------------------------- streaming
 
     def _fetch(self, fetch: Fetch) -> None:
-        """Try until the rows are here whole or the operation does not want them any more."""
+        """Try until the rows are here whole, or the operation does not want them any more; not for ever."""
         said = ""
         state = self._holder.state
         source = state.nodes[fetch.source].name
-        pull = self._data.row_pull(fetch, state.cluster_id)
+        pull, tries = self._data.row_pull(fetch, state.cluster_id), self._data.tries
         while not self._stopping.is_set() and self._holder.wants(fetch):
+            state = self._holder.state
+            if not tries.may_try(fetch, fetch.operation, state):
+                self._stopping.wait(RETRY_S)
+                continue
             try:
                 snapshot = pull.once()
             except STREAM_ERRORS as waiting:
@@ -215,8 +219,10 @@ class NodeProcess:
                 if reason != said:
                     said = reason
                     log.info("stream waits", source=source, operation=fetch.operation, reason=said)
-                self._stopping.wait(RETRY_S)
+                now = self._clock.now_us()
+                self._stopping.wait(tries.failed(fetch, fetch.operation, fetch.source, state, reason, now))
                 continue
             kept = self._holder.receive(fetch, snapshot)
             log.info("streamed", source=source, operation=fetch.operation, rows=len(snapshot.versions), kept=kept)
-            return
+            break
+        tries.over(fetch)

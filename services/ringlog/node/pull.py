@@ -2,8 +2,9 @@
 
 Every page is checked before it is kept: its sum and count, ascending registers above what is here already, all of them
 of the ranges that were asked for; at the end the sum and count over the whole call. A stream that breaks, whichever
-side was killed, goes on after the last page that is on the disk. It is tried until it is whole or the operation does
-not want it any more: how long a source may be away is for operators to say.
+side was killed, goes on after the last page that is on the disk. It is tried until it is whole, or the operation does
+not want it any more, or it was tried as often as it may be (``ringlog.node.tries``): then an operator has it tried
+again, or not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.pages import Body, StreamBroken, received
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Fetch
+from ringlog.node.tries import Tries
+from ringlog.runtime.clock import Clock
 from ringlog.wire.cells import Cell, Key, key_of
 from ringlog.wire.data import WRONG_NODE, Cells, StreamPage, StreamRequest, pack, unpack
 from ringlog.wire.errors import WireError
@@ -44,9 +47,11 @@ def told(broken: Exception) -> str:
 class Puller:
     """Fetches what a node's registers wait for, one thread for each stream. ``start`` when there may be new ones."""
 
-    def __init__(self, host: RegisterHost, peers: Peers) -> None:
+    def __init__(self, host: RegisterHost, peers: Peers, tries: Tries, clock: Clock) -> None:
         self._host = host
         self._peers = peers
+        self._tries = tries
+        self._clock = clock
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._threads: dict[Fetch, threading.Thread] = {}
@@ -72,7 +77,10 @@ class Puller:
 
     def _pull(self, fetch: Fetch) -> None:
         said = ""
-        while not self._stopping.is_set() and fetch in self._host.value.fetching:
+        while not self._stopping.is_set() and fetch in (value := self._host.value).fetching:
+            if not self._tries.may_try(fetch, fetch.operation, value.state):
+                self._stopping.wait(RETRY_S)
+                continue
             try:
                 count = self._once(fetch)
             except STREAM_ERRORS as broken:
@@ -80,12 +88,14 @@ class Puller:
                 if why != said:
                     said = why
                     log.info("cells wait", source=fetch.source, operation=fetch.operation, reason=said)
-                self._stopping.wait(RETRY_S)
+                now = self._clock.now_us()
+                self._stopping.wait(self._tries.failed(fetch, fetch.operation, fetch.source, value.state, why, now))
             except NodeFailed:
                 return  # the node's main loop says why
             else:
                 log.info("cells streamed", source=fetch.source, operation=fetch.operation, cells=count)
-                return
+                break
+        self._tries.over(fetch)
 
     def _once(self, fetch: Fetch) -> int:
         """One call; the number of cells that came by it. Raises StreamBroken."""

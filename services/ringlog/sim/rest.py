@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.gates import gaining_nodes, gate
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState, Operation
@@ -39,6 +40,8 @@ def what_is_not_done(run: Run) -> list[str]:
         if replica.lives() and replica.state.epoch != state.epoch:
             undone.append(f"{replica.name} is at epoch {replica.state.epoch}, the log at {state.epoch}")
     for operation in in_flight(state):
+        if stopped_by(operation):
+            continue  # it may wait for ever: nobody has decided
         if not helpless(operation, run.by_id) and not waits_for_lost(state, operation, run.by_id):
             undone.append(f"{operation.id} is in {operation.stage}")
     if run.operator.unfinished:

@@ -54,6 +54,18 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedTries:
+    """A stream for ``operation`` that ``source`` was asked for in vain ``count`` times since epoch ``since``."""
+
+    operation: str
+    source: str
+    count: int
+    since: int
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeAck:
     """How far a node is: ``applied`` durably, every write admitted below ``drained`` applied."""
 
@@ -65,6 +77,7 @@ class NodeAck:
     reports: tuple[StreamReport, ...]
     rows: int
     at: int
+    tries: tuple[FailedTries, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class Scenario:
 
     ``mistaken``: nodes that are declared down live. ``is_read_first``: nobody knows whether the write was done, but a
     first read found the value and gave it away. ``keeps_others``: also the stages of
-    operations that do not touch the key are told apart.
+    operations that do not touch the key are told apart. ``reads_from``: nobody reads on a state below this epoch.
     """
 
     log: tuple[ClusterState, ...]
@@ -35,6 +35,7 @@ class Scenario:
     keeps_others: bool = False
     rows_travel: bool = False
     restarts: int = 1
+    reads_from: int = 0
 
 
 class Coordinators:
@@ -53,7 +54,12 @@ class Coordinators:
                 (FIRST_READ, Access.READ, scenario.read),
             )
         }
-        self.plans = {turn: [plans.plan(state, request) for state in self.log] for turn, request in requests.items()}
+        self.plans = {turn: [self._plan(turn, state, one) for state in self.log] for turn, one in requests.items()}
+
+    def _plan(self, turn: int, state: ClusterState, request: Request) -> Plan | plans.Failed:
+        if turn == READ and state.epoch < self.scenario.reads_from:
+            return plans.Failed("too_early", "nobody reads yet")
+        return plans.plan(state, request)
 
     def is_done(self, length: int, turn: int, told: Told) -> bool:
         """True if a coordinator may call it a success, with ``length`` states in the log."""

@@ -124,6 +124,32 @@ def removed(factor: int) -> Scenario:
     return history.scenario(50)
 
 
+def rebuilt(factor: int) -> Scenario:
+    """A node streams what it has already."""
+    history = line(factor + 1, factor)
+    history.run(m.Rebuild("a"))
+    return history.scenario(50)
+
+
+def assassinated(factor: int, *, rebuilds: bool) -> Scenario:
+    """A dead node is gone with one entry; nobody reads before its heir has been rebuilt (or just before that)."""
+    history = line(factor + 1, factor).do(m.DeclareDown("a", "disk"), m.Assassinate("a"))
+    heir = "abcdef"[factor]
+    if rebuilds:
+        history.run(m.Rebuild(heir))
+    return replace(history.scenario(50), reads_from=history.now.epoch)
+
+
+def left_out(factor: int, *, admits_loss: bool = False) -> Scenario:
+    """A replica is declared down when its range has new readers, and the movement goes on without it."""
+    history = line(factor, factor, "x")
+    operation = history.run(m.Join("x", (60,), SEED), NEW)
+    gone = "ab"[min(factor, 2) - 1]
+    history.do(m.DeclareDown(gone, "fire"), m.RetryOperation(operation, "fire", (gone,), admits_loss))
+    history.drive(operation)
+    return history.scenario(50)
+
+
 def again(factor: int, node: str) -> Scenario:
     """A join is called off while both are written; then ``node`` joins at the same place."""
     history = line(factor, factor, "x", "y").cancelled(m.Join("x", (60,), SEED))
@@ -190,6 +216,12 @@ def rows_late(scenario: Scenario) -> Scenario:
 
 Make = Callable[[], Scenario]
 
+OVERRIDDEN: dict[str, Make] = {
+    "join, the only replica is left out at the end though it lives": lambda: mistaken(left_out(1, admits_loss=True)),
+    "assassinate, then read, 3 replicas": lambda: assassinated(3, rebuilds=False),
+}
+"""What an operator may ask for although it may lose rows: a read misses the write."""
+
 SCENARIOS: dict[str, Make] = {
     "join, 1 replica": lambda: join(1),
     "join, 2 replicas": lambda: join(2),
@@ -210,6 +242,13 @@ SCENARIOS: dict[str, Make] = {
     "remove a dead node, 2 replicas": lambda: removed(2),
     "remove a dead node, 3 replicas": lambda: removed(3),
     "remove a dead node that lives, 3 replicas": lambda: mistaken(removed(3)),
+    "join, one dies at the end and is left out, 2 replicas": lambda: left_out(2),
+    "join, one that lives is left out at the end, 2 replicas": lambda: mistaken(left_out(2)),
+    "join, one that lives is left out at the end, 3 replicas": lambda: mistaken(left_out(3)),
+    "rebuild, 2 replicas": lambda: rebuilt(2),
+    "rebuild, 3 replicas": lambda: rebuilt(3),
+    "assassinate, rebuild, then read, 3 replicas": lambda: assassinated(3, rebuilds=True),
+    "assassinate one that lives, rebuild, then read, 3 replicas": lambda: mistaken(assassinated(3, rebuilds=True)),
     "cancel, then the same, 1 replica": lambda: again(1, "x"),
     "cancel, then the same, rows late, 1 replica": lambda: rows_late(again(1, "x")),
     "cancel, then the same, 2 replicas": lambda: again(2, "x"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from immutables import Map
 
 from ringlog.kernel.commands import model as m
-from ringlog.kernel.ownership.placements import new_placement
+from ringlog.kernel.ownership.placements import canonical, new_placement, nodes_of, replications_in_use
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.state import ClusterState, Keyspace, Node
 
@@ -52,4 +52,13 @@ def placed(
         token_owners=owners,
         keyspaces=Map({f"ks{number}": Keyspace(f"ks{number}", one, "v") for number, one in enumerate(settings)}),
         placements=Map({replication_key(one): new_placement(one, owners, directory, 5) for one in settings}),
+    )
+
+
+def canonical_everywhere(state: ClusterState) -> bool:
+    """True if the live layout is the canonical one."""
+    return all(
+        [(g.start, g.end, nodes_of(g.write)) for g in state.placements[key].ranges]
+        == [(g.start, g.end, nodes_of(g.write)) for g in canonical(setting, state.token_owners, state.nodes, 0)]
+        for key, setting in replications_in_use(state)
     )

@@ -10,10 +10,9 @@ from immutables import Map
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.operations import admission
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.ownership.placements import canonical, nodes_of, replications_in_use
 from ringlog.kernel.state import ClusterState
-from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
-from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven, refused, stepped
+from tests.kernel.movements.clusters import ENTIRE, canonical_everywhere, network, placed, simple
+from tests.kernel.operations.drive import SEED, advance_of, applied, at_every_stage, begun, driven, refused, stepped
 
 EIGHT = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 9)}
 IDLE = {"x": ("dc1/r1", ()), "y": ("dc1/r1", ()), "other": ("dc1/r2", ())}
@@ -28,15 +27,6 @@ CONFLICT = {
     "n5": ("dc1/r0", [100]),
 }
 """Two movements that lock no common range, and still do not compose."""
-
-
-def canonical_everywhere(state: ClusterState) -> bool:
-    """True if the live layout is the canonical one."""
-    return all(
-        [(g.start, g.end, nodes_of(g.write)) for g in state.placements[key].ranges]
-        == [(g.start, g.end, nodes_of(g.write)) for g in canonical(setting, state.token_owners, state.nodes, 0)]
-        for key, setting in replications_in_use(state)
-    )
 
 
 def finished(state: ClusterState, operations: Iterable[str]) -> ClusterState:
@@ -218,7 +208,9 @@ def test_a_failure_rolls_back_or_is_recorded() -> None:
     late = applied(driven(state, operation, "write_both_read_new"), m.FailOperation(operation, "no room"))
     assert late.operations[operation].stage == "write_both_read_new"
     assert [failure.epoch for failure in late.operations[operation].failures] == [late.epoch]
-    assert canonical_everywhere(driven(late, operation, "finished"))
+    assert refused(late, advance_of(late, operation)).code == "awaits_decision"
+    again = applied(late, m.RetryOperation(operation, "there is room now"))
+    assert canonical_everywhere(driven(again, operation, "finished"))
 
 
 def test_settings_of_turns_fit_together() -> None:

@@ -227,13 +227,27 @@ class CancelOperation:
 
 @dataclass(frozen=True, slots=True)
 class FailOperation:
-    """A node reports an error of an operation that no retry can mend.
-
-    Rolled back before ``write_both_read_new``; later it is only recorded, and the operation goes on.
+    """``node`` (if known) has an error that no retry can mend (rolled back before ``write_both_read_new``), or asked
+    for its rows ``tries`` times since epoch ``since``. What is not rolled back stops the operation.
     """
 
     operation: str
     reason: str
+    node: str = ""
+    tries: int = 0
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOperation:
+    """An operator's decision: the operation is tried again; ``ignore_nodes``: from ``write_both_read_new`` on without
+    these, declared down; ``admits_loss``: even if late reads of others may then miss rows.
+    """
+
+    operation: str
+    reason: str
+    ignore_nodes: tuple[str, ...] = ()
+    admits_loss: bool = False
 
 
 # ----------------------------------------------------------------------------------------------------- schema
@@ -367,6 +381,7 @@ Command = (
     | AdvanceOperation
     | CancelOperation
     | FailOperation
+    | RetryOperation
     | CreateKeyspace
     | AlterKeyspace
     | DropKeyspace
@@ -406,6 +421,7 @@ COMMANDS: dict[str, type[Command]] = {
         AdvanceOperation,
         CancelOperation,
         FailOperation,
+        RetryOperation,
         CreateKeyspace,
         AlterKeyspace,
         DropKeyspace,

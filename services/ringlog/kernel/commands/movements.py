@@ -19,6 +19,7 @@ from dataclasses import replace
 from immutables import Map
 
 from ringlog.kernel.commands.model import Assassinate, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.rules import to_ignore
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
 from ringlog.kernel.operations.admission import admit, refusal, requested
 from ringlog.kernel.operations.gates import gaining_nodes, parting
@@ -87,7 +88,7 @@ def decide_replace(state: ClusterState, command: Replace, context: Context) -> D
     if (node.datacenter, node.rack) != (old.datacenter, old.rack):
         there = f"{old.name} is in {old.datacenter}/{old.rack}, {node.name} in {node.datacenter}/{node.rack}"
         return Rejected("different_rack", f"replaced: {there}")
-    ignored = _ignored(state, command.ignore_nodes, (node.id, old.id))
+    ignored = to_ignore(state, command.ignore_nodes, (node.id, old.id))
     if isinstance(ignored, Rejected):
         return ignored
     ignored = tuple(sorted({*ignored, old.id})) if old.down else ignored
@@ -101,7 +102,7 @@ def decide_remove(state: ClusterState, command: Remove, context: Context) -> Dec
     node = _down(state, command.node)
     if isinstance(node, Rejected):
         return node
-    ignored = _ignored(state, command.ignore_nodes, (node.id,))
+    ignored = to_ignore(state, command.ignore_nodes, (node.id,))
     if isinstance(ignored, Rejected):
         return ignored
     ignored = tuple(sorted({*ignored, node.id}))
@@ -196,21 +197,6 @@ def _down(state: ClusterState, name: NodeId) -> Node | Rejected:
     if isinstance(node, Node) and not node.down:
         return Rejected("wrong_node_state", f"node: {node.name} was not declared down")
     return node
-
-
-def _ignored(
-    state: ClusterState, names: tuple[NodeId, ...], not_these: tuple[NodeId, ...]
-) -> tuple[NodeId, ...] | Rejected:
-    """The nodes to ignore, sorted: registered, declared down, not those that the operation is about."""
-    for name in names:
-        node = state.nodes.get(name)
-        if node is None:
-            return Rejected("unknown_node", f"ignore_nodes: {name} is not registered")
-        if not node.down:
-            return Rejected("wrong_node_state", f"ignore_nodes: {node.name} was not declared down")
-        if name in not_these:
-            return Rejected("bad_field", f"ignore_nodes: {node.name} is what the operation is about")
-    return tuple(sorted(set(names)))
 
 
 def _in_state(nodes: Map[str, Node], node: Node, name: str) -> Map[str, Node]:

@@ -1,20 +1,34 @@
-"""Range movements: a join is asked for; any operation is moved on, called off, or reported to have failed."""
+"""Range movements: a join is asked for; any operation is moved on, called off, reported to have failed, tried again.
+
+A failure that is recorded stops the operation where it is, and only an operator's ``RetryOperation`` starts it again:
+no clock and no count of waits does, only what participants report of themselves.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 
-from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, FailOperation, Join, StreamReport
+from ringlog.kernel.commands.model import (
+    AdvanceOperation,
+    CancelOperation,
+    FailOperation,
+    Join,
+    RetryOperation,
+    StreamReport,
+)
+from ringlog.kernel.commands.rules import broken_field, to_ignore
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
 from ringlog.kernel.operations.admission import admit, requested
 from ringlog.kernel.operations.cancel import cancel
-from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met
+from ringlog.kernel.operations.failures import counts_from, stopped_by
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, outnumbered
 from ringlog.kernel.operations.join import plan_join
 from ringlog.kernel.operations.progress import enter, may_leave
 from ringlog.kernel.operations.stages import JOIN, POINT_OF_NO_RETURN, has_reached, is_ended, next_stage
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
-from ringlog.kernel.state import ClusterState, Failure, Operation, advance
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, Failure, Operation, Retry, advance
 
 REASON_LENGTH_MAX = 500
 FAILURES_KEPT_MAX = 10
@@ -114,15 +128,57 @@ def decide_cancel_operation(state: ClusterState, command: CancelOperation, conte
 
 
 def decide_fail_operation(state: ClusterState, command: FailOperation, context: Context) -> Decision:
-    """Rolled back like a cancelled one while that is possible; later the failure is recorded for all to see."""
+    """Rolled back like a cancelled one while that is possible; what was tried in vain, and any later failure, is
+    recorded for all to see, and the operation stops.
+    """
     operation = _going_on(state, command.operation, command.reason)
     if isinstance(operation, Rejected):
         return operation
-    failures = (*operation.failures, Failure(context.epoch, command.reason))[-FAILURES_KEPT_MAX:]
-    failed = replace(operation, failures=failures)
-    if not has_reached(operation, POINT_OF_NO_RETURN):
+    if command.node and command.node not in state.nodes:
+        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    if command.tries and (refused := _not_tried_in_vain(state, operation, command)) is not None:
+        return refused
+    failure = Failure(context.epoch, command.reason, command.node, command.tries)
+    failed = replace(operation, failures=(*operation.failures, failure)[-FAILURES_KEPT_MAX:])
+    if not command.tries and not has_reached(operation, POINT_OF_NO_RETURN):
         return Accepted(cancel(state, failed, command.reason, context))
     return Accepted(advance(state, context.epoch, operations=state.operations.set(failed.id, failed)))
+
+
+def _not_tried_in_vain(state: ClusterState, operation: Operation, command: FailOperation) -> Rejected | None:
+    """Why the tries are none that stop the operation: too few, of another time, or reported before."""
+    name = state.nodes[command.node].name if command.node else "nobody"
+    if operation.stage not in REPORTED_STAGES or command.node not in gaining_nodes(operation):
+        return Rejected("wrong_stage", f"node: {name} streams nothing for {operation.id} in {operation.stage}")
+    if command.since != counts_from(operation):
+        text = f"since: tries for {operation.id} count from epoch {counts_from(operation)}, not {command.since}"
+        return Rejected("wrong_stage", text)
+    if any(failure.node == command.node for failure in stopped_by(operation)):
+        return Rejected("awaits_decision", f"node: {name} has reported this already")
+    most = setting(state, "stream_tries_max")
+    return broken_field((command.tries >= most, "tries", f"are fewer than {most}: try again"))
+
+
+def decide_retry_operation(state: ClusterState, command: RetryOperation, context: Context) -> Decision:
+    """The operation goes on from where it is, from now on without those who are to be ignored."""
+    operation = _going_on(state, command.operation, command.reason)
+    if isinstance(operation, Rejected):
+        return operation
+    ignored = to_ignore(state, command.ignore_nodes, ())
+    if isinstance(ignored, Rejected):
+        return ignored
+    if ignored and not has_reached(operation, POINT_OF_NO_RETURN):
+        text = f"ignore_nodes: {operation.id} can still be called off; then ask for it again without them"
+        return Rejected("wrong_stage", text)
+    retries = (*operation.retries, Retry(context.epoch, command.reason))[-FAILURES_KEPT_MAX:]
+    tried = replace(operation, retries=retries, ignored=tuple(sorted({*operation.ignored, *ignored})))
+    if ignored and (few := outnumbered(state, tried)) is not None:
+        where = f"({few.start}, {few.end}] under {few.replication} in {few.datacenter}"
+        if not command.admits_loss:
+            return Rejected("too_few_replicas", f"ignore_nodes: too few are left of the {few.group} group of {where}")
+        told = f"went on with too few of {where}: reads and writes that others planned before may have missed rows"
+        tried = replace(tried, reason=told)
+    return Accepted(advance(state, context.epoch, operations=state.operations.set(tried.id, tried)))
 
 
 def _going_on(state: ClusterState, name: str, reason: str) -> Operation | Rejected:

@@ -1,4 +1,4 @@
-"""The shape of a field rule: what a command's own fields must obey, whatever the state.
+"""The shape of a field rule: what a command's own fields must obey, whatever the state; and whom it may leave out.
 
 Values have the right Python type already (the schema of the record sees to that); these rules are about their range.
 """
@@ -6,6 +6,8 @@ Values have the right Python type already (the schema of the record sees to that
 from __future__ import annotations
 
 from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import NodeId
 
 Check = tuple[bool, str, str]
 """Whether it holds, the field, and the rule in words."""
@@ -22,3 +24,18 @@ def broken_field(*checks: Check) -> Rejected | None:
 NAME_RULE = "must be 1 to 100 letters, digits or _ . - and begin with a letter or digit"
 IDENTIFIER_RULE = "must be a letter followed by up to 47 letters, digits or _"
 UUID_RULE = "must be a canonical lower-case UUID"
+
+
+def to_ignore(
+    state: ClusterState, names: tuple[NodeId, ...], not_these: tuple[NodeId, ...]
+) -> tuple[NodeId, ...] | Rejected:
+    """The nodes to ignore, sorted: registered, declared down, not those that the operation is about."""
+    for name in names:
+        node = state.nodes.get(name)
+        if node is None:
+            return Rejected("unknown_node", f"ignore_nodes: {name} is not registered")
+        if not node.down:
+            return Rejected("wrong_node_state", f"ignore_nodes: {node.name} was not declared down")
+        if name in not_these:
+            return Rejected("bad_field", f"ignore_nodes: {node.name} is what the operation is about")
+    return tuple(sorted(set(names)))

@@ -130,18 +130,38 @@ def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -
     """The needs of the gate, by setting and range end; of ranges all of whose members are among ``seen``, none."""
     if operation.stage not in GATED_STAGES:
         return
-    plan, silent = operation.plan, frozenset({*operation.ignored, *_dead_parting(state, operation)})
+    silent = frozenset({*operation.ignored, *_dead_parting(state, operation)})
     unseen = {node for node, found in state.nodes.items() if node not in seen and found.state not in ("none", "left")}
     if not unseen:
         return
+    for where, found in _groups(state, operation):
+        if any(not unseen.isdisjoint(members) for _, members in found):
+            for group, members in found:
+                yield from _needs_of(state.nodes, where, group, members, silent, operation.ignored)
+
+
+def _groups(state: ClusterState, operation: Operation) -> Iterator[tuple[tuple[str, Token, Token], Views]]:
+    """((setting, start, end), its four groups) of every range that the plan changes."""
+    plan = operation.plan
     for key, changes in sorted(touched(plan.start, plan.middle, plan.finish).items()):
-        if key not in state.placements:
-            continue
-        for (start, end), change in changes:
-            found = views(group_at(state.placements[key], end), change)
-            if any(not unseen.isdisjoint(members) for _, members in found):
-                for group, members in found:
-                    yield from _needs_of(state.nodes, (key, start, end), group, members, silent, operation.ignored)
+        if key in state.placements:
+            for (start, end), change in changes:
+                yield (key, start, end), views(group_at(state.placements[key], end), change)
+
+
+def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
+    """A group in a datacenter of which a quorum is not asked, by what the operation ignores; None if there is none.
+
+    Where fewer are not asked, all that are left are in every quorum together: whoever still knows an earlier view only
+    meets one of them, and hears of this one. That holds even if those who are ignored live.
+    """
+    silent = frozenset({*operation.ignored, *_dead_parting(state, operation)})
+    for where, found in _groups(state, operation):
+        for group, members in found:
+            for need in _needs_of(state.nodes, where, group, members, frozenset(), ()):
+                if len(silent.intersection(need.members)) >= need.need:
+                    return need
+    return None
 
 
 def parting(operation: Operation) -> NodeId:
@@ -155,7 +175,10 @@ def _dead_parting(state: ClusterState, operation: Operation) -> tuple[NodeId, ..
     return (node,) if node and state.nodes[node].down else ()
 
 
-def views(live: RangeGroup, change: Touched) -> tuple[tuple[str, tuple[NodeId, ...]], ...]:
+Views = tuple[tuple[str, tuple[NodeId, ...]], ...]
+
+
+def views(live: RangeGroup, change: Touched) -> Views:
     """(name, members) of the four groups of a range, before and after all that a plan changes in it.
 
     ``live`` may be at any stage of the plan: what has entered already is taken out again, and so on.

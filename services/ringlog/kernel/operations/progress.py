@@ -14,6 +14,7 @@ from immutables import Map
 
 from ringlog.kernel.commands.model import StreamReport, Witness
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
+from ringlog.kernel.operations.failures import stopped_by, told
 from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, is_met
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
@@ -45,6 +46,8 @@ def may_leave(
     state: ClusterState, operation: Operation, witnesses: Sequence[Witness], reports: Sequence[StreamReport]
 ) -> Rejected | None:
     """Why the operation must stay in its stage, None if it may go on."""
+    if failed := stopped_by(operation):
+        return Rejected("awaits_decision", f"operation: {operation.id} has failed: {told(state, failed[-1])}")
     if operation.stage == REQUESTED:
         return _not_its_turn(state, operation)
     if operation.stage == COMMIT_CDC_GENERATION:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.model import Command, DeclareDown, Join, RegisterNode, Replace
 from ringlog.kernel.generations.acceptance import append_time_us
+from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.node import membership
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
+from ringlog.node.tries import Tries
 from ringlog.sim.actors.registers import SimRegisters
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
 from ringlog.sim.chance import Chance
@@ -25,7 +27,7 @@ from ringlog.sim.memo import cached_mutation
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import NodeAck, encode_node_ack
+from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -35,6 +37,9 @@ SUBMIT_US: Micros = 6 * SECOND
 LOOK_US: Micros = 2 * SECOND
 LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
 JOIN_RETRIED = (*membership.JOIN_RETRIED, "changes_paused")
+
+
+What = tuple[int, tuple[str, ...], tuple[FailedTries, ...]]
 
 
 class SimNode:
@@ -71,9 +76,10 @@ class SimNode:
         self._ends: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._tails: list[Tail] = []
-        self._acked: tuple[int, tuple[str, ...]] = (0, ())
+        self._acked: What = (0, (), ())
         self._ack_signal = Signal()
-        self.registers.start(self._replica, self._ack_signal)
+        self.tries = Tries()
+        self.registers.start(self._replica, self._ack_signal, self.tries)
         for check in self.sim.on_began:
             check.began(self.registration.id)
         self.sim.world.spawn(self.host, f"{self.name}.main", self._main(), self._over)
@@ -184,7 +190,10 @@ class SimNode:
                 reports = tuple(
                     holder.reports[name] for name in sorted(holder.reports) if self.registers.received(name)
                 )
-                what = (epoch, tuple(report.operation for report in reports))
+                tries = self.tries.told()
+                most = setting(holder.state, "stream_tries_max")
+                last = tuple(one for one in tries if one.count >= most)
+                what = (epoch, tuple(report.operation for report in reports), last)
                 if epoch == 0 or what == self._acked:
                     break
                 sim.world.store(self.host, "acknowledged", max(epoch, self.host.disk.get("acknowledged", 0)))
@@ -197,6 +206,7 @@ class SimNode:
                     reports,
                     len(holder.store),
                     sim.world.clock(self.host),
+                    tries,
                 )
                 for check in sim.on_acked:
                     check.acked(ack)
@@ -258,10 +268,16 @@ class SimNode:
 
         while holder.wants(fetch):
             yield self._chance.below(self._slowness) + 1
+            if not self.tries.may_try(fetch, fetch.operation, holder.state):
+                self._ack_signal.fire()
+                yield RETRY_US
+                continue
             try:
                 snapshot: Snapshot = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
             except (NotReady, NotServed, Unanswered) as waiting:
                 sim.did["stream", type(waiting).__name__] += 1
+                now, why = sim.world.clock(self.host), type(waiting).__name__
+                self.tries.failed(fetch, fetch.operation, fetch.source, holder.state, why, now)
                 yield RETRY_US
                 continue
             yield from sim.moments.at("streamed", self.host)
@@ -271,7 +287,8 @@ class SimNode:
             sim.did["stream", "kept" if kept else "refused"] += 1
             sim.world.tell(self.name, f"streamed {len(snapshot.versions)} rows for {fetch.operation}")
             self._ack_signal.fire()
-            return
+            break
+        self.tries.over(fetch)
 
     def serve(self, fetch: Fetch) -> Snapshot | NotReady | NotServed:
         """This node as a source."""

@@ -12,6 +12,7 @@ from ringlog.kernel.commands.model import (
     ChangeSettings,
     Command,
     DeclareDown,
+    FailOperation,
     Noop,
     Remove,
 )
@@ -186,3 +187,21 @@ class SimOperator:
             return
         what = answer.code if isinstance(answer, RejectedResult) else type(answer).__name__
         self.sim.did["command", kind, what] += 1
+        if isinstance(command, FailOperation) and isinstance(answer, AppliedResult):
+            yield from self._decide(chance)
+
+    def _decide(self, chance: Chance) -> Step:
+        """An operation has stopped, perhaps: have it tried again, sometimes late, seldom never."""
+        from ringlog.sim.families.operations import retry
+
+        yield chance.pick([1 * MS, 300 * MS, 2 * SECOND])
+        state = self._client.replica.state
+        command = retry(state, chance)
+        if command is None or chance.happens(0.1):
+            return
+        try:
+            answer = yield from self._client.submit(command, PATIENCE_US)
+        except TimedOut:
+            return
+        what = answer.code if isinstance(answer, RejectedResult) else type(answer).__name__
+        self.sim.did["command", "RetryOperation", what] += 1

@@ -15,6 +15,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
 from ringlog.node.registers import Behind, Durable, Fetch, Registers, Reply
+from ringlog.node.tries import Tries
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, PowerCut, Signal, Unanswered
@@ -55,6 +56,7 @@ class SimRegisters:
         self.node = node
         self.value = Registers(node)
         self.news = Signal()
+        self._tries = Tries()
         self._life = -1
         self._chance = Chance(sim.world.seed, f"registers/{host.name}")
         self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
@@ -62,8 +64,9 @@ class SimRegisters:
         self._open: dict[int, Message] = {}
         self._waiting: list[Message] = []
 
-    def start(self, replica: SimReplica, news: Signal) -> None:
+    def start(self, replica: SimReplica, news: Signal, tries: Tries) -> None:
         """Begin a life with what is on the disk."""
+        self._tries = tries
         self._life = self.host.life
         self.news = news
         self.value = registers.restarted(self.node, self.host.disk.get(DISK, Durable()))
@@ -177,9 +180,15 @@ class SimRegisters:
 
         while fetch in self.value.fetching:
             yield self._chance.below(self._slowness) + 1
+            if not self._tries.may_try(fetch, fetch.operation, self.value.state):
+                self.news.fire()
+                yield RETRY_US
+                continue
             try:
                 cells: dict[Key, Cell] = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
-            except (NotYet, Unanswered):
+            except (NotYet, Unanswered) as waiting:
+                now, why = sim.world.clock(self.host), type(waiting).__name__
+                self._tries.failed(fetch, fetch.operation, fetch.source, self.value.state, why, now)
                 yield RETRY_US
                 continue
             after = registers.receive(self.value, fetch, cells)
@@ -189,6 +198,7 @@ class SimRegisters:
                 self.value = after
                 sim.world.tell(self.host.name, f"got {len(cells)} registers for {fetch.operation}")
                 self.news.fire()
+        self._tries.over(fetch)
 
     def serve(self, fetch: Fetch) -> dict[Key, Cell] | NotYet:
         """These registers as a source."""

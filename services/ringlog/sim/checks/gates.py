@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.model import AdvanceOperation, StreamReport
+from ringlog.kernel.commands.model import AdvanceOperation, RetryOperation, StreamReport
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.broker import MUTATIONS
@@ -101,7 +101,11 @@ class Gates(Check):
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
     ) -> None:
         """Look at applied steps of operations."""
-        if after is before or not isinstance(item, Entry) or not isinstance(item.command, AdvanceOperation):
+        if after is before or not isinstance(item, Entry):
+            return
+        if isinstance(item.command, RetryOperation):
+            self._left_out(after, item.command)
+        if not isinstance(item.command, AdvanceOperation):
             return
         command, record = item.command, movements(self.sim).upto(after.epoch)
         move = record.flying.get(command.operation) or record.ended.get(command.operation)
@@ -123,6 +127,22 @@ class Gates(Check):
             self.sim.broken("gate", f"{where}, but {lacking}")
         if stage in REPORTED:
             self._reports(where, move, command, truth)
+
+    def _left_out(self, after: ClusterState, command: RetryOperation) -> None:
+        """Who is left out of a movement that only goes forward is declared down, and no quorum of a group by itself."""
+        record = movements(self.sim).upto(after.epoch)
+        move = record.flying.get(command.operation)
+        if move is None or not command.ignore_nodes:
+            return
+        where = f"epoch {after.epoch}: {move.id} goes on without {sorted(command.ignore_nodes)}"
+        if not record.down.issuperset(command.ignore_nodes) or not move.reached("write_both_read_new"):
+            self.sim.broken("gate", f"{where}, which nobody may leave out")
+        for exchange in move.exchanges if not command.admits_loss else ():
+            for group in (exchange.old, exchange.new):
+                for datacenter in {record.places[node][0] for node in group}:
+                    local = [node for node in group if record.places[node][0] == datacenter]
+                    if sum(node in move.ignored for node in local) >= len(local) // 2 + 1:
+                        self.sim.broken("gate", f"{where}: a quorum of {local} would know nothing of it")
 
     def _reports(self, where: str, move: Move, command: AdvanceOperation, truth: Acknowledgements) -> None:
         """Every gaining node has said that it has its rows, and said the same."""

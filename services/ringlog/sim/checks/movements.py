@@ -35,6 +35,7 @@ from ringlog.kernel.commands.model import (
     Remove,
     Replace,
     Replication,
+    RetryOperation,
     UnregisterNode,
 )
 from ringlog.kernel.commands.model import Move as MoveTokens
@@ -137,6 +138,7 @@ class Move:
     streaming: frozenset[str] = frozenset()
     locked: tuple[tuple[str, int, int, int], ...] = ()
     saved: dict[str, Layout] = field(default_factory=dict)
+    is_stopped: bool = False
 
     @property
     def stage(self) -> str:
@@ -219,8 +221,14 @@ class Movements:
                 self._advance(self.flying[name], to)
             case CancelOperation(name) if name in self.flying:
                 self._cancel(self.flying[name])
-            case FailOperation(name) if name in self.flying and not self.flying[name].reached(READS_AT):
-                self._cancel(self.flying[name])
+            case FailOperation(name, tries=tries) if name in self.flying:
+                self.flying[name].is_stopped = True
+                if not tries and not self.flying[name].reached(READS_AT):
+                    self._cancel(self.flying[name])
+            case RetryOperation(name, ignore_nodes=ignored, admits_loss=loses) if name in self.flying:
+                self.flying[name].is_stopped = False
+                self.flying[name].ignored |= set(ignored)
+                self.forfeited |= loses and bool(ignored)
             case Assassinate(node) if (leaving := self._parting(node)) is not None:
                 self.forfeited = True
                 leaving.marks.append(("finished", self.epoch))

@@ -104,10 +104,10 @@ class Stages(Check):
             if (old.plan, old.locks, old.reports) != (op.plan, op.locks, op.reports):
                 self._broken(after, f"plan, locks or reports of {op.id} changed within {op.stage}")
             return False
-        self._step(after, old, op, item)
+        self._step(after, old, op, item, move)
         return True
 
-    def _step(self, after: ClusterState, old: Operation, op: Operation, item: Entry) -> None:
+    def _step(self, after: ClusterState, old: Operation, op: Operation, item: Entry, move: Move) -> None:
         order, command = ORDER[op.kind], item.command
         if old.stage in ENDED:
             self._broken(after, f"{op.id} was {old.stage} and is in {op.stage}")
@@ -120,6 +120,8 @@ class Stages(Check):
             assassinated = isinstance(command, Assassinate) and command.node in (op.node, op.replaced)
             if not assassinated and (not isinstance(command, AdvanceOperation) or command.operation != op.id):
                 self._broken(after, f"{item.kind} moved {op.id}")
+            elif not assassinated and move.is_stopped:
+                self._broken(after, f"{op.id} left {old.stage} before an operator had it tried again")
             if order.index(op.stage) != order.index(old.stage) + 1:
                 self._broken(after, f"{op.id} went from {old.stage} to {op.stage}")
         if old.stage == "commit_cdc_generation" and op.stage in order:

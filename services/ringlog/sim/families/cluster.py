@@ -45,7 +45,8 @@ def _settings(_: ClusterState, chance: Chance) -> ChangeSettings:
             ("ranges_max", -1),
         ]
     )
-    return ChangeSettings(((name, value),))
+    more = (("stream_tries_max", 3),) if value == 200 else ()
+    return ChangeSettings(((name, value), *more))
 
 
 def _register(state: ClusterState, chance: Chance) -> RegisterNode:

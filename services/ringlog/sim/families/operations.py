@@ -13,8 +13,11 @@ from ringlog.kernel.commands.model import (
     Rebuild,
     Remove,
     Replace,
+    RetryOperation,
     Witness,
 )
+from ringlog.kernel.operations.failures import counts_from, stopped_by
+from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import STAGES, in_flight, next_stage
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
@@ -114,10 +117,30 @@ def _cancel(state: ClusterState, chance: Chance) -> CancelOperation | None:
 
 
 def _fail(state: ClusterState, chance: Chance) -> FailOperation | None:
+    """Sometimes a node that has tried often enough, by its own account or by what somebody makes up."""
     flying = in_flight(state)
-    return FailOperation(chance.pick(flying).id, "disk broken") if flying else None
+    if not flying:
+        return None
+    operation = chance.pick(flying)
+    gaining = gaining_nodes(operation)
+    if gaining and chance.happens(0.5):
+        tries, since = chance.pick([1, 200, 200, 200]), chance.pick([counts_from(operation), operation.stage_epoch - 1])
+        return FailOperation(operation.id, "no route", chance.pick(gaining), tries, since)
+    return FailOperation(operation.id, "disk broken")
 
 
+def retry(state: ClusterState, chance: Chance) -> RetryOperation | None:
+    """Of one that has stopped, if there is one; sometimes without those who are down, and admitting what that loses."""
+    flying = in_flight(state)
+    stopped = [operation for operation in flying if stopped_by(operation)] or flying
+    if not stopped:
+        return None
+    down = tuple(node.id for _, node in in_order(state.nodes) if node.down)
+    ignored = down if chance.happens(0.5) else ()
+    return RetryOperation(chance.pick(stopped).id, "mended", ignored, admits_loss=chance.happens(0.3))
+
+
+# 0: the operator decides by itself after each failure, see ``actors.operator``.
 FAMILY = Family(
     name="operations",
     commands={
@@ -131,6 +154,7 @@ FAMILY = Family(
         "AdvanceOperation": (3, _advance),
         "CancelOperation": (3, _cancel),
         "FailOperation": (1, _fail),
+        "RetryOperation": (0, retry),
     },
     checks=(Placements, Stages, Acknowledgements, Gates, Quorums, Rows),
 )

@@ -1,0 +1,71 @@
+"""How often each stream was asked for in vain: told with every acknowledgement, and bounded.
+
+A gaining node asks a source again and again, less and less often. The cluster's setting ``stream_tries_max`` bounds how
+often; then the node stops, and the operation waits for an operator: the coordinator puts the count into the log. Tries
+count from the operation's present stage, or from the last time that an operator had it tried again, so either begins
+with a fresh count. A node that is started again counts anew: somebody did something.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import replace
+
+from ringlog.kernel.operations.failures import counts_from
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Micros, NodeId, OperationId
+from ringlog.wire.records import FailedTries
+
+AGAIN_S = 0.2
+AGAIN_MOST_S = 3.0
+REASON_LENGTH_MAX = 300
+
+
+class Tries:
+    """Counts of failed tries, by stream. Safe from threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failed: dict[Hashable, FailedTries] = {}
+
+    def may_try(self, stream: Hashable, operation: OperationId, state: ClusterState) -> bool:
+        """False if the stream was asked for in vain as often as it may be."""
+        found = self._failed.get(stream)
+        present = state.operations.get(operation)
+        if found is None or present is None or found.since != counts_from(present):
+            return True
+        return found.count < setting(state, "stream_tries_max")
+
+    def failed(
+        self, stream: Hashable, operation: OperationId, source: NodeId, state: ClusterState, why: str, now: Micros
+    ) -> float:
+        """Count one more; seconds after which to look again."""
+        present = state.operations.get(operation)
+        since = 0 if present is None else counts_from(present)
+        with self._lock:
+            found = self._failed.get(stream)
+            if found is None or found.since != since:
+                found = FailedTries(operation, source, 0, since, now, "")
+            found = replace(found, count=found.count + 1, reason=why[:REASON_LENGTH_MAX])
+            self._failed[stream] = found
+        return float(min(AGAIN_MOST_S, AGAIN_S * 2 ** min(found.count - 1, 10)))
+
+    def over(self, stream: Hashable) -> None:
+        """The stream is here, or nobody wants it any more."""
+        with self._lock:
+            self._failed.pop(stream, None)
+
+    def told(self) -> tuple[FailedTries, ...]:
+        """What has been in vain so far, sorted."""
+        with self._lock:
+            found = tuple(self._failed.values())
+        return tuple(sorted(found, key=lambda one: (one.operation, one.source, one.count, one.reason)))
+
+
+def news_of(tries: tuple[FailedTries, ...], most: int) -> tuple[tuple[str, str, int, int], ...]:
+    """What of the counts is worth an acknowledgement of its own: each doubling, and the last one."""
+    return tuple((one.operation, one.source, one.since, min(one.count, most).bit_length()) for one in tries) + tuple(
+        (one.operation, one.source, one.since, -1) for one in tries if one.count >= most
+    )

@@ -1,0 +1,127 @@
+"""Real nodes that fail for good, or too often: the operation says what an operator can do, and that works.
+
+Two replicas, so that nobody can be spared by the others: a node that dies past the point of no return would be waited
+for for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ringlog.cli.main import app
+from ringlog.client.coordinator import Coordinator
+from ringlog.kernel.commands.model import ChangeSettings, CreateKeyspace, Leave, Replication
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD, in_flight, is_ended
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.state import ClusterState
+from tests.system.agents_world import AgentsWorld, until
+from tests.system.registers_cluster import RegistersCluster
+from tests.system.registers_load import KEYSPACE
+
+from .broker import Broker
+
+pytestmark = [pytest.mark.slow]
+
+FILLING = 200
+
+
+class Cluster(RegistersCluster):
+    """With the program of an operator."""
+
+    def run(self, *words: str) -> str:
+        where = ["--bootstrap", self.agents.stack.bootstrap_servers, "--cluster", self.agents.cluster]
+        ended = CliRunner().invoke(app, [*words, *where])
+        assert ended.exit_code == 0, (words, ended.output)
+        return ended.stdout
+
+    def shown(self, operation: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.run("operation", "show", operation, "--json"))
+        return found
+
+    def kill_at(self, stage: str, name: str) -> None:
+        """SIGKILL for a node as soon as the log says that the next operation has entered the stage."""
+        known = set(self.agents.state.operations)
+        node = self.nodes[name]
+
+        def follow(before: ClusterState, after: ClusterState, _: Entry | Unreadable, __: Outcome, ___: int) -> None:
+            entered = {one.id for one in in_flight(after) if one.stage == stage}
+            if entered - {one.id for one in in_flight(before) if one.stage == stage} - known:
+                node.process.kill()
+                known.update(after.operations)
+
+        self.agents.client.replica.subscribe(follow)
+
+    def only(self) -> str:
+        (operation,) = until(lambda: in_flight(self.agents.state), "an operation")
+        return operation.id
+
+    def ended(self, operation: str) -> bool:
+        return is_ended(self.agents.state.operations[operation])
+
+
+@pytest.fixture
+def cluster(broker: Broker, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(AgentsWorld(broker.info, f"r{uuid.uuid4().hex[:10]}", tmp_path), tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_an_operator_decides(cluster: Cluster) -> None:
+    for name in ("n1", "n2", "n3"):
+        cluster.begin(name)
+    cluster.await_normal("n1", "n2", "n3")
+    cluster.submit(CreateKeyspace(KEYSPACE, Replication("simple", 2)))
+    cluster.submit(ChangeSettings((("stream_tries_max", 4),)))
+    cluster.fill(FILLING)
+
+    # Its source is away: the node that is to get the rows asks four times, and no more.
+    cluster.kill_at(WRITE_BOTH_READ_OLD, "n2")
+    cluster.submit(Leave(cluster.id_of("n2")))
+    operation = cluster.only()
+    until(lambda: cluster.shown(operation)["awaits_decision"], "the operation to stop")
+    shown = cluster.run("operation", "show", operation)
+    assert "waits for an operator's decision since epoch" in shown
+    assert "after 4 tries" in shown
+    assert f"ringlog operation retry {operation}" in shown
+    assert "an operator's decision" in cluster.run("operation", "list")
+    cluster.nodes["n2"].kill()
+    cluster.nodes["n2"].restart()
+    until(lambda: cluster.status("n2"), "n2 to be back")
+    assert cluster.shown(operation)["stage"] == WRITE_BOTH_READ_OLD
+    cluster.run("operation", "retry", operation, "--reason", "n2 is back")
+    until(lambda: cluster.ended(operation), "the departure to end")
+    assert cluster.agents.state.operations[operation].stage == "finished"
+
+    cluster.submit(ChangeSettings((("stream_tries_max", 200),)))
+
+    # A replica that stays dies for good when nothing can be called off any more, and its vote is needed.
+    cluster.begin("n4", join=True)
+    cluster.await_normal("n4")
+    cluster.kill_at(WRITE_BOTH_READ_NEW, "n3")
+    cluster.submit(Leave(cluster.id_of("n1")))
+    operation = cluster.only()
+    until(lambda: cluster.shown(operation)["waits_for_nodes"] == ["n3"], "the operation to wait for the dead one")
+    shown = cluster.run("operation", "show", operation)
+    assert f"ringlog node down n3 --reason …, then ringlog operation retry {operation} --ignore n3" in shown
+    cluster.nodes.pop("n3").kill()
+    cluster.run("node", "down", "n3", "--reason", "its disk is gone")
+    cluster.run("operation", "retry", operation, "--ignore", "n3", "--reason", "its disk is gone")
+    until(lambda: cluster.ended(operation), "the departure to end")
+    assert cluster.agents.state.operations[operation].stage == "finished"
+
+    # Everything that was written is with the one that is left; a new node takes the place of the dead one.
+    cluster.registered("n5")
+    cluster.run("node", "replace", "n5", "n3")
+    with Coordinator(cluster.agents.client.replica, "dc1") as coordinator:
+        for number in range(FILLING):
+            cell = coordinator.read(KEYSPACE, b"filling-%d" % number, timeout_s=20).cell
+            assert cell is not None

@@ -1,0 +1,46 @@
+"""Tries that were in vain: counted from where the operation is, told when it is news, bounded."""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.operations.failures import counts_from
+from ringlog.node.tries import AGAIN_MOST_S, AGAIN_S, Tries, news_of
+from tests.kernel.movements.clusters import placed, simple
+from tests.kernel.operations.drive import SEED, applied, begun, driven
+
+TWO = {"n1": ("dc1/r1", (100,)), "n2": ("dc1/r1", (200,)), "x": ("dc1/r1", ())}
+
+
+def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
+    state = applied(placed(TWO, simple(1)), m.ChangeSettings((("stream_tries_max", 3),)))
+    state, operation = begun(state, m.Join("x", (150,), SEED))
+    state = driven(state, operation, "write_both_read_old")
+    tries = Tries()
+    waits = []
+    while tries.may_try("stream", operation, state):
+        waits.append(tries.failed("stream", operation, "n2", state, f"refused {len(waits)}", 7 + len(waits)))
+    assert waits == [AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
+    (told,) = tries.told()
+    since = counts_from(state.operations[operation])
+    assert (told.operation, told.source, told.count, told.since, told.at) == (operation, "n2", 3, since, 7)
+    assert told.reason == "refused 2"
+
+    state = applied(state, m.FailOperation(operation, told.reason, "x", told.count, told.since))
+    assert not tries.may_try("stream", operation, state)
+    state = applied(state, m.RetryOperation(operation, "n2 is back"))
+    assert tries.may_try("stream", operation, state)
+    tries.failed("stream", operation, "n2", state, "refused again", 99)
+    (told,) = tries.told()
+    assert (told.count, told.since, told.at) == (1, state.epoch, 99)
+    tries.over("stream")
+    assert tries.told() == ()
+
+
+def test_news_are_few_and_the_last_one_is_among_them() -> None:
+    state = placed(TWO, simple(1))
+    tries, news = Tries(), set()
+    for _ in range(200):
+        assert tries.failed("stream", "join-1", "n2", state, "away", 0) <= AGAIN_MOST_S
+        news.add(news_of(tries.told(), 200))
+    assert len(news) == 9
+    assert len(news_of(tries.told(), 200)) == 2
