@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if incarnation != writer.incarnation:",
         'if incarnation == "":',
         "an incarnation that has ended still moves the horizon",
-        60,
+        200,
     ),
     Mutant(
         "close_ignores_writers",
