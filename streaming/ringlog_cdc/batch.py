@@ -27,7 +27,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import FACTS_TYPE, NEVER, ROWS_TYPE, facts_function, rows_function
-from ringlog_cdc.decisions import Draft, check_place, context_of, decide, is_first, next_positions, table_of
+from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.plan import (
     OffsetRange,
@@ -278,13 +278,17 @@ class BatchRunner:
             row_bytes_max=context["row_bytes_max"],
             is_first=is_first(context),
         )
-        timestamps = [timestamp for _, timestamp in context["generations"]]
+        state = self._replica.state
+        closed = closed_for(entry, state)
+        function = rows_function(self._table(entry.context, context, closed, state), part)
+        timestamps = [timestamp for name, timestamp in context["generations"] if name not in closed]
         counts = Observation()
         is_row = F.col("reason") == ROUTED
         topic = F.when(is_row, F.lit(self._settings.sink_topic)).otherwise(F.lit(self._settings.letters_topic))
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
+        options |= {f"kafka.{name}": value for name, value in self._settings.producer}
         (
-            records.mapInArrow(rows_function(self._table(entry, context), part), ROWS_TYPE)
+            records.mapInArrow(function, ROWS_TYPE)
             .observe(counts, *self._counted(tuple(timestamps)))
             .where(F.col("reason") >= ROUTED)
             .select(topic.alias("topic"), "partition", "key", "value")
@@ -300,11 +304,13 @@ class BatchRunner:
             self._counters = {timestamps: _counters(timestamps)}
         return self._counters[timestamps]
 
-    def _table(self, entry: PlanEntry, context: dict[str, Any]) -> Broadcast[Any]:
+    def _table(
+        self, name: str, context: dict[str, Any], closed: tuple[str, ...], state: ClusterState
+    ) -> Broadcast[Any]:
         """The routing table of a context: broadcast once and kept for the batches that share it."""
-        key = (entry.context, entry.closed)
+        key = (name, closed)
         if key not in self._tables:
-            table = table_of(context, entry.closed, self._replica.state)
+            table = table_of(context, closed, state)
             self._tables[key] = self._session.sparkContext.broadcast(table)
             while len(self._tables) > TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables))).unpersist()

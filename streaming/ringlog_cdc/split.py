@@ -50,8 +50,9 @@ Key = tuple[bytes | None, ...]
 Ttl = int
 """Seconds; 0 = never, which sorts first."""
 
-Version = tuple[int, bool, bytes, Ttl]
-"""(timestamp, dead, value, time to live) of a cell: of two, the greater one counts."""
+Version = tuple[int, bool, Ttl, bytes]
+"""(timestamp, dead, time to live, value) of a cell: of two, the greater one counts. As in ScyllaDB one that expires
+counts before one that does not, and the later expiry before the greater value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +155,17 @@ class _Write:
         for cell in change.cells:
             kind = self._types.get(cell.column)
             if kind is None:
-                version = (timestamp, cell.value is None, cell.value or b"", 0 if cell.value is None else ttl)
+                version = (timestamp, cell.value is None, 0 if cell.value is None else ttl, cell.value or b"")
                 cells = self._of(change, cell.column).cells
                 cells[cell.column] = max(cells.get(cell.column, version), version)
             elif cell.value is None:
                 self._tombstone(change, cell.column, timestamp)
             else:
                 for key, value in cells_of(kind, cell.value):
-                    self._element(change, cell.column, key, (timestamp, False, value, ttl))
+                    self._element(change, cell.column, key, (timestamp, False, ttl, value))
         for taken in change.deleted_elements:
             for key in taken.keys:
-                self._element(change, taken.column, key, (timestamp, True, b"", 0))
+                self._element(change, taken.column, key, (timestamp, True, 0, b""))
 
     def _of(self, change: Change, column: str) -> _Row:
         return self._static if column in self._table.static else self._row(change.clustering_key)
@@ -213,7 +214,7 @@ class _Write:
     def _changes(self, row: _Row, key: Key, kind: int) -> Iterator[Piece]:
         """Inserts and updates of one row. ``kind``: rank of its updates; that of an insert is one less."""
         parts: dict[tuple[int, Ttl], _Part] = {}
-        for column, (timestamp, dead, value, ttl) in row.cells.items():
+        for column, (timestamp, dead, ttl, value) in row.cells.items():
             part = parts.setdefault((timestamp, ttl), _Part())
             if dead:
                 part.deleted.append(column)
@@ -242,7 +243,7 @@ class _Write:
         taken: dict[tuple[int, Ttl], list[bytes]] = {}
         kind = self._types[column]
         for element in sorted(collection.elements, key=lambda key: sort_key(key_type(kind), key)):
-            timestamp, dead, value, ttl = collection.elements[element]
+            timestamp, dead, ttl, value = collection.elements[element]
             if collection.tombstone is not None and timestamp < collection.tombstone:
                 continue
             if dead:

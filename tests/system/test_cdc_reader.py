@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from tests.system.cdc_log import CdcLog, Story
+from tests.system.cdc_log import KEYS, CdcLog, Story
 from tests.system.cdc_world import founded, until
 
 from ringlog.client.cdc import CdcReader, Change
@@ -21,6 +22,7 @@ from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, Unkn
 from ringlog.client.cdc.stores import MemoryProgress
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.stack import StackInfo
+from ringlog.wire.records import CdcRow
 
 pytestmark = pytest.mark.system
 
@@ -213,6 +215,46 @@ def test_tail_prints_changes(log: CdcLog) -> None:
     assert json.loads(line)["value"]["after"] == {"customer": "customer-0", "number": 0, "note": None, "amount": 7}
     (line,) = ringlog(log, "--format", "cloudevents")
     assert json.loads(line)["type"] == "ringlog.cdc.insert"
+
+
+def test_apply_is_killed_and_the_copy_is_whole(log: CdcLog, tmp_path: Path) -> None:
+    """Every write has its effect once: deletes among them would take away what came again."""
+    story = Story(log)
+    story.play()
+    last = {number_of(row): row for row in story.written if row.generation == story.starts[2]}
+    gone = sorted(last)[-5:]
+    deletes = [log.row(f"customer-{number % KEYS}", number, last[number].timestamp + 1) for number in gone]
+    log.write([replace(row, operation=3, cells=(), deleted=()) for row in deletes])
+    path = tmp_path / "copy.sqlite"
+    command = [sys.executable, "-m", "ringlog.cli", "cdc", "apply", "--to", str(path), "--commit-every", "10"]
+    command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
+    with subprocess.Popen(command, env=environment()) as process:
+        until(lambda: copied(path), "the first rows", lambda: alive(process))
+        process.send_signal(signal.SIGKILL)
+    done = subprocess.run(
+        [*command, "--until-end", "--json"], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["changes"] < story.numbers + len(gone)
+    assert {row[1] for row in copied(path)} == set(range(story.numbers)) - set(gone)
+    assert {row[2:] for row in copied(path)} == {(7, None)}
+
+
+def number_of(row: CdcRow) -> int:
+    return int.from_bytes(row.clustering_key[0] or b"")
+
+
+def copied(path: Path) -> list[tuple[object, ...]]:
+    """The rows of the copy as it is now."""
+    if not path.exists():
+        return []
+    connection = sqlite3.connect(path, timeout=30)
+    try:
+        return connection.execute('SELECT * FROM "shop.orders"').fetchall()
+    except sqlite3.OperationalError:
+        return []
+    finally:
+        connection.close()
 
 
 # --------------------------------------------------------------------------------------------------- processes

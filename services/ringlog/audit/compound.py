@@ -246,10 +246,10 @@ def _facts(write: dict[str, Any], columns: Columns) -> dict[tuple[Any, ...], tup
     return found
 
 
-def _weight(fact: tuple[int, int, Any]) -> tuple[int, bool, bytes, int]:
-    """Of two facts the later counts; of equal times a delete, then the greater value, then the longer life."""
+def _weight(fact: tuple[int, int, Any]) -> tuple[int, bool, int, bytes]:
+    """Of two facts the later counts; of equal times a delete, then what expires, later, then the greater value."""
     at, ttl, value = fact
-    return at, value is None, value or b"", ttl
+    return at, value is None, ttl, value or b""
 
 
 def _ranges(write: dict[str, Any], columns: Columns, places: dict[tuple[Any, ...], LogRow]) -> None:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import groupby
 from random import Random
 from typing import Any
 
 from ringlog.client.cdc.table import PartitionState, Range, TableShape, fold, next_expiry, seen
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.commands.model import CdcOptions, Column
+from ringlog.kernel.generations.statements import TableShape as Split
 from ringlog.kernel.schema.types import deserialize, serialize
-from ringlog.wire.records import CdcRow, Cell, DeletedElements
+from ringlog.wire.records import Bounds, CdcRow, Cell, Change, DeletedElements, Mutation
+from ringlog_cdc.split import Piece, split
 
 SECOND = 1_000_000
 TYPES = {
@@ -59,8 +62,9 @@ class Statement:
     bounds: tuple[tuple[int, ...], bool, tuple[int, ...], bool] = ((), True, (), True)
 
 
-def draw(chance: Random) -> Statement:
-    at = chance.randint(1, 30) * SECOND
+def draw(chance: Random, latest: int = 30) -> Statement:
+    """``latest``: few seconds make many statements of one timestamp."""
+    at = chance.randint(1, latest) * SECOND
     kind = chance.choices(KINDS, (6, 10, 3, 2, 2, 1))[0]
     key = (chance.randint(-1, 1), chance.randint(-1, 1))
     ttl = chance.choice((None, None, chance.randint(1, 20)))
@@ -155,7 +159,8 @@ def deletes(statement: Statement, key: tuple[int, ...]) -> bool:
         return False
     start, start_in, end, end_in = statement.bounds
     first, last = key[: len(start)], key[: len(end)]
-    return (first > start or (start_in and first == start)) and (last < end or (end_in and last == end))
+    is_behind = first > start or (first == start and (start_in or not start))
+    return is_behind and (last < end or (last == end and (end_in or not end)))
 
 
 def columns(statements: list[Statement], gone: int, now: int) -> dict[str, Any]:
@@ -223,6 +228,77 @@ def test_random_histories_rebuild_the_table_at_every_instant() -> None:
             keys = [found.clustering_key for found in got if found.clustering_key is not None]
             assert keys == sorted(keys, key=SHAPE.order)
     assert set(met) == set(KINDS)
+
+
+def test_the_log_of_random_mutations_rebuilds_the_table() -> None:
+    """The rows are those that the pipeline splits a mutation into; the model looks at its statements."""
+    for seed in range(300):
+        chance = Random(seed)
+        history, state, latest = [], PartitionState(), chance.choice((3, 30))
+        for _ in range(chance.randint(1, 6)):
+            statements = [draw(chance, latest) for _ in range(chance.randint(1, 5))]
+            history += statements
+            for _, pieces in groupby(split(mutation_of(statements), SPLIT), key=lambda piece: piece.timestamp):
+                rows = [row_of(piece) for piece in pieces]
+                state = fold(state, rows, SHAPE)
+        for now in (0, 15 * SECOND, 60 * SECOND):
+            static, wanted = model(history, now)
+            got = seen(state, SHAPE, now)
+            table = {
+                tuple(deserialize("int", part or b"") for part in found.clustering_key): typed(found.values)
+                for found in got
+                if found.clustering_key is not None
+            }
+            assert table == wanted, (seed, now)
+            assert all(typed(found.static) == static for found in got), (seed, now)
+
+
+SPLIT = Split(1, 2, True, ("text",), ("int", "int"), ("s",), (("m", TYPES["m"]), ("e", TYPES["e"])))
+
+
+def mutation_of(statements: list[Statement]) -> Mutation:
+    """One write of several statements, each with a timestamp and a time to live of its own."""
+    changes = [change_of(statement) for statement in statements]
+    first = changes[0]
+    return Mutation(
+        None, None, "ks", "t", first.timestamp or 0, first.ttl, first.operation, (b"p",), first.clustering_key,
+        first.cells, first.deleted_elements, first.replaced, first.bounds, tuple(changes[1:]),
+    )  # fmt: skip
+
+
+def change_of(statement: Statement) -> Change:
+    operation = {"static": "UPDATE"}.get(statement.kind, statement.kind.upper())
+    start, start_in, end, end_in = statement.bounds
+    return Change(
+        operation,
+        tuple(serialize("int", part) for part in statement.key),
+        tuple(Cell(name, None if v is None else serialize(TYPES[name], v)) for name, v in statement.cells),
+        statement.at,
+        statement.ttl or 0,
+        tuple(
+            DeletedElements(name, tuple(serialize("text" if name == "m" else "int", key) for key in keys))
+            for name, keys in statement.taken
+        ),
+        statement.replaced,
+        Bounds(prefix(start), start_in, prefix(end), end_in) if operation == "RANGE_DELETE" else None,
+    )
+
+
+def prefix(parts: tuple[int, ...]) -> tuple[bytes, ...]:
+    return tuple(serialize("int", part) for part in parts)
+
+
+def row_of(piece: Piece) -> CdcRow:
+    return replace(
+        row(piece.operation, piece.timestamp, ()),
+        batch_seq_no=piece.batch_seq_no,
+        end_of_batch=piece.end_of_batch,
+        ttl=piece.ttl,
+        clustering_key=piece.clustering_key,
+        cells=piece.cells,
+        deleted=piece.deleted,
+        deleted_elements=piece.deleted_elements,
+    )
 
 
 def test_the_order_of_arrival_makes_no_difference() -> None:

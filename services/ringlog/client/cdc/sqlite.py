@@ -18,9 +18,10 @@ from typing import Any
 
 from immutables import Map
 
-from ringlog.client.cdc.errors import ProgressInUse, UnknownTable
+from ringlog.client.cdc.errors import UnknownTable
 from ringlog.client.cdc.output import json_value
 from ringlog.client.cdc.rows import Change
+from ringlog.client.cdc.stores import FileLock
 from ringlog.client.cdc.table import Cell, PartitionState, Range, RowState, SeenRow, TableShape, fold, next_expiry, seen
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.values import Micros
@@ -28,6 +29,7 @@ from ringlog.runtime.clock import Clock, SystemClock
 
 PARTITIONS, PLACE = "ringlog_partitions", "ringlog_place"
 INTEGER_MAX = 2**63 - 1
+BUSY_S = 30.0
 SWEEP_MAX = 1_000
 """Partitions looked at again in one transaction because something of them has expired."""
 
@@ -53,14 +55,16 @@ class SqliteTables:
         self._clock = clock or SystemClock()
         self._shapes: dict[str, tuple[TableChange, TableShape]] = {}
         self._touched: dict[tuple[str, PartitionKey], PartitionState] = {}
-        self._connection = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+        # Two writers of one file would each skip what the other one applied; readers are welcome at any time.
+        self._lock = FileLock(path.absolute())
+        self._connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
         try:
-            # Held as long as the process lives: two writers of one file would each skip what the other one applied.
-            self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._connection.executescript("BEGIN EXCLUSIVE;" + _SCHEMA + "COMMIT;")
-        except sqlite3.OperationalError as error:
-            self._connection.close()
-            raise ProgressInUse(str(path)) from error
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_SCHEMA)
+        except BaseException:
+            self.close()
+            raise
 
     def know(self, tables: Mapping[str, TableChange]) -> None:
         """The tables of the schema, a mapping that may change later."""
@@ -98,6 +102,7 @@ class SqliteTables:
     def close(self) -> None:
         """Let go of the file; what was applied and not saved is dropped."""
         self._connection.close()
+        self._lock.close()
 
     # ------------------------------------------------------------------------------------------------ tables
 

@@ -48,20 +48,29 @@ class MemoryProgress:
         """Nothing to let go of."""
 
 
+class FileLock:
+    """``<path>.lock``, held until ``close`` or the end of the process, however it ends. Raises ProgressInUse."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            raise ProgressInUse(str(path)) from error
+
+    def close(self) -> None:
+        """Free it."""
+        os.close(self._file)
+
+
 class FileProgress:
-    """A file, replaced as a whole. One process at a time: a lock beside it is held until ``close`` or the end of the
-    process. Raises ProgressInUse.
-    """
+    """A file, replaced as a whole. One process at a time (``FileLock``). Raises ProgressInUse."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise ProgressInUse(str(self._path)) from error
+        self._lock = FileLock(self._path)
 
     def load(self) -> str | None:
         """What was saved last."""
@@ -86,4 +95,4 @@ class FileProgress:
 
     def close(self) -> None:
         """Free the lock."""
-        os.close(self._lock)
+        self._lock.close()

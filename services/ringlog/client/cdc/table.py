@@ -42,9 +42,8 @@ from ringlog.client.cdc.rows import (
 )
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.collections import cells_of, shape_of, value_of
-from ringlog.kernel.schema.types import TypeMismatch, deserialize
+from ringlog.kernel.schema.order import sort_key
 from ringlog.kernel.values import Micros
-from ringlog.wire.ids import time_of
 from ringlog.wire.records import CdcRow
 
 NEVER: Micros = -(2**63)
@@ -125,11 +124,11 @@ class TableShape:
         return tuple(_order(kind, part) for kind, part in zip(self.clustering_types, key, strict=False))
 
     def covers(self, found: Range, key: Key) -> bool:
-        """Is the row in the range?"""
+        """Is the row in the range? An empty prefix bounds nothing."""
         own, start, end = self.order(key), self.order(found.start), self.order(found.end)
         from_start, to_end = own[: len(start)], own[: len(end)]
-        is_behind = from_start > start or (from_start == start and found.start_inclusive)
-        return is_behind and (to_end < end or (to_end == end and found.end_inclusive))
+        is_behind = from_start > start or (from_start == start and (found.start_inclusive or not start))
+        return is_behind and (to_end < end or (to_end == end and (found.end_inclusive or not end)))
 
 
 def fold(state: PartitionState, rows: Sequence[CdcRow], shape: TableShape) -> PartitionState:
@@ -274,16 +273,6 @@ def _live(row: RowState, gone: Micros, shape: TableShape, now: Micros) -> dict[s
     return dict(sorted(values.items()))
 
 
-def _order(kind: str, data: bytes | None) -> Any:
+def _order(kind: str, data: bytes | None) -> tuple[Any, ...]:
     """A value's place among those of its type; null before all."""
-    if data is None:
-        return (0, 0)
-    if kind in ("timeuuid", "uuid") and len(data) == 16 and data[6] >> 4 == 1:
-        # By time, then by the signed bytes of the other half.
-        return (1, 1, time_of(data), bytes(byte ^ 0x80 for byte in data[8:]))
-    if kind in ("timeuuid", "uuid"):
-        return (1, data[6] >> 4 if len(data) == 16 else 0, data)
-    try:
-        return (1, deserialize(kind, data))
-    except TypeMismatch:
-        return (2, data)
+    return () if data is None else sort_key(kind, data)
