@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.system.cdc_world import World, founded, now_us, until, write
-from tests.system.test_cdc_kill import HOUR_US, alive, driver, in_hand
+from tests.system.test_cdc_kill import HOUR_US, alive, driver
 
 from ringlog.cli.fencing import fence
 from ringlog.kernel.commands.model import AdvanceCdcWriter, CloseCdcGeneration, RegisterCdcWriter
@@ -144,7 +144,7 @@ def test_a_driver_that_wakes_after_its_fence_writes_nothing_and_its_name_goes_on
     shop.send(write(f"customer-{number % 97}", number) for number in range(3_000))
     checkpoint = tmp_path / "checkpoint"
     with driver(shop, checkpoint, "--producer", str(credentials(shop, tmp_path / "first", listener))) as process:
-        until(lambda: in_hand(checkpoint), "a batch in hand", lambda: alive(process, checkpoint))
+        until(lambda: is_at_work(checkpoint), "a batch in hand", lambda: alive(process, checkpoint))
         together = [process.pid, *children(process.pid)]
         for pid in together:
             os.kill(pid, signal.SIGSTOP)
@@ -164,6 +164,13 @@ def test_a_driver_that_wakes_after_its_fence_writes_nothing_and_its_name_goes_on
     # Its checkpoint was lost: what the fenced one had written is there twice, as the same row.
     assert len({(row.source_partition, row.source_offset, row.stream_id, row.time) for row in found}) == 3_000
     assert shop.letters() == []
+
+
+def is_at_work(checkpoint: Path) -> bool:
+    """A plan is stored and not carried out yet, from the third on; the first one closes a generation."""
+    plans = {path.stem for path in (checkpoint / "plans").glob("*.json")}
+    done = {path.stem for path in (checkpoint / "plans").glob("*.done")}
+    return any(int(plan) >= 2 for plan in plans - done)
 
 
 def credentials(shop: World, path: Path, listener: str) -> Path:
