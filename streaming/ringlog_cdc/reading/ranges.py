@@ -22,8 +22,10 @@ from ringlog.client.cdc.reader import EARLIEST, NOW, start_of
 from ringlog.client.cdc.reading import Reading, Verdict
 from ringlog.client.cdc.topics import Record, Topics
 from ringlog.kernel.changes import TableChange
+from ringlog.wire.codec import writer
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
+from ringlog.wire.single_object import split
 
 POLL_S = 0.2
 SILENCE_S = 30.0
@@ -181,13 +183,22 @@ def take(reading: Reading[CdcRow], record: Record) -> tuple[CdcRow, ...]:
     return rows if verdict is Verdict.DELIVERED else ()
 
 
+def is_known(value: bytes) -> bool:
+    """Is the schema of the record one that is known here?"""
+    try:
+        writer(split(value)[0])
+    except WireError:
+        return False
+    return True
+
+
 def rows_of(settings: ReadSettings, found: CdcRange) -> Iterator[tuple[CdcRow, ...]]:
     """A task: the writes of a range, those of each poll together. Raises LogUnavailable, RowsLost."""
     reading: Reading[CdcRow] = Reading(Progress.from_json(found.place), frozenset({settings.table}))
     topics = Topics(settings.bootstrap_servers, settings.cluster)
     try:
-        topics.start()
         topics.read_from({found.partition: found.begin})
+        learned = False
         heard = time.monotonic()
         position = found.begin
         while position < found.end:
@@ -198,8 +209,12 @@ def rows_of(settings: ReadSettings, found: CdcRange) -> Iterator[tuple[CdcRow, .
             rows: list[CdcRow] = []
             for record in records:
                 position = record.offset if record.value is None else record.offset + 1
-                if record.value is not None and record.offset < found.end:
-                    rows += take(reading, record)
+                if record.value is None or record.offset >= found.end:
+                    continue
+                if not learned and not is_known(record.value):
+                    topics.start()  # a later release writes the log: its schemas are in a topic
+                    learned = True
+                rows += take(reading, record)
             if rows:
                 yield tuple(rows)
     finally:
