@@ -4,7 +4,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
 
-.PHONY: help setup demo test soak explore faults lint docs lock clean
+.PHONY: help setup demo test soak fuzz explore faults lint docs lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -26,6 +26,14 @@ test: setup ## Run the unit tests, then the system tests against a real broker, 
 
 soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
 	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
+
+fuzz: setup ## Fuzz every decoder for SECONDS each (default 60), guided by code coverage (Linux on x86-64)
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+	  --only-binary :all: -r requirements-fuzz.lock
+	@for target in $$(.venv/bin/python -m tests.fuzz.run_atheris --all); do \
+	  printf 'fuzz: %s\n' "$$target"; \
+	  .venv/bin/python -m tests.fuzz.run_atheris "$$target" --seconds $(or $(SECONDS),60) || exit; \
+	done
 
 explore: setup ## Go through all orders of events of small movements, and through them without each rule (minutes)
 	@.venv/bin/python -m tests.client.explorer.rules $(EXPLORE_FLAGS)

@@ -1,9 +1,10 @@
 """Coverage-guided fuzzing of one target: ``python -m tests.fuzz.run_atheris TARGET --seconds N --corpus DIR``.
 
-Needs atheris, which is no dependency of the project. Inputs come from the target's seeds, the committed corpus and
-``DIR``, where those that reach new code are kept; half of the changes are libFuzzer's own, half those of
-``tests.fuzz.mutate``. It ends with status 0 when its time is over; a finding is written to ``DIR/found-<hash>``, its
-traceback printed, and the status is 77. ``--all`` lists the targets, ``--repeat FILE`` runs one input without atheris.
+Needs atheris, which only ``make fuzz`` installs (``requirements-fuzz.lock``). Inputs come from the target's seeds, the
+committed corpus and ``DIR``, where those that reach new code are kept; half of the changes are libFuzzer's own, half
+those of ``tests.fuzz.mutate``. It ends with status 0 when its time is over; a finding is written to
+``DIR/found-<hash>``, its traceback printed, and the status is 77. ``--all`` lists the targets, ``--repeat FILE`` runs
+one input without atheris.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _guided(name: str, seconds: int, corpus: Path | None) -> int:
     try:
         import atheris  # type: ignore[import-untyped]
     except ImportError:
-        print("atheris is missing: pip install 'atheris>=3.0,<3.1'", file=sys.stderr)
+        print("atheris is missing: pip install --require-hashes -r requirements-fuzz.lock", file=sys.stderr)
         return 3
     with atheris.instrument_imports(include=["ringlog", "ringlog_cdc", "ringlog_schemas"]):
         from tests.fuzz.targets import attempt, starts, targets

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.operations.failures import stopped_by
-from ringlog.kernel.operations.gates import gaining_nodes, gate
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.sim.broker import CHANGES
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def helpless(operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
-    """True if somebody who is to get rows does not run and never will: only a cancel ends it."""
-    return any(node not in nodes or not nodes[node].lives for node in gaining_nodes(operation))
+    """True if somebody who is to get or to give rows does not run and never will: only a cancel ends it."""
+    giving = operation.plan.sources if operation.stage in REPORTED_STAGES else ()
+    wanted = (*gaining_nodes(operation), *(source.source for source in giving))
+    return any(node not in nodes or not nodes[node].lives for node in wanted)
 
 
 def waits_for_lost(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:

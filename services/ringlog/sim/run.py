@@ -243,7 +243,8 @@ class Run:
             for partition in partitions:
                 summed.update(f"{name}/{partition.number}/{partition.end}".encode())
                 for record in partition.records:
-                    summed.update(repr((record.offset, record.key, record.value)).encode())
+                    value = record.value if type(record.value) is bytes else repr(record.value).encode()
+                    summed.update(f"{record.offset}/{record.key}/{len(value)}:".encode() + value)
         return summed.hexdigest()
 
 

@@ -85,6 +85,7 @@ class Simulation:
         self.active_faults: set[str] = set()
         self.shared: dict[str, Any] = {}
         self.recording = Recording(world)
+        self.prefix: Prefix | None = None
         self.preloaded = 0
         self._items: dict[bytes, Entry | Unreadable] = {}
         self._changes: dict[tuple[int, int], list[tuple[str, object]]] = {}
@@ -163,6 +164,7 @@ class Simulation:
         partition.raise_high(partition.end)
         self.log = TrueLog([*prefix.states], [None, *(item for item in prefix.items if isinstance(item, Entry))])
         self.log.read = partition.visible
+        self.prefix = prefix
         self.preloaded = self.log.state.epoch
         changes = self.broker.partition(CHANGES)
         changes.append(prefix.changes, self.broker.now())

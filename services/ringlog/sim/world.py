@@ -1,9 +1,10 @@
 """The simulated machine room: virtual time, hosts, processes and the network between them.
 
 Everything that happens is an event at a whole microsecond of virtual time; events at the same instant happen in the
-order in which they were scheduled. A *process* is a generator: it yields how long it sleeps (microseconds), or the
-signal that it waits for and for how long, and is resumed with True (signalled) or False (the time is over). Nothing
-else runs, so a run is a function of its seed and its script; ``fingerprint`` sums up every event, to compare replays.
+order in which they were scheduled, and whoever is woken by an event goes on right after it. A *process* is a generator:
+it yields how long it sleeps (microseconds), or the signal that it waits for and for how long, and is resumed with True
+(signalled) or False (the time is over; a wait that was signalled before is no event then). Nothing else runs, so a run
+is a function of its seed and its script; ``fingerprint`` sums up every event, to compare replays.
 
 Hosts crash (their processes end where they stand, what was sent stays on its way), pause (nothing happens on them until
 they are resumed, however long that is: a suspended process does not notice) and have clocks that are wrong. Links lose
@@ -13,6 +14,7 @@ after its client has given up and opened a new one; apart from stragglers a link
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -32,6 +34,8 @@ Work = Generator[Any, bool, Any]
 _64_BITS = 2**64 - 1
 _MESSAGE = -2
 """In the place of a life: what happens is the arrival of a message, whichever life its host is in."""
+_TIMER = -3
+"""In the place of a life: the time of a process's wait is over, unless it has gone on since."""
 
 
 class Violation(Exception):
@@ -70,6 +74,7 @@ class Host:
     life: int = 0
     resumes: Micros = 0
     processes: list[Process] = field(default_factory=list)
+    links: dict[Host, Link] = field(default_factory=dict)
 
 
 class Signal:
@@ -94,6 +99,29 @@ class Signal:
         self._waiting.append((process, turn))
 
 
+class _Asked(Signal):
+    """A question on its way, and the answer: the first that arrives counts."""
+
+    __slots__ = ("_source", "_target", "_world", "answers", "over")
+
+    def __init__(self, world: World, source: Host, target: Host) -> None:
+        super().__init__()
+        self._world = world
+        self._source = source
+        self._target = target
+        self.answers: list[Any] = []
+        self.over = False
+
+    def answer(self, value: Any) -> None:
+        """The target answers."""
+        self._world.send(self._target, self._source, self._settle, value)
+
+    def _settle(self, value: Any) -> None:
+        if not self.answers and not self.over:
+            self.answers.append(value)
+            self.fire()
+
+
 class Process:
     """A generator that lives on a host. ``ended`` is called with the reason when it ends by itself."""
 
@@ -113,17 +141,11 @@ class Process:
         """Go on now if it still waits in that turn."""
         if turn == self.turn and not self.over:
             self.turn += 1
-            self.world.on(self.host, 0, self._go, True)
-
-    def late(self, turn: int) -> None:
-        """The time of that wait is over."""
-        if turn == self.turn and not self.over:
-            self.turn += 1
-            self._go(False)
+            self.world.woken.append(self)
 
     def start(self) -> None:
         """Run to the first wait."""
-        self._go(None)
+        self.go(None)
 
     def kill(self) -> None:
         """End where it stands."""
@@ -137,7 +159,8 @@ class Process:
         if self in self.host.processes:
             self.host.processes.remove(self)
 
-    def _go(self, value: bool | None) -> None:
+    def go(self, value: bool | None) -> None:
+        """Run to the next wait; True: signalled, False: the time is over."""
         if self.over:
             return
         try:
@@ -152,14 +175,13 @@ class Process:
             self.over = True
             self.world.power_cut(self.host)
             return
-        world, turn = self.world, self.turn
         if type(wait) is int:
-            world.on(self.host, wait, self.late, turn)
+            self.world.wake_at(self, wait)
         elif type(wait) is tuple:
-            wait[0].add(self, turn)
-            world.on(self.host, wait[1], self.late, turn)
+            wait[0].add(self, self.turn)
+            self.world.wake_at(self, wait[1])
         else:
-            wait.add(self, turn)
+            wait.add(self, self.turn)
 
     def _end(self, why: str) -> None:
         self.over = True
@@ -194,6 +216,7 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.power_cut: Callable[[Host], None] = self.crash
         self._links: dict[tuple[str, str], Link] = {}
+        self.woken: deque[Process] = deque()
         self._queue: list[tuple[Micros, int, Host | None, int, Callable[[Any], None], Any]] = []
         self._count = 0
         self._tears = Chance(seed, "tears")
@@ -206,7 +229,9 @@ class World:
         for host in self.hosts.values():
             host.processes.clear()
             host.disk.clear()
+            host.links.clear()
         self._queue.clear()
+        self.woken.clear()
         vars(self).clear()
 
     # ---------------------------------------------------------------------------------------------- time
@@ -217,30 +242,52 @@ class World:
         life = -1 if host is None else host.life
         heappush(self._queue, (self.now + delay, self._count, host, life, action, argument))
 
+    def wake_at(self, process: Process, delay: Micros) -> None:
+        """``process`` goes on after ``delay`` if it has not done so before."""
+        self._count += 1
+        heappush(
+            self._queue, (self.now + delay, self._count, process.host, _TIMER, process.go, (process, process.turn))
+        )
+
     def run(self, until: Micros, done: Callable[[], bool] | None = None) -> bool:
         """Let time pass up to ``until`` or until ``done``, which is asked after each event; True if it is done."""
-        queue, fingerprint, events = self._queue, self.fingerprint, self.events
+        queue, woken, fingerprint, events = self._queue, self.woken, self.fingerprint, self.events
+        action: Callable[[Any], None]
+        argument: Any
         try:
-            while queue and queue[0][0] <= until:
-                time, count, host, life, action, argument = heappop(queue)
-                if host is not None and life != _MESSAGE:
-                    if host.life != life or not host.up:
+            while True:
+                if woken:
+                    process = woken.popleft()
+                    if process.over:
                         continue
-                    if host.resumes > time:
-                        heappush(queue, (host.resumes, count, host, life, action, argument))
+                    awake, time, count, action, argument = process.host, self.now, self._count, process.go, True
+                    if awake.resumes > time:
+                        self._count += 1
+                        heappush(queue, (awake.resumes, self._count, awake, awake.life, action, argument))
                         continue
-                self.now = time
+                elif queue and queue[0][0] <= until:
+                    time, count, host, life, action, argument = heappop(queue)
+                    if host is not None:
+                        if life == _TIMER:
+                            process, turn = argument
+                            if process.over or process.turn != turn:
+                                continue
+                        elif not host.up or (life != _MESSAGE and host.life != life):
+                            continue
+                        if host.resumes > time:
+                            # A paused machine does everything later; what comes in is behind what was there already.
+                            if life == _MESSAGE:
+                                self._count = count = self._count + 1
+                            heappush(queue, (host.resumes, count, host, life, action, argument))
+                            continue
+                        if life == _TIMER:
+                            process.turn, argument = turn + 1, False
+                    self.now = time
+                else:
+                    break
                 events += 1
                 fingerprint = (fingerprint * 1_000_003 ^ time ^ count << 44) & _64_BITS
-                if host is None or life != _MESSAGE:
-                    action(argument)
-                elif host.up:
-                    if host.resumes > time:
-                        # A paused machine keeps what comes in; it is behind what was sent meanwhile.
-                        self._count += 1
-                        heappush(queue, (host.resumes, self._count, host, life, action, argument))
-                    else:
-                        action(argument)
+                action(argument)
                 if done is not None and done():
                     return True
         finally:
@@ -309,6 +356,10 @@ class World:
             link = self._links[source, target] = Link(Chance(self.seed, f"link/{source}/{target}"))
         return link
 
+    def _linked(self, source: Host, target: Host) -> Link:
+        link = source.links[target] = self.link(source.name, target.name)
+        return link
+
     def heal(self) -> None:
         """All links work and all clocks are right again; pauses end by themselves."""
         for link in self._links.values():
@@ -321,7 +372,7 @@ class World:
 
         At its target it is lost if that is down, and kept while it is paused.
         """
-        link = self._links.get((source.name, target.name)) or self.link(source.name, target.name)
+        link = source.links.get(target) or self._linked(source, target)
         chance = link.chance
         if link.cut or (link.lost and chance.happens(link.lost)):
             return False
@@ -341,22 +392,13 @@ class World:
 
         An answer that is an exception is raised here. Raises Unanswered after ``timeout``.
         """
-        signal = Signal()
-        box: list[Any] = []
-
-        def settle(value: Any) -> None:
-            if not box:
-                box.append(value)
-                signal.fire()
-
-        def answer(value: Any) -> None:
-            self.send(target, source, settle, value)
-
-        self.send(source, target, ask, answer)
-        yield signal, timeout
-        if not box:
+        asked = _Asked(self, source, target)
+        self.send(source, target, ask, asked.answer)
+        yield asked, timeout
+        if not asked.answers:
             raise Unanswered
-        value, box[0] = box[0], None  # an exception must not be found in the frames of its own traceback
+        value = asked.answers.pop()  # an exception must not be found in the frames of its own traceback
+        asked.over = True
         if isinstance(value, Exception):
             try:
                 raise value

@@ -183,6 +183,19 @@ class Movements:
         self.forfeited = False
         self.gate_prepared = 1
 
+    def of(self, sim: Simulation) -> Movements:
+        """A copy for another run; nothing may be in flight. What has ended does not change any more."""
+        assert not self.flying, "a movement in flight belongs to one run"
+        copied = Movements(sim)
+        copied.epoch, copied.refreshed = self.epoch, self.refreshed
+        copied.forfeited, copied.gate_prepared = self.forfeited, self.gate_prepared
+        copied.owners, copied.down = dict(self.owners), set(self.down)
+        copied.keyspaces, copied.created = dict(self.keyspaces), dict(self.created)
+        copied.places, copied.standing = dict(self.places), dict(self.standing)
+        copied.ended = dict(self.ended)
+        copied.layouts = {key: dict(layout) for key, layout in self.layouts.items()}
+        return copied
+
     def upto(self, epoch: int) -> Movements:
         """Take in the applied entries up to ``epoch``."""
         while self.epoch < epoch:
@@ -452,5 +465,23 @@ def movements(sim: Simulation) -> Movements:
     """The record that the checks of one run share."""
     found = sim.shared.get("movements")
     if not isinstance(found, Movements):
-        found = sim.shared["movements"] = Movements(sim)
+        found = sim.shared["movements"] = _begun(sim)
     return found
+
+
+_KEPT_MAX = 512
+_kept: dict[int, tuple[object, Movements]] = {}
+"""The record at the end of a log of before a run, by the id of that log, which many runs share."""
+
+
+def _begun(sim: Simulation) -> Movements:
+    """The record of the log that the run began with."""
+    if sim.prefix is None:
+        return Movements(sim)
+    kept = _kept.get(id(sim.prefix))
+    if kept is None:
+        if len(_kept) >= _KEPT_MAX:
+            _kept.clear()
+        # With the log itself, so that its id stays its own.
+        kept = _kept[id(sim.prefix)] = sim.prefix, Movements(sim).upto(sim.preloaded).of(sim)
+    return kept[1].of(sim)
