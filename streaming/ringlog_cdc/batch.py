@@ -26,7 +26,16 @@ from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import routing_function
-from ringlog_cdc.decisions import Draft, check_place, context_of, decide, form_of, next_positions, table_of
+from ringlog_cdc.decisions import (
+    Draft,
+    check_place,
+    closed_for,
+    context_of,
+    decide,
+    form_of,
+    next_positions,
+    table_of,
+)
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, used_by
 from ringlog_cdc.plan_store import PlanStore
@@ -269,13 +278,16 @@ class BatchRunner:
         context = self._store.context(entry.context)
         form = form_of(context)
         made = Made(form, not form.first and (not is_plain or bool(form.special)))
-        table, topic = self._table(entry, context), self._settings.source_topic
+        state = self._replica.state
+        closed = closed_for(entry, state)
+        table, topic = self._table(entry.context, context, closed, state), self._settings.source_topic
         function = routing_function(table, entry.epoch, topic, form.row_bytes_max, made.wide)
         routed = self._expressions.routed(rows, function, made)
         outgoing = self._expressions.records(routed, entry.incarnation, made)
-        timestamps = [timestamp for _, timestamp in context["generations"]]
+        timestamps = [timestamp for name, timestamp in context["generations"] if name not in closed]
         counts = Observation()
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
+        options |= {f"kafka.{name}": value for name, value in self._settings.producer}
         (
             outgoing.observe(counts, *self._counted(tuple(timestamps)))
             .where(F.col("topic").isNotNull())
@@ -294,11 +306,13 @@ class BatchRunner:
             self._counters = {timestamps: _counters(timestamps)}
         return self._counters[timestamps]
 
-    def _table(self, entry: PlanEntry, context: dict[str, Any]) -> Broadcast[Any]:
+    def _table(
+        self, name: str, context: dict[str, Any], closed: tuple[str, ...], state: ClusterState
+    ) -> Broadcast[Any]:
         """The routing table of a context: broadcast once and kept for the batches that share it."""
-        key = (entry.context, entry.closed)
+        key = (name, closed)
         if key not in self._tables:
-            table = table_of(context, entry.closed, self._replica.state)
+            table = table_of(context, closed, state)
             self._tables[key] = self._session.sparkContext.broadcast(table)
             while len(self._tables) > TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables))).unpersist()

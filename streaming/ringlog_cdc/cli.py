@@ -42,6 +42,9 @@ def run(
     java_options: Annotated[
         str, typer.Option(help="For the driver's JVM; -XX:TieredStopAtLevel=1 saves a short run a third of its work.")
     ] = "",
+    producer: Annotated[
+        Path | None, typer.Option(help="File with options of the Kafka producers; see: ringlog cdc grant.")
+    ] = None,
     stop_when_idle: Annotated[bool, typer.Option("--stop-when-idle", help="End when all is durable.")] = False,
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
 ) -> None:
@@ -59,12 +62,29 @@ def run(
         write_tasks=write_tasks,
         stop_when_idle=stop_when_idle,
         direct=direct,
+        producer=() if producer is None else producer_options(producer),
     )
     try:
         job.run(settings, tuple(Path(name) for name in jars.split(",") if name), master or None, java_options)
     except (CdcError, LogError) as error:
         typer.echo(f"ringlog cdc: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
+    """The ``name=value`` lines of a file, ``#`` for comments; ends the program with status 2 where it has others."""
+    found = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        name, equals, value = line.strip().partition("=")
+        if name and not name.startswith("#"):
+            if not equals:
+                raise typer.BadParameter(f"{path}, line {number}: not a name=value line")
+            found.append((name.strip(), value.strip()))
+    return tuple(found)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -109,7 +109,7 @@ def decide(
         used=draft.used,
         incarnation=incarnation,
         starts=draft.starts,
-        closed=[generation.id for generation in state.generations if generation.status == "closed"],
+        closed=[generation.id for generation in state.generations if generation.closed is not None],
     )
 
 
@@ -133,7 +133,10 @@ def context_of(state: ClusterState, source_topic: str, partitions: int, row_byte
 
 
 def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterState) -> RoutingTable:
-    """The routing table of a stored context; ``state`` has the streams of its generations. Raises ChainBroken."""
+    """The routing table of a stored context; ``state`` has the streams of its generations. Raises ChainBroken.
+
+    ``closed``: what the plan knew of, and what the log says by now (``closed_for``): their streams may be gone.
+    """
     known = {generation.id: generation for generation in state.generations}
     return routing_table(
         context["source_topic"],
@@ -145,6 +148,15 @@ def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterSt
         context.get("reaches_us"),
         context["cluster_id"],
     )
+
+
+def closed_for(entry: PlanEntry, state: ClusterState) -> tuple[str, ...]:
+    """Ids of generations into which rows of a plan that is not carried out yet must not go.
+
+    The log closes a generation only after every part that may have rows of it is durable, unless this writer was fenced
+    meanwhile: then consumers have left it, and what is still missing there must not be lost in silence behind them.
+    """
+    return tuple(sorted({*entry.closed, *(found.id for found in state.generations if found.closed is not None)}))
 
 
 def form_of(context: Mapping[str, Any]) -> Form:

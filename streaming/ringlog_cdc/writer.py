@@ -106,7 +106,7 @@ class Writer:
     def mine(self, state: ClusterState) -> CdcWriter:
         """This writer in ``state``; raises WriterReplaced if the incarnation is not the current one."""
         found = state.writers.get(self.name)
-        if found is None or found.incarnation != self.incarnation:
+        if found is None or found.incarnation != self.incarnation or found.fenced is not None:
             raise WriterReplaced(self.name, self.incarnation, found.incarnation if found else "")
         return found
 
@@ -209,7 +209,11 @@ class Writer:
         answer = self._settle(AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions))
         if isinstance(answer, AppliedResult):
             self._folded(answer.epoch)
-        elif isinstance(answer, RejectedResult) and answer.code in ("stale_incarnation", "unknown_writer"):
+        elif isinstance(answer, RejectedResult) and answer.code in (
+            "stale_incarnation",
+            "unknown_writer",
+            "writer_fenced",
+        ):
             raise WriterReplaced(self.name, self.incarnation, "")
         else:
             log.info("promise_not_applied", writer=self.name, horizon=horizon, answer=str(answer))

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.agents.coordinator_core import PATIENCE_US, awaits_publication, prepared_in_full, propose
+from ringlog.agents.coordinator_core import (
+    PATIENCE_US,
+    UNWATCHED_MARGIN_US,
+    awaits_publication,
+    prepared_in_full,
+    propose,
+)
 from ringlog.agents.validator_core import too_far_ahead
 from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     AdvanceOperation,
+    CdcOptions,
     ChangeSettings,
     CloseCdcGeneration,
+    Column,
     Command,
     CommitCdcGeneration,
     CreateKeyspace,
+    CreateTable,
+    ExpireCdcGeneration,
+    ForgetCdcGeneration,
     Join,
     Leave,
     PublishCdcGeneration,
@@ -78,8 +89,64 @@ def test_a_join_goes_through_every_stage_with_its_generation() -> None:
     ]
     assert world.state.nodes[node(1)].state == "normal"
     joining(world, 2)
-    assert "CloseCdcGeneration" not in finish(world), "no writer has logged what lies in it"
+    finish(world)
+    logged(world)
+    assert endings(world, NOW + 2**50) == [], "no writer has logged what lies in it"
     assert [generation.status for generation in world.state.generations] == ["published", "published"]
+
+
+def test_where_no_table_has_a_log_generations_come_and_go_by_themselves() -> None:
+    world = World()
+    joining(world, 1)
+    finish(world)
+    joining(world, 2)
+    assert "CloseCdcGeneration" not in finish(world), "somebody might make a table now, and write into it"
+    end = world.state.generations[1].timestamp + 5_000_000 + UNWATCHED_MARGIN_US
+    assert propose(known(world.state, now=end)) == ()
+    assert endings(world, end + 1) == ["CloseCdcGeneration", "ExpireCdcGeneration", "ForgetCdcGeneration"]
+    assert [generation.status for generation in world.state.generations] == ["expired", "published"]
+    assert world.state.generations[0].ranges == ()
+
+
+def test_a_generation_expires_when_its_rows_are_gone_and_the_topics_say_so_before_it_is_forgotten() -> None:
+    world = World()
+    prepared(world)
+    finish(world)
+    logged(world, ttl=3600)
+    following = world.state.generations[-1].timestamp
+    applied(world, AdvanceCdcWriter("spark", "a", max(world.state.writers["spark"].horizon, following), following))
+    closed_at = following + 7_000_000
+    assert endings(world, closed_at) == ["CloseCdcGeneration"]
+    end = closed_at + 3600 * 1_000_000
+    assert endings(world, end - 1) == []
+    (expiry,) = propose(known(world.state, now=end))
+    assert expiry.command == ExpireCdcGeneration(world.state.generations[0].id, end)
+    state = applied(world, expiry.command)
+    assert too_far_ahead(state, ExpireCdcGeneration("x", end), end) is None
+    refused = too_far_ahead(state, ExpireCdcGeneration("x", end), end - 901_000_000)
+    assert refused is not None
+    assert refused.code == "timestamp_too_far_ahead"
+    assert propose(known(state, now=end, published=state.epoch - 1)) == ()
+    assert [proposal.command for proposal in propose(known(state, now=end))] == [
+        ForgetCdcGeneration(state.generations[0].id)
+    ]
+
+
+def endings(world: World, now: int) -> list[str]:
+    """Kinds of what is applied until nothing more is proposed at ``now``."""
+    kinds = []
+    while proposals := propose(known(world.state, now=now)):
+        kinds.append(type(proposals[0].command).__name__)
+        applied(world, proposals[0].command)
+    return kinds
+
+
+def logged(world: World, ttl: int = 86_400) -> None:
+    """There is a table with a log."""
+    options = CdcOptions(enabled=True, ttl=ttl)
+    columns = (Column("k", "int"),)
+    applied(world, CreateKeyspace("ks", Replication("simple", 1)))
+    applied(world, CreateTable("ks", "logged", node(9), columns, ("k",), (), options))
 
 
 def test_without_acknowledgements_nothing_that_is_gated_goes_on() -> None:

@@ -22,6 +22,8 @@ EXEMPT = {
     "cli.cluster.parse_settings": "an operator's NAME=VALUE arguments; a bad one is refused with its text",
     "cli.sim_delays.show_rules": "reads what it has just written",
     "cli.schema.create_table": "an operator's file, read like a rehearsed line; the rest is author_json",
+    "client.cdc.sqlite.SqliteTables._sweep": "what the same class wrote into its own database, in one transaction",
+    "client.cdc.sqlite.state_of": "what the same class wrote into its own database, in one transaction",
     "demo.observe._JsonLines.fresh": "lines of the demo's own processes",
     "ringlog_cdc.plan_store.PlanStore.context": "checked by its digest before it is read",
     "ringlog_cdc.rows.Expressions.decode": "columns: the JVM reads the bytes, and refuses with null",

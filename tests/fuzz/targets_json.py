@@ -8,6 +8,9 @@ from typing import Any
 
 from ringlog.cli.rehearsal import Rehearsal
 from ringlog.cli.scripts import BadLine, shard_line, stream_id_line, token_line
+from ringlog.client.cdc.errors import BadProgress
+from ringlog.client.cdc.progress import Mark, PartitionProgress, Progress
+from ringlog.client.cdc.reader import CdcReader
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.decide import DEFECT, decide
 from ringlog.kernel.outcome import Context, Rejected
@@ -52,6 +55,29 @@ def author(data: bytes) -> None:
     assert decode_command(kind, version, payload) == found
     shown = json.loads(json.dumps(to_json(state, found)))
     assert from_json(state, shown, SeededDraw(b"again")) == found, shown
+
+
+def consumed(data: bytes) -> None:
+    """How far a consumer is, as its user kept it; a reader goes on from there, and keeps the same again."""
+    found = Progress.from_json(data)
+    assert Progress.from_json(found.to_json()) == found
+
+
+def resumed(data: bytes) -> None:
+    """The same with the reader that it belongs to."""
+    reader = CdcReader.__new__(CdcReader)
+    reader._cluster, reader._topic_id, reader._share, reader._wanted = "c", "t", (0, 1), {"ks.t"}  # type: ignore[assignment]
+    reader._resumed(data.decode("utf-8", "surrogateescape"), {0: (0, 9)})
+
+
+def _progress() -> tuple[bytes, ...]:
+    part = PartitionProgress(3, 5, 4, None, ((("m", 0), Mark(7, (1, 2))),), (b"12345678",))
+    return (Progress(100, ((0, part), (1, PartitionProgress(0, 0))), 5, ((0, 2),)).to_json().encode(),)
+
+
+def _kept() -> tuple[bytes, ...]:
+    place = {"cluster": "c", "topic": "t", "share": [0, 1], "tables": ["ks.t"], "progress": _progress()[0].decode()}
+    return (json.dumps(place).encode(),)
 
 
 def _commands() -> tuple[bytes, ...]:
@@ -139,6 +165,10 @@ def script_line(data: bytes) -> None:
 
 
 TARGETS = (
+    Target(
+        "consumer_progress", ("client.cdc.progress.Progress.from_json",), consumed, (BadProgress,), _progress, of_json
+    ),
+    Target("consumer_places", ("client.cdc.reader.CdcReader._resumed",), resumed, (BadProgress,), _kept, of_json),
     Target("author_json", ("wire.author_json.from_json",), author, (NotJson,), _commands, of_json),
     Target("rehearsed_lines", ("cli.rehearsal._parsed",), lines, (), _lines, of_json),
     Target("plans", ("ringlog_cdc.plan.decode",), plan, (ChainBroken,), _plans, of_json),

@@ -199,12 +199,18 @@ def _sound_command(draw: random.Random, state: ClusterState) -> m.Command:
         choices += parts_of(wanted[0], ranges, 4)
         choices += [m.CommitCdcGeneration(wanted[0], 2**20 * state.epoch, ranges_digest(ranges))] * 2
     choices += [m.PublishCdcGeneration(one.id) for one in state.generations if one.status == "committed"]
-    choices += [m.CloseCdcGeneration(one.id) for one in state.generations if one.status != "closed"]
+    choices += [m.CloseCdcGeneration(one.id, closed_at=5) for one in state.generations if one.closed is None]
+    for one in state.generations:
+        if one.closed is not None and one.forgotten is None:
+            after = m.ExpireCdcGeneration(one.id, 2**40) if one.expired is None else m.ForgetCdcGeneration(one.id)
+            choices.append(after)
     for _, writer in in_order(state.writers):
         ahead = writer.horizon + draw.choice([-5, 0, 2**20])
         choices.append(
             m.AdvanceCdcWriter(writer.name, writer.incarnation, ahead, max(0, ahead - 1), (m.Position(0, 5),))
         )
+        if draw.random() < 0.1:
+            choices.append(m.FenceCdcWriter(writer.name, writer.incarnation, (m.Position(0, 9),), "gone"))
     return draw.choice(sorted(choices, key=repr))
 
 

@@ -22,7 +22,9 @@ from ringlog.kernel.commands.model import (
     CloseCdcGeneration,
     Command,
     CommitCdcGeneration,
+    ExpireCdcGeneration,
     FailOperation,
+    ForgetCdcGeneration,
     PublishCdcGeneration,
     StreamReport,
     Witness,
@@ -30,11 +32,12 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.generations.describe import current, generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.generations.expiry import expires_at, has_log
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight, next_stage
 from ringlog.kernel.outcome import Accepted, Context
-from ringlog.kernel.settings import setting
+from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.values import Epoch, GenerationId, Micros
 from ringlog.wire.commands import encode_command
@@ -44,6 +47,8 @@ from ringlog.wire.records import NodeAck
 ROLE = "coordinator"
 PATIENCE_US: Micros = 3_000_000
 """How long to wait for live writers to lower their horizons before the generation starts above them."""
+UNWATCHED_MARGIN_US: Micros = 60_000_000
+"""So long after the leeway a generation stays open that no writer came through: for brokers whose clocks are behind."""
 
 REASON_LENGTH_MAX = 500
 _ABOVE_ALL = "ffffffff-ffff-7fff-bfff-ffffffffffff"
@@ -146,9 +151,37 @@ def _generation_steps(known: Known) -> Steps:
     last = current(state)
     if last is not None and last.published is None and known.published >= last.committed:
         yield last.id, PublishCdcGeneration(last.id)
-    oldest = next((other for other in state.generations if other.closed is None), None)
-    if oldest is not None and _accepted(state, CloseCdcGeneration(oldest.id)):
-        yield oldest.id, CloseCdcGeneration(oldest.id)
+    yield from _closing_steps(known)
+    yield from _expiry_steps(known)
+
+
+def _closing_steps(known: Known) -> Steps:
+    """The oldest open generation closes: at once behind a writer; where no table has a log, when it is long over."""
+    state = known.state
+    open_ones = [found for found in state.generations if found.closed is None]
+    if len(open_ones) < 2:
+        return
+    oldest, following = open_ones[:2]
+    over = following.timestamp + leeway_at(state, following) + UNWATCHED_MARGIN_US
+    watched = any(writer.low_watermark >= following.timestamp for _, writer in in_order(state.writers))
+    command = CloseCdcGeneration(oldest.id, closed_at=known.now)
+    if (watched or has_log(state, oldest) or known.now > over) and _accepted(state, command):
+        yield oldest.id, command
+
+
+def _expiry_steps(known: Known) -> Steps:
+    """The oldest generation whose rows are gone is marked; when the mark is in the change topics its streams go."""
+    state = known.state
+    for found, following in zip(state.generations, state.generations[1:], strict=False):
+        if found.closed is None:
+            return
+        if found.expired is None:
+            end = expires_at(state, found, following)
+            if end is not None and end <= known.now and known.published >= found.closed:
+                yield found.id, ExpireCdcGeneration(found.id, known.now)
+                return
+        elif found.forgotten is None and known.published >= found.expired:
+            yield found.id, ForgetCdcGeneration(found.id)
 
 
 def _preparation_steps(known: Known) -> Steps:

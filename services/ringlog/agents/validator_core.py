@@ -25,7 +25,13 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, CommitCdcGeneration
+from ringlog.kernel.commands.model import (
+    AdvanceCdcWriter,
+    CloseCdcGeneration,
+    Command,
+    CommitCdcGeneration,
+    ExpireCdcGeneration,
+)
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request
@@ -377,7 +383,8 @@ _REUSED = Rejected("request_id_reused", "this request id belongs to another comm
 def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
     """Why the validator refuses a time by its own clock, ``now``, or None.
 
-    A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation.
+    A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation; an expiry that is
+    ahead of the present would take streams away whose rows are kept.
     """
     if isinstance(command, AdvanceCdcWriter):
         latest = now + setting(state, "cdc_horizon_ahead_max_us")
@@ -387,4 +394,12 @@ def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejecte
         latest = now + setting(state, "cdc_timestamp_ahead_max_us")
         if command.timestamp > latest:
             return Rejected("timestamp_too_far_ahead", f"timestamp: {command.timestamp} is above {latest}")
+    if isinstance(command, CloseCdcGeneration):
+        latest = now + setting(state, "cdc_timestamp_ahead_max_us")
+        if command.closed_at > latest:
+            return Rejected("timestamp_too_far_ahead", f"closed_at: {command.closed_at} is above {latest}")
+    if isinstance(command, ExpireCdcGeneration):
+        latest = now + setting(state, "cdc_timestamp_ahead_max_us")
+        if command.expired_at > latest:
+            return Rejected("timestamp_too_far_ahead", f"expired_at: {command.expired_at} is above {latest}")
     return None

@@ -23,7 +23,7 @@ class PublishedRange:
 
 @dataclass(frozen=True, slots=True)
 class PublishedGeneration:
-    """A generation as the change topics describe it."""
+    """A generation as the change topics describe it; without ``ranges`` if it expired and its streams are deleted."""
 
     timestamp: int
     ranges: tuple[PublishedRange, ...]

@@ -139,8 +139,9 @@ class _Rows:
         return self._parts.place(write, position, self._decoder.decode(value)) if self._common(write, row) else None
 
     def _check_place(self, partition: int, key: bytes, row: dict[str, Any], place: Place, where: str) -> None:
-        if place.refusal or key != place.stream or row["stream_id"] != key or row["generation"] != place.generation:
-            self._stream.fail(f"{where}: key {key.hex()}, expected {place.stream.hex()} {place.refusal}")
+        stream = place.stream or key
+        if place.refusal or key != stream or row["stream_id"] != key or row["generation"] != place.generation:
+            self._stream.fail(f"{where}: key {key.hex()}, expected {stream.hex()} {place.refusal}")
         if self.homes.setdefault(key, partition) != partition:
             self._partition.fail(f"{where}: stream {key.hex()} is also in partition {self.homes[key]}")
 

@@ -29,7 +29,8 @@ Position = tuple[int, int]
 class Write:
     """What a mutation says and where it belongs.
 
-    ``stream`` and ``generation`` count where ``refusal`` is empty. ``tail``: where the clustering key begins in
+    ``stream`` (empty: that of an expired generation, not known any more) and ``generation`` count where ``refusal`` is
+    empty. ``tail``: where the clustering key begins in
     ``value``; 0 if only whole decoding tells. ``base`` stands for table and partition key.
     ``key``: that of the record. ``now``: its append time. ``plain``: what comes before the cells says that it is one
     row, unless there is more behind them.
@@ -114,7 +115,8 @@ class Reading:
         token = self._token_of(composed)
         stream = self._streams.get((generation.timestamp, token))
         if stream is None:
-            stream = self._streams[generation.timestamp, token] = stream_for(generation, token)
+            stream = stream_for(generation, token) if generation.ranges else b""
+            self._streams[generation.timestamp, token] = stream
         return generation.timestamp, stream
 
     def _is_doubtful(self, head: dict[str, Any]) -> bool:

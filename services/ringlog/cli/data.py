@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ringlog.cli import cdc, views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.fencing import fence_command, grant_command
 from ringlog.cli.shown import when
 from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
@@ -38,6 +39,8 @@ def _defaults() -> None:
 
 
 app.command("run")(run_job)
+app.command("grant")(grant_command)
+app.command("fence")(fence_command)
 app.command("tail")(cdc.tail)
 app.command("apply")(cdc.apply)
 
@@ -56,9 +59,10 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
     out.print(table if found["generations"] else "no generation yet; the first node that joins makes one")
     if found["prepared"] is not None:
         out.print(f"prepared: {found['prepared']['id']}, {found['prepared']['received']} parts")
-    writers = Table("writer", "horizon", "low-watermark", "incarnation", box=None, padding=(0, 2))
+    writers = Table("writer", "horizon", "low-watermark", "incarnation", "", box=None, padding=(0, 2))
     for row in found["writers"]:
-        writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"])
+        fenced = "" if row["fenced"] is None else f"fenced since epoch {row['fenced']}"
+        writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"], fenced)
     if found["writers"]:
         out.print(writers)
 

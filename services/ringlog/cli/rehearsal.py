@@ -132,6 +132,9 @@ class Rehearsal:
             first = self.state.generations[0].timestamp if self.state.generations else None
             why = "there is no CDC generation" if first is None else f"the first CDC generation begins at {first}"
             return {"stream": None, "code": "no_generation", "detail": why}
+        if not generation.ranges:
+            why = f"{generation.id} operated then; it expired, and its streams are not kept any more"
+            return {"stream": None, "code": "generation_expired", "detail": why}
         return {
             "stream": stream_of(generation, token).hex(),
             "generation": generation.id,

@@ -10,6 +10,7 @@ from typing import Any
 
 from ringlog.cli.waiting import tries, waiting
 from ringlog.kernel.commands.model import CdcOptions
+from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
@@ -175,11 +176,12 @@ def cdc(state: ClusterState) -> Json:
             "id": generation.id,
             "timestamp": generation.timestamp,
             "status": generation.status,
-            "ranges": len(generation.ranges),
-            "streams": sum(len(r.streams) for r in generation.ranges),
+            "ranges": size_of(generation).ranges,
+            "streams": size_of(generation).streams,
             "committed": generation.committed,
             "published": generation.published,
             "closed": generation.closed,
+            "expired": generation.expired,
             "positions": {str(p.partition): p.offset for p in generation.positions},
         }
         for generation in state.generations
@@ -191,6 +193,7 @@ def cdc(state: ClusterState) -> Json:
             "incarnation": writer.incarnation,
             "horizon": writer.horizon,
             "low_watermark": writer.low_watermark,
+            "fenced": writer.fenced,
             "positions": {str(p.partition): p.offset for p in writer.positions},
         }
         for _, writer in in_order(state.writers)

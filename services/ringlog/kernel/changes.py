@@ -16,7 +16,8 @@ epochs           ``head``                                         EpochChange
 ===============  ===============================================  ==================
 
 ``diff`` gives the records in the order of this table: whoever has seen a generation has been given its streams, and
-the record of ``epochs`` closes each difference. A generation appears when it is committed. Folding all differences
+the record of ``epochs`` closes each difference. A generation appears when it is committed; when it expires its streams
+are first marked so, and deleted with a later epoch. Folding all differences
 from the empty state on gives, but for the epochs of the values, ``project`` of the last one. Values carry the epoch
 of the state that they are from.
 """
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ringlog.kernel.commands.model import CdcOptions, Column, DatacenterReplication, Position
-from ringlog.kernel.generations.describe import ranges_digest
+from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.ownership.placements import placement_key
 from ringlog.kernel.state import (
@@ -152,7 +153,8 @@ class OperationChange:
 class StreamsChange:
     """The streams of the range ``(start, end]`` of a generation, in slot order (order is data: slot j is of shard j).
 
-    ``expired`` (microseconds) will say when the streams ceased to be kept; nothing expires in this release.
+    ``expired`` (microseconds): since when none of their rows is kept; null while they may be. The record is deleted
+    some time after it was marked so.
     """
 
     epoch: Epoch
@@ -167,10 +169,11 @@ class StreamsChange:
 
 @dataclass(frozen=True, slots=True)
 class GenerationChange:
-    """A committed generation: operates from ``timestamp`` on; ``status`` committed, published or closed.
+    """A committed generation: operates from ``timestamp`` on; ``status`` committed, published, closed or expired.
 
     ``ranges`` and ``streams`` count its records in ``cdc-streams`` and their ids, ``digest`` is hex SHA-256 over
-    them. A consumer moves on from a closed generation when it has read the CDC topic up to ``positions``.
+    them. A consumer moves on from a closed generation when it has read the CDC topic up to ``positions``. Of an
+    expired one (``expired`` as in StreamsChange) the records in ``cdc-streams`` go; this one stays for ever.
     """
 
     epoch: Epoch
@@ -362,8 +365,11 @@ def _operation(operation: Operation, epoch: Epoch) -> OperationChange:
 
 
 def _streams(before: Generation | None, after: Generation | None, epoch: Epoch) -> Iterable[ChangeRecord]:
-    """The ranges of a generation when it appears or is gone; while it is there they never change."""
-    if before is None and after is not None:
+    """The ranges of a generation when it appears, expires or is forgotten; otherwise they never change."""
+    if before is not None and (after is None or (not after.ranges and before.ranges)):
+        for described in before.ranges:
+            yield ChangeRecord(CDC_STREAMS, f"{before.id}/{described.end}", None)
+    elif after is not None and after.ranges and (before is None or before.expired != after.expired):
         start = after.ranges[-1].end
         for described in after.ranges:
             value = StreamsChange(
@@ -374,29 +380,31 @@ def _streams(before: Generation | None, after: Generation | None, epoch: Epoch) 
                 end=described.end,
                 ignore_msb=described.ignore_msb,
                 streams=described.streams,
-                expired=None,
+                expired=_expired(after),
             )
             yield ChangeRecord(CDC_STREAMS, f"{after.id}/{described.end}", value)
             start = described.end
-    elif before is not None and after is None:
-        for described in before.ranges:
-            yield ChangeRecord(CDC_STREAMS, f"{before.id}/{described.end}", None)
+
+
+def _expired(generation: Generation) -> Micros | None:
+    return None if generation.expired is None else generation.expired_at
 
 
 def _generation(generation: Generation, epoch: Epoch) -> GenerationChange:
+    size = size_of(generation)
     return GenerationChange(
         epoch=epoch,
         id=generation.id,
         timestamp=generation.timestamp,
         status=generation.status,
-        ranges=len(generation.ranges),
-        streams=sum(len(described.streams) for described in generation.ranges),
-        digest=ranges_digest(generation.ranges),
+        ranges=size.ranges,
+        streams=size.streams,
+        digest=size.digest,
         committed=generation.committed,
         published=generation.published,
         closed=generation.closed,
         positions=generation.positions,
-        expired=None,
+        expired=_expired(generation),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ringlog.kernel.commands import cdc, cluster, keyspaces, movements, nodes, operations, schema
+from ringlog.kernel.commands import cdc, cdc_expiry, cluster, keyspaces, movements, nodes, operations, schema
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState
@@ -47,6 +47,9 @@ RULES: Final[dict[type[m.Command], Callable[[ClusterState, Any, Context], Decisi
     m.CommitCdcGeneration: cdc.decide_commit_cdc_generation,
     m.PublishCdcGeneration: cdc.decide_publish_cdc_generation,
     m.CloseCdcGeneration: cdc.decide_close_cdc_generation,
+    m.ExpireCdcGeneration: cdc_expiry.decide_expire_cdc_generation,
+    m.ForgetCdcGeneration: cdc_expiry.decide_forget_cdc_generation,
+    m.FenceCdcWriter: cdc.decide_fence_cdc_writer,
 }
 
 DEFECT: Final = "broken_rule"

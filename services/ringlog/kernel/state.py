@@ -285,11 +285,22 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What is left of a generation's streams: how many there were, in how many ranges, and their digest."""
+
+    ranges: int
+    streams: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """A committed CDC generation.
 
-    It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed. ``leeway``: that of
-    its commit, once the setting has changed since; None: the setting in force (see ``leeway_at``).
+    It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed, expired. ``closed_at``:
+    when it was closed, by its author's clock. ``expired`` and ``expired_at``: the epoch that recorded that its rows
+    are gone, and since when. ``forgotten``: its ``ranges`` are empty, for they have left the state. The record stays.
+    ``leeway``: that of its commit, once the setting has changed since; None: the setting in force (``leeway_at``).
     """
 
     id: GenerationId
@@ -300,7 +311,19 @@ class Generation:
     published: Epoch | None
     closed: Epoch | None
     positions: tuple[Position, ...]
+    closed_at: Micros = 0
+    expired: Epoch | None = None
+    expired_at: Micros = 0
+    forgotten: Forgotten | None = None
     leeway: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PastTtl:
+    """Until the epoch ``until``, excluded, rows of some CDC log were to live ``ttl`` seconds; 0 is for ever."""
+
+    ttl: int
+    until: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +345,8 @@ class PreparedGeneration:
 class CdcWriter:
     """A registered CDC writer.
 
-    ``floor``: the horizon found at registration, below which this incarnation never lowers it.
+    ``floor``: the horizon found at registration, below which this incarnation never lowers it. ``fenced``: the epoch
+    since which neither this incarnation nor an earlier one can write any more; ``fence_reason``: why.
     """
 
     name: str
@@ -333,6 +357,8 @@ class CdcWriter:
     low_watermark: Micros
     positions: tuple[Position, ...]
     ended: tuple[str, ...]
+    fenced: Epoch | None = None
+    fence_reason: str = ""
 
 
 # ---------------------------------------------------------------------------------------------------- history
@@ -390,6 +416,7 @@ class ClusterState:
     generations: tuple[Generation, ...] = ()
     prepared: PreparedGeneration | None = None
     writers: Map[str, CdcWriter] = field(default_factory=Map)
+    past_ttls: tuple[PastTtl, ...] = ()
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
 
@@ -409,6 +436,7 @@ PARTS = (
     "generations",
     "prepared",
     "writers",
+    "past_ttls",
 )
 """The parts that carry a last-modified epoch; digests are made part by part."""
 

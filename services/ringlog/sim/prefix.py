@@ -66,6 +66,10 @@ def registration(shape: Shape, number: int) -> RegisterNode:
     )
 
 
+HISTORY_SHORT = 1_000
+LOGGED = CdcOptions(enabled=True)
+
+
 def tokens_of(shape: Shape, number: int) -> tuple[int, ...]:
     """The tokens that node ``n<number>`` asks for."""
     chance = Chance(0, f"tokens/{number}")
@@ -82,7 +86,7 @@ def settings_of(shape: Shape) -> tuple[tuple[str, int], ...]:
     )
 
 
-def schema_commands(factor: int, draw: Chance, datacenters: int = 1) -> tuple[Command, ...]:
+def schema_commands(factor: int, draw: Chance, datacenters: int = 1, cdc: CdcOptions = LOGGED) -> tuple[Command, ...]:
     """The keyspace and the table that the load writes to; in several datacenters ``factor`` is that of all together."""
     replication = Replication("simple", factor)
     if factor >= datacenters > 1:
@@ -90,7 +94,7 @@ def schema_commands(factor: int, draw: Chance, datacenters: int = 1) -> tuple[Co
         replication = Replication("network", factor, tuple(DatacenterReplication(*one) for one in share))
     return (
         CreateKeyspace("ks", replication),
-        CreateTable("ks", "t", draw_uuid(draw), COLUMNS, ("k",), ("c",), CdcOptions(enabled=True)),
+        CreateTable("ks", "t", draw_uuid(draw), COLUMNS, ("k",), ("c",), cdc),
     )
 
 
@@ -171,7 +175,9 @@ class _Prefix:
             self.finish()
             if number == min(shape.factor, shape.founded):
                 network = shape.datacenters if shape.factor != 3 else 1
-                for command in schema_commands(number, self.author.chance, network):
+                # Where the history is short so is what the log keeps: generations expire in the run.
+                cdc = CdcOptions(enabled=True, ttl=1) if shape.history < HISTORY_SHORT else LOGGED
+                for command in schema_commands(number, self.author.chance, network, cdc):
                     self.apply(command)
         for _ in range(OLD_ENTRIES if shape.old else 0):
             self.apply(Noop())

@@ -156,6 +156,11 @@ def _of_writer(attribute: str) -> Callable[[Source], Any]:
     return default
 
 
+def _state_time(source: Source) -> int:
+    """The greatest clock of any author so far."""
+    return source.state.time
+
+
 def _digest(source: Source) -> str:
     """The digest of the data that the state holds for the generation; the rule refuses one that has none."""
     prepared = source.state.prepared
@@ -256,7 +261,19 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "digest": _Field(read.text, _digest),
     },
     "PublishCdcGeneration": {"generation": _TEXT},
-    "CloseCdcGeneration": {"generation": _TEXT, "unwatched": _Field(read.flag, _always(False))},
+    "CloseCdcGeneration": {
+        "generation": _TEXT,
+        "unwatched": _Field(read.flag, _always(False)),
+        "closed_at": _Field(read.number, _state_time),
+    },
+    "ExpireCdcGeneration": {"generation": _TEXT, "expired_at": _NUMBER},
+    "ForgetCdcGeneration": {"generation": _TEXT},
+    "FenceCdcWriter": {
+        "writer": _TEXT,
+        "incarnation": _Field(read.text, _of_writer("incarnation")),
+        "positions": _Field(read.positions),
+        "reason": _TEXT,
+    },
 }
 
 

@@ -84,10 +84,16 @@ def joined(state: ClusterState, number: int, timestamp: int, *tokens: int) -> Cl
     return state
 
 
+LOGGED = m.CreateTable(
+    "ks", "logged", uuid(1, space=6), (m.Column("k", "int"),), ("k",), (), m.CdcOptions(enabled=True, ttl=60)
+)
+
+
 @pytest.fixture(scope="module")
 def one() -> ClusterState:
-    """One node with two tokens, its generation published at 100."""
-    return joined(founded(), 1, 100, -1000, 1000)
+    """One node with two tokens, its generation published at 100, and a table with a log."""
+    state = joined(founded(), 1, 100, -1000, 1000)
+    return applied(state, m.CreateKeyspace("ks", m.Replication("simple", 1)), LOGGED)
 
 
 @pytest.fixture(scope="module")
@@ -363,6 +369,19 @@ def test_nobody_closes_in_silence_what_no_writer_has_logged(two: ClusterState) -
     first = two.generations[0].id
     assert code(two, m.CloseCdcGeneration(first)) == "no_writers"
     assert applied(two, m.CloseCdcGeneration(first, unwatched=True)).generations[0].status == "closed"
+
+
+def test_without_any_log_nobody_has_to_be_waited_for(two: ClusterState) -> None:
+    """Nor after the last log ended, for generations that were committed later."""
+    first = two.generations[0].id
+    dropped = applied(two, m.DropTable("ks", "logged"))
+    assert code(dropped, m.CloseCdcGeneration(first)) == "no_writers", "rows were written before"
+    bare = joined(joined(founded(), 1, 100, -1000, 1000), 2, 200, 0)
+    assert applied(bare, m.CloseCdcGeneration(first)).generations[0].status == "closed"
+    early = applied(two, m.CloseCdcGeneration(first, unwatched=True), m.DropTable("ks", "logged"))
+    third = joined(joined(early, 3, 300, 50), 4, 400, 60)
+    second = applied(third, m.CloseCdcGeneration(third.generations[1].id, unwatched=True))
+    assert applied(second, m.CloseCdcGeneration(second.generations[2].id)).generations[2].status == "closed"
 
 
 def test_a_close_of_version_1_means_what_it_meant(two: ClusterState) -> None:

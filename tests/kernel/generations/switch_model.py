@@ -2,8 +2,10 @@
 
 The log is the kernel's: every entry is decided by the real rules, and the states it went through are kept. Around it:
 processes of CDC writers, each with the part of the log that it has folded so far and at most one submission on its way;
-a coordinator that prepares a generation and submits its commit. Submissions are decided whenever the explorer likes, or
-never. A process may be slow for ever, its next incarnation may run beside it.
+a coordinator that prepares a generation and submits its commit; an operation that can be cancelled, so that what is
+prepared is dropped; an operator who fences a writer, once the broker lets none of its processes write any more.
+Submissions are decided whenever the explorer likes, or never. A process may be slow for ever, its next incarnation may
+run beside it.
 
 One write is routed in each history, by any process at any moment, under the generation that this process sees operating
 at the write's timestamp. It is wrong if the log ever says that another one operates there. One write is enough: a
@@ -23,6 +25,7 @@ from immutables import Map
 from ringlog.kernel.commands.cdc import (
     decide_advance_cdc_writer,
     decide_commit_cdc_generation,
+    decide_fence_cdc_writer,
     decide_put_cdc_generation_data,
     decide_register_cdc_writer,
     decide_request_cdc_generation,
@@ -31,6 +34,7 @@ from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     Command,
     CommitCdcGeneration,
+    FenceCdcWriter,
     RegisterCdcWriter,
     RequestCdcGeneration,
 )
@@ -46,7 +50,16 @@ FIRST = 1
 LAST = 4
 """The greatest timestamp and horizon."""
 
-RULES = frozenset({"above every horizon", "frozen while prepared", "floor", "current incarnation only"})
+RULES = frozenset(
+    {
+        "above every horizon",
+        "frozen while prepared",
+        "floor",
+        "current incarnation only",
+        "horizons of fenced writers",
+        "a fenced name keeps its horizon",
+    }
+)
 HABITS = frozenset(
     {
         "folded horizon",
@@ -75,26 +88,43 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A situation: the states of the log, the processes, the coordinator's commit on its way, the one routed write."""
+    """A situation: the states of the log, the processes, the coordinator's commit on its way, the one routed write.
+
+    ``aborts``: cancels that may still come. ``denied``: incarnations that the broker lets write no more; ``fences``:
+    how many more may be.
+    """
 
     log: tuple[int, ...]
     processes: tuple[Process, ...]
     commit: tuple[int, bool] | None = None
     commits_left: int = 1
     write: tuple[int, str, int] | None = None
+    aborts: int = 0
+    fences: int = 0
+    denied: frozenset[str] = frozenset()
 
 
 class Explorer:
     """Breadth first over all histories; ``without`` names what is left out of ``ALL``.
 
-    ``writers`` are registered at first, with ``horizon``; ``restarts`` more incarnations may start.
+    ``writers`` are registered at first, with ``horizon``; ``restarts`` more incarnations may start. There are
+    ``switches`` to another generation one after the other; up to ``aborts`` preparations are dropped and ``fences``
+    writers fenced.
     """
 
     def __init__(
-        self, without: str | None = None, writers: tuple[str, ...] = ("w",), restarts: int = 1, horizon: int = 3
+        self,
+        without: str | None = None,
+        writers: tuple[str, ...] = ("w",),
+        restarts: int = 1,
+        horizon: int = 3,
+        switches: int = 1,
+        aborts: int = 0,
+        fences: int = 0,
     ) -> None:
         assert without is None or without in ALL, without
         self._on = ALL - {without}
+        self._switches, self._aborts, self._fences = switches, aborts, fences
         self._restarts = restarts
         self._writers = writers
         self._states: list[ClusterState] = []
@@ -109,6 +139,9 @@ class Explorer:
         start = World(
             (self._number(_founded(self._writers, self._first_horizon)),),
             tuple(Process(name, f"{name}-0", 1) for name in self._writers),
+            commits_left=self._switches,
+            aborts=self._aborts,
+            fences=self._fences,
         )
         known = {start}
         queue = deque([start])
@@ -140,8 +173,8 @@ class Explorer:
         return operating is None or operating.id != routed_under
 
     def _is_settled(self, world: World) -> bool:
-        """The write is routed and the switch over: nothing that can follow changes the verdict."""
-        return world.write is not None and len(self._states[world.log[-1]].generations) > 1
+        """The write is routed and the last switch over: nothing that can follow changes the verdict."""
+        return world.write is not None and len(self._states[world.log[-1]].generations) > self._switches
 
     # ------------------------------------------------------------------------------------------------- steps
 
@@ -149,6 +182,7 @@ class Explorer:
         for index, process in enumerate(world.processes):
             yield from self._steps_of(world, index, process)
         yield from self._coordinator(world)
+        yield from self._operator(world)
         if len(world.processes) < len(self._writers) + self._restarts:
             for name in self._writers:
                 number = sum(process.writer == name for process in world.processes)
@@ -190,7 +224,7 @@ class Explorer:
                 if horizon >= record.low_watermark:
                     command = AdvanceCdcWriter(process.writer, process.incarnation, horizon, record.low_watermark)
                     yield with_(replace(process, sent=command, left=process.left - 1))
-        if world.write is None:
+        if world.write is None and process.incarnation not in world.denied:
             for timestamp in range(FIRST, self._horizon(process, record)):
                 for folded in self._read_at(process):
                     operating = generation_at(self._states[world.log[folded - 1]].generations, timestamp)
@@ -218,11 +252,28 @@ class Explorer:
                 horizon = process.sent.horizon
         return horizon
 
+    def _operator(self, world: World) -> Iterator[World]:
+        """A fence, which is decided at once: the broker denies this incarnation and all before it, for ever."""
+        state = self._states[world.log[-1]]
+        for name in self._writers if world.fences else ():
+            found = state.writers[name]
+            command = FenceCdcWriter(name, found.incarnation, (), "gone")
+            after = self._decide(world, command)
+            if not isinstance(after, Rejected):
+                ended = {found.incarnation, *found.ended}
+                # One that registers later has rights that were given to it later.
+                yield replace(
+                    world, log=(*world.log, after), fences=world.fences - 1, denied=frozenset(world.denied | ended)
+                )
+
     def _coordinator(self, world: World) -> Iterator[World | str]:
         head = world.log[-1]
         state = self._states[head]
+        if state.prepared is not None and world.aborts:
+            dropped = self._number(replace(state, prepared=None))
+            yield replace(world, log=(*world.log, dropped), commit=None, aborts=world.aborts - 1)
         if state.prepared is None:
-            if len(state.generations) == 1:
+            if len(state.generations) <= self._switches:
                 after = self._prepare.get(head)
                 if after is None:
                     after = self._prepare[head] = self._number(_prepared(state))
@@ -230,7 +281,8 @@ class Explorer:
             return
         if world.commit is not None:
             timestamp, was_above = world.commit
-            after = self._decide(world, CommitCdcGeneration(state.prepared.id, timestamp, DIGEST))
+            digest = ranges_digest(tuple(item for _, part in state.prepared.received for item in part))
+            after = self._decide(world, CommitCdcGeneration(state.prepared.id, timestamp, digest))
             if not isinstance(after, Rejected):
                 yield replace(world, commit=None, log=(*world.log, after))
             elif was_above:
@@ -238,7 +290,7 @@ class Explorer:
             else:
                 yield replace(world, commit=None)
         elif world.commits_left:
-            highest = max(writer.horizon for writer in state.writers.values())
+            highest = max(state.generations[-1].timestamp, *(writer.horizon for writer in state.writers.values()))
             for timestamp in range(FIRST + 1, LAST + 2):
                 yield replace(world, commit=(timestamp, timestamp > highest), commits_left=world.commits_left - 1)
 
@@ -263,7 +315,11 @@ def _decided(state: ClusterState, command: Command, rules: frozenset[str]) -> De
                 writers = decision.state.writers
                 lower = replace(writers[command.writer], floor=0)
                 return Accepted(replace(decision.state, writers=writers.set(command.writer, lower)))
+            if isinstance(decision, Accepted) and "a fenced name keeps its horizon" not in rules:
+                return _anew(state, command, decision)
             return decision
+        case FenceCdcWriter():
+            return decide_fence_cdc_writer(state, command, NOW)
         case AdvanceCdcWriter():
             if "current incarnation only" not in rules:
                 command = replace(command, incarnation=state.writers[command.writer].incarnation)
@@ -276,11 +332,31 @@ def _decided(state: ClusterState, command: Command, rules: frozenset[str]) -> De
             )
         case CommitCdcGeneration():
             seen = state if "above every horizon" in rules else replace(state, writers=Map())
+            if "horizons of fenced writers" not in rules:
+                left = {name: found for name, found in state.writers.items() if found.fenced is None}
+                seen = replace(state, writers=Map(left))
             decision = decide_commit_cdc_generation(seen, command, NOW)
             return (
-                Accepted(replace(decision.state, writers=state.writers)) if isinstance(decision, Accepted) else decision
+                Accepted(_published(replace(decision.state, writers=state.writers)))
+                if isinstance(decision, Accepted)
+                else decision
             )
     raise NotImplementedError(command)
+
+
+def _anew(state: ClusterState, command: RegisterCdcWriter, decision: Accepted) -> Accepted:
+    """A fenced name begins like a new one, with the start of the oldest open generation for its horizon."""
+    if state.writers[command.writer].fenced is None:
+        return decision
+    made = decision.state.writers[command.writer]
+    low = replace(made, horizon=made.low_watermark, floor=made.low_watermark)
+    return Accepted(replace(decision.state, writers=decision.state.writers.set(command.writer, low)))
+
+
+def _published(state: ClusterState) -> ClusterState:
+    """The last generation is published at once: that is not what this model is about."""
+    last = replace(state.generations[-1], status="published", published=1)
+    return replace(state, generations=(*state.generations[:-1], last))
 
 
 NOW = Context(1, "state", 0)
@@ -289,8 +365,6 @@ NOW = Context(1, "state", 0)
 
 TOKENS = {0: "a", 10: "a"}
 NODES = directory((1, 0))
-RANGES = generate(TOKENS, NODES, SEED)
-DIGEST = ranges_digest(RANGES)
 
 
 def _founded(names: tuple[str, ...], horizon: int) -> ClusterState:
@@ -301,11 +375,14 @@ def _founded(names: tuple[str, ...], horizon: int) -> ClusterState:
 
 
 def _prepared(state: ClusterState) -> ClusterState:
-    """The state with a generation prepared, all its data there."""
+    """The state with a generation prepared, all its data there; the ring has grown by one token if it must."""
+    owners = {**TOKENS, **{10 * number: "a" for number in range(2, len(state.generations) + 1)}}
+    state = replace(state, token_owners=Map(owners))
+    ranges = generate(owners, NODES, SEED)
     decision = decide_request_cdc_generation(state, RequestCdcGeneration(SEED), NOW)
     assert isinstance(decision, Accepted)
     assert decision.state.prepared is not None
-    for part in parts_of(decision.state.prepared.id, RANGES):
+    for part in parts_of(decision.state.prepared.id, ranges):
         decision = decide_put_cdc_generation_data(decision.state, part, NOW)
         assert isinstance(decision, Accepted)
     return decision.state

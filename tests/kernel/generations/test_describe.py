@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import GenerationRange, Replication
+from ringlog.kernel.commands.model import DatacenterReplication, GenerationRange, Replication
 from ringlog.kernel.generations.describe import generate, parts_of, ranges_digest
 from ringlog.kernel.generations.lookup import stream_of
 from ringlog.kernel.generations.stream_id import StreamIdError, decode
@@ -51,18 +51,26 @@ def test_shape(ring: tuple[Owners, dict[str, Node]]) -> None:
 def test_rows_have_the_replicas_of_their_writes(
     ring: tuple[Owners, dict[str, Node]], joining: set[int], writes: list[int], factor: int
 ) -> None:
-    """Colocation, on the ring before a join and on the one after it, for one generation that is made for both."""
+    """Colocation, on the ring before a join and on the one after it, for one generation that is made for both.
+
+    Under each way to lay replicas out on the ring: simple, everywhere, and by datacenter with racks.
+    """
     before, nodes = ring
     after = before | dict.fromkeys(joining - set(before), "new")
     nodes = {**nodes, "new": replace(nodes["a"], id="new", name="new", shards=5)}
+    nodes = {
+        name: replace(node, datacenter=f"dc{place % 2}", rack=f"r{place // 2 % 2}")
+        for place, (name, node) in enumerate(sorted(nodes.items()))
+    }
     made = generation(generate(after, nodes, SEED))
+    local = tuple(DatacenterReplication(name, factor) for name in ("dc0", "dc1"))
+    ways = Replication("simple", factor), Replication("entire", 0), Replication("network", 2 * factor, local)
     for owners in (before, after):
         layout = ring_of(owners, nodes)
         for token in writes:
             row = decode(stream_of(made, token)).token
-            assert natural(Replication("simple", factor), layout, end_at(owners, row)) == natural(
-                Replication("simple", factor), layout, end_at(owners, token)
-            )
+            for way in ways:
+                assert natural(way, layout, end_at(owners, row)) == natural(way, layout, end_at(owners, token))
 
 
 def end_at(owners: Owners, token: int) -> int:

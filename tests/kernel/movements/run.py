@@ -262,6 +262,8 @@ class Run:
         decision = decided(self.state, command)
         if operation.stage == "write_both_read_new":
             assert fails is not isinstance(decision, Rejected)
+            if fails:
+                self._decide(operation, command)
             return
         self.state = applied(self.state, command)
         self._count("cancelled")
@@ -270,6 +272,17 @@ class Run:
             now = group_at(self.state.placements[key], group.end)
             assert members(now) == members(group), "a cancel leaves no trace"
         self._up()
+
+    def _decide(self, operation: Operation, failed: m.Command) -> None:
+        """It stops where it is, whatever is acknowledged, until it is tried again."""
+        before = self.state
+        self.state = applied(self.state, failed)
+        refused = decided(self.state, advance_of(self.state, operation.id))
+        assert isinstance(refused, Rejected)
+        assert refused.code == "awaits_decision"
+        self.state = applied(self.state, m.RetryOperation(operation.id, "mended"))
+        assert (self.state.placements, self.state.nodes) == (before.placements, before.nodes)
+        self._count("tried again")
 
     def _advance(self, operation: Operation) -> None:
         if operation.stage == "commit_cdc_generation":

@@ -65,6 +65,21 @@ def test_what_stops_nothing() -> None:
     assert stopped_by(of(applied(few, gave_up(few, operation, tries=3)), operation))
 
 
+def test_a_crowd_that_fails_reports_it_so_often_and_no_more() -> None:
+    """Else the last reports would push out the first ones, and those would be made again, for ever."""
+    nodes = {f"n{number}": ("dc1/r1", (100 * number,)) for number in range(1, 15)}
+    state, operation = begun(placed(nodes, simple(1)), m.AlterKeyspace("ks0", simple(2)))
+    state = driven(state, operation, OLD)
+    gaining = gaining_nodes(of(state, operation))
+    assert len(gaining) == 14
+    for name in gaining[:10]:
+        state = applied(state, gave_up(state, operation, name))
+    assert len(stopped_by(of(state, operation))) == 10
+    assert {refused(state, gave_up(state, operation, name)).code for name in gaining} == {"awaits_decision"}
+    state = applied(state, m.RetryOperation(operation, "mended"))
+    assert canonical_everywhere(driven(state, operation, FINISHED))
+
+
 def test_a_stopped_operation_may_be_called_off() -> None:
     state, operation = asked(2, OLD)
     stopped = applied(state, gave_up(state, operation))

@@ -27,4 +27,7 @@ def test_random_movements_agree_with_the_model(part: int) -> None:
             raise AssertionError(f"seed {seed}: {broken}") from broken
         counts.update(run.counts)
     print(sorted(counts.items()))
-    assert all(counts[kind] for kind in ("join", "leave", "move", "replace", "remove", "rebuild", "alter", "cancelled"))
+    assert all(
+        counts[kind]
+        for kind in ("join", "leave", "move", "replace", "remove", "rebuild", "alter", "cancelled", "tried again")
+    )

@@ -134,7 +134,10 @@ def _part(found: Any) -> PartitionProgress:
 
 
 def _pairs(found: Any, value: Any) -> tuple[tuple[int, Any], ...]:
-    return tuple(sorted((int(number), value(item)) for number, item in found.items()))
+    pairs = {int(number): value(item) for number, item in found.items()}
+    if len(pairs) != len(found):
+        raise ValueError("a number is there twice")
+    return tuple(sorted(pairs.items()))
 
 
 def _whole(found: Any) -> int:

@@ -195,7 +195,7 @@ class CdcReader:
         try:
             found = json.loads(stored)
             place = {name: found[name] for name in ("cluster", "topic", "share", "tables", "progress")}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadProgress(f"{type(error).__name__}: {error}") from error
         wanted = {"cluster": self._cluster, "topic": self._topic_id, "share": list(self._share)}
         for name, value in (wanted | {"tables": sorted(self._wanted)}).items():

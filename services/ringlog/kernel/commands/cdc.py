@@ -9,7 +9,10 @@ under a generation that does not operate at its timestamp, however late, slow or
 that the switch need not wait until the time that a writer had reserved is over; - no incarnation sinks its horizon
 below the one it found: earlier incarnations may have routed up to there, and what they sent may still be on its way;
 - a writer's **low watermark** (all its rows below are durable) never goes back and never passes its horizon; - a
-generation closes, oldest first, when every writer's low watermark has reached the next one's timestamp.
+generation closes, oldest first, when every writer's low watermark has reached the next one's timestamp, but for those
+that were **fenced**: a writer that is gone for good is ended by an operator, after the broker took its right to write
+the CDC topic away for ever. Its horizon goes on counting, for what it wrote is there; its name may come back, and then
+begins again with the oldest open generation.
 
 Data of a generation has no effect before its commit, which names its digest. So a part that differs from one that is
 there starts the data anew: a coordinator that takes over a preparation whose owners changed meanwhile need not undo
@@ -18,8 +21,8 @@ anything.
 ::
 
     RequestCdcGeneration ─┐                     CommitCdcGeneration   Publish      Close
-    or first data for     ├─► prepared (parts) ───────────────────► committed ─► published ─► closed
-    a waiting operation ──┘   one at a time; none while the last one is not published
+    or first data for     ├─► prepared (parts) ───────────────────► committed ─► published ─► closed ─► expired
+    a waiting operation ──┘   one at a time; none while the last one is not published            (``cdc_expiry``)
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     CloseCdcGeneration,
     CommitCdcGeneration,
+    FenceCdcWriter,
     GenerationRange,
     Position,
     PublishCdcGeneration,
@@ -37,9 +41,11 @@ from ringlog.kernel.commands.model import (
     RegisterCdcWriter,
     RequestCdcGeneration,
 )
+from ringlog.kernel.commands.nodes import REASON_LENGTH_MAX
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest
+from ringlog.kernel.generations.expiry import has_log
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     PUBLISH_CDC_GENERATION,
@@ -237,32 +243,37 @@ def decide_publish_cdc_generation(state: ClusterState, command: PublishCdcGenera
 def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration, context: Context) -> Decision:
     """Every registered writer is done with the oldest open generation; the greatest positions are recorded with it.
 
-    Where no writer is registered nobody has logged what lies in it: a job that comes later begins with the oldest open
-    generation and would find its writes refused, which the nodes took. So that takes a word of the command.
+    A fenced writer is not waited for. Where no writer has come through it (none is registered, or all were fenced
+    before) nobody has logged what lies in it: a job that comes later begins with the oldest open generation and would
+    find its writes refused, which the nodes took. So that takes a word of the command, unless no table kept a log.
     """
+    broken = broken_field((0 <= command.closed_at <= MICROS_MAX, "closed_at", f"must be between 0 and {MICROS_MAX}"))
+    if broken is not None:
+        return broken
     generation = _find(state, command.generation)
     if generation is None:
         return Rejected("unknown_generation", f"generation: {command.generation} is not known")
-    if generation.status == CLOSED:
-        return Rejected("generation_closed", f"generation: {generation.id} is closed already")
-    open_ones = [other for other in state.generations if other.status != CLOSED]
+    if generation.closed is not None:
+        return Rejected("generation_closed", f"generation: {generation.id} is {generation.status} already")
+    open_ones = [other for other in state.generations if other.closed is None]
     if open_ones[0] is not generation:
         return Rejected("earlier_generation_open", f"generation: {open_ones[0].id} is open and must close first")
     if len(open_ones) == 1:
         return Rejected("next_generation_not_committed", f"generation: none follows {generation.id}, it operates still")
     following = open_ones[1]
     writers = [writer for _, writer in in_order(state.writers)]
-    if not writers and not command.unwatched:
+    done = [writer.name for writer in writers if writer.low_watermark >= following.timestamp]
+    behind = [writer.name for writer in writers if writer.name not in done and writer.fenced is None]
+    if not done and not behind and not command.unwatched and has_log(state, generation):
         text = f"no writer is there that could have logged what lies in {generation.id}; unwatched closes it anyway"
         return Rejected("no_writers", f"generation: {text}")
-    behind = [writer.name for writer in writers if writer.low_watermark < following.timestamp]
     if behind:
         text = f"{', '.join(behind)} have not reached {following.timestamp}, where {following.id} begins"
         return Rejected("writers_behind", f"generation: {text}")
     positions: tuple[Position, ...] = ()
     for writer in writers:
         positions = _greatest(positions, writer.positions)
-    closed = replace(generation, status=CLOSED, closed=context.epoch, positions=positions)
+    closed = replace(generation, status=CLOSED, closed=context.epoch, positions=positions, closed_at=command.closed_at)
     return Accepted(advance(state, context.epoch, generations=_replaced(state, closed)))
 
 
@@ -302,8 +313,8 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
     if broken is not None:
         return broken
     known = state.writers.get(command.writer)
+    start = next((other.timestamp for other in state.generations if other.closed is None), 0)
     if known is None:
-        start = next((other.timestamp for other in state.generations if other.status != CLOSED), 0)
         writer = CdcWriter(command.writer, command.incarnation, context.epoch, start, start, start, (), ())
     elif command.incarnation == known.incarnation:
         text = f"{command.incarnation} is registered since epoch {known.registered}; every start needs a new one"
@@ -311,36 +322,39 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
     elif command.incarnation in known.ended:
         return Rejected("stale_incarnation", f"incarnation: {command.incarnation} of {known.name} has ended")
     else:
+        # After a fence it begins anew; but what the fenced one may have routed stays below the horizon of the name.
+        horizon = known.horizon if known.fenced is None else max(known.horizon, start)
         writer = replace(
             known,
             incarnation=command.incarnation,
             registered=context.epoch,
-            floor=known.horizon,
+            horizon=horizon,
+            floor=horizon,
+            low_watermark=known.low_watermark if known.fenced is None else start,
             ended=(*known.ended, known.incarnation)[-INCARNATIONS_KEPT_MAX:],
+            fenced=None,
+            fence_reason="",
         )
     return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, writer)))
 
 
 def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, context: Context) -> Decision:
     """The writer's current incarnation moves its horizon, its low watermark and its positions."""
-    partitions = [position.partition for position in command.positions]
     broken = broken_field(
         (0 <= command.low_watermark <= command.horizon, "low_watermark", "must be between 0 and the horizon"),
         (command.horizon <= MICROS_MAX, "horizon", f"must be at most {MICROS_MAX}"),
-        (len(partitions) <= POSITIONS_MAX, "positions", f"must be at most {POSITIONS_MAX}"),
-        (len(set(partitions)) == len(partitions), "positions", "must name each partition once"),
-        (all(0 <= partition < 2**31 for partition in partitions), "positions", "partitions must be 0 or above"),
-        (all(0 <= p.offset <= OFFSET_MAX for p in command.positions), "positions", "offsets must be 0 or above"),
+        *_position_rules(command.positions),
     )
     if broken is not None:
         return broken
-    writer = state.writers.get(command.writer)
-    if writer is None:
-        return Rejected("unknown_writer", f"writer: {command.writer} is not registered")
-    if command.incarnation != writer.incarnation:
-        text = f"{command.incarnation} is not the current one of {writer.name}, {writer.incarnation}"
-        return Rejected("stale_incarnation", f"incarnation: {text}")
-    refused = _horizon_refused(state, writer, command.horizon) or _went_back(writer, command)
+    writer = _unfenced(state, command.writer, command.incarnation)
+    if isinstance(writer, Rejected):
+        return writer
+    refused = (
+        _horizon_refused(state, writer, command.horizon)
+        or _watermark_went_back(writer, command)
+        or _positions_went_back(writer, command.positions)
+    )
     if refused is not None:
         return refused
     moved = replace(
@@ -364,12 +378,66 @@ def _horizon_refused(state: ClusterState, writer: CdcWriter, horizon: Micros) ->
     return None
 
 
-def _went_back(writer: CdcWriter, command: AdvanceCdcWriter) -> Rejected | None:
+def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, context: Context) -> Decision:
+    """The writer's current incarnation, and all before it, are ended for ever; no close waits for them any more.
+
+    The fold cannot see a broker: the operator's word is that these incarnations can write nothing behind ``positions``.
+    """
+    broken = broken_field(
+        (1 <= len(command.reason) <= REASON_LENGTH_MAX, "reason", f"must have 1 to {REASON_LENGTH_MAX} characters"),
+        *_position_rules(command.positions),
+    )
+    if broken is not None:
+        return broken
+    writer = _unfenced(state, command.writer, command.incarnation)
+    if isinstance(writer, Rejected):
+        return writer
+    refused = _positions_went_back(writer, command.positions)
+    if refused is not None:
+        return refused
+    fenced = replace(
+        writer,
+        positions=_greatest(writer.positions, command.positions),
+        fenced=context.epoch,
+        fence_reason=command.reason,
+    )
+    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, fenced)))
+
+
+def _position_rules(positions: tuple[Position, ...]) -> tuple[tuple[bool, str, str], ...]:
+    partitions = [position.partition for position in positions]
+    return (
+        (len(partitions) <= POSITIONS_MAX, "positions", f"must be at most {POSITIONS_MAX}"),
+        (len(set(partitions)) == len(partitions), "positions", "must name each partition once"),
+        (all(0 <= partition < 2**31 for partition in partitions), "positions", "partitions must be 0 or above"),
+        (all(0 <= p.offset <= OFFSET_MAX for p in positions), "positions", "offsets must be 0 or above"),
+    )
+
+
+def _unfenced(state: ClusterState, name: str, incarnation: str) -> CdcWriter | Rejected:
+    """The writer, if ``incarnation`` is the one that it is now, and may still promise."""
+    writer = state.writers.get(name)
+    if writer is None:
+        return Rejected("unknown_writer", f"writer: {name} is not registered")
+    if incarnation != writer.incarnation:
+        text = f"{incarnation} is not the current one of {name}, {writer.incarnation}"
+        return Rejected("stale_incarnation", f"incarnation: {text}")
+    if writer.fenced is not None:
+        text = f"{incarnation} of {name} was fenced with epoch {writer.fenced}: {writer.fence_reason}"
+        return Rejected("writer_fenced", f"incarnation: {text}")
+    return writer
+
+
+def _watermark_went_back(writer: CdcWriter, command: AdvanceCdcWriter) -> Rejected | None:
     if command.low_watermark < writer.low_watermark:
         text = f"{command.low_watermark} is below {writer.low_watermark}, which was claimed before"
         return Rejected("low_watermark_went_back", f"low_watermark: {text}")
+    return None
+
+
+def _positions_went_back(writer: CdcWriter, positions: tuple[Position, ...]) -> Rejected | None:
     claimed = {position.partition: position.offset for position in writer.positions}
-    for position in command.positions:
+    for position in positions:
         if position.offset < claimed.get(position.partition, 0):
             text = f"offset {position.offset} of partition {position.partition} is below {claimed[position.partition]}"
             return Rejected("positions_went_back", f"positions: {text}")

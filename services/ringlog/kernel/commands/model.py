@@ -9,6 +9,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ringlog.kernel.commands.model_cdc import (
+    AdvanceCdcWriter as AdvanceCdcWriter,
+)
+from ringlog.kernel.commands.model_cdc import (
+    CloseCdcGeneration as CloseCdcGeneration,
+)
+from ringlog.kernel.commands.model_cdc import (
+    CommitCdcGeneration as CommitCdcGeneration,
+)
+from ringlog.kernel.commands.model_cdc import (
+    ExpireCdcGeneration as ExpireCdcGeneration,
+)
+from ringlog.kernel.commands.model_cdc import (
+    FenceCdcWriter as FenceCdcWriter,
+)
+from ringlog.kernel.commands.model_cdc import (
+    ForgetCdcGeneration as ForgetCdcGeneration,
+)
+from ringlog.kernel.commands.model_cdc import (
+    GenerationRange as GenerationRange,
+)
+from ringlog.kernel.commands.model_cdc import (
+    Position as Position,
+)
+from ringlog.kernel.commands.model_cdc import (
+    PublishCdcGeneration as PublishCdcGeneration,
+)
+from ringlog.kernel.commands.model_cdc import (
+    PutCdcGenerationData as PutCdcGenerationData,
+)
+from ringlog.kernel.commands.model_cdc import (
+    RegisterCdcWriter as RegisterCdcWriter,
+)
+from ringlog.kernel.commands.model_cdc import (
+    RequestCdcGeneration as RequestCdcGeneration,
+)
+
 # ---------------------------------------------------------------------------------------------------- cluster
 
 
@@ -325,99 +362,6 @@ class DropTable:
     name: str
 
 
-# -------------------------------------------------------------------------------------------------------- CDC
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRange:
-    """One range of a generation, stored under its end token.
-
-    ``streams``: 16-byte stream ids in slot order, slot j for shard j of the range's owner. **Slot order is data**:
-    a reader that sorts them loses the mapping. ``ignore_msb``: the owner's number of ignored bits.
-    """
-
-    end: int
-    ignore_msb: int
-    streams: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """``offset`` = the first offset not covered, of ``partition`` of the CDC topic."""
-
-    partition: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestCdcGeneration:
-    """Check and repair: a new generation unless the current one is optimal.
-
-    ``seed``: 16 random bytes for its streams.
-    """
-
-    seed: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class PutCdcGenerationData:
-    """Part ``part`` (from 0) of ``parts`` of the ranges of a generation that is being prepared."""
-
-    generation: str
-    part: int
-    parts: int
-    ranges: tuple[GenerationRange, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterCdcWriter:
-    """A new incarnation of a CDC writer; it ends the earlier ones of that name."""
-
-    writer: str
-    incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdvanceCdcWriter:
-    """Promise of a writer: it routes only writes below ``horizon``.
-
-    All below ``low_watermark`` is durable up to ``positions``.
-    """
-
-    writer: str
-    incarnation: str
-    horizon: int
-    low_watermark: int
-    positions: tuple[Position, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CommitCdcGeneration:
-    """The generation operates from ``timestamp`` (microseconds) on. ``digest``: hex SHA-256 of its ranges."""
-
-    generation: str
-    timestamp: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class PublishCdcGeneration:
-    """The committed generation's description is in the change topics."""
-
-    generation: str
-
-
-@dataclass(frozen=True, slots=True)
-class CloseCdcGeneration:
-    """Every registered writer is done with the generation; consumers may move on after its recorded positions.
-
-    ``unwatched``: close it also if no writer is registered, and nobody logs what lies in it.
-    """
-
-    generation: str
-    unwatched: bool = False
-
-
 Command = (
     InitializeCluster
     | ChangeSettings
@@ -451,6 +395,9 @@ Command = (
     | CommitCdcGeneration
     | PublishCdcGeneration
     | CloseCdcGeneration
+    | ExpireCdcGeneration
+    | ForgetCdcGeneration
+    | FenceCdcWriter
 )
 
 COMMANDS: dict[str, type[Command]] = {
@@ -488,6 +435,9 @@ COMMANDS: dict[str, type[Command]] = {
         CommitCdcGeneration,
         PublishCdcGeneration,
         CloseCdcGeneration,
+        ExpireCdcGeneration,
+        ForgetCdcGeneration,
+        FenceCdcWriter,
     )
 }
 """Kind (the wire name) to class."""

@@ -153,8 +153,11 @@ def _not_tried_in_vain(state: ClusterState, operation: Operation, command: FailO
     if command.since != counts_from(operation):
         text = f"since: tries for {operation.id} count from epoch {counts_from(operation)}, not {command.since}"
         return Rejected("wrong_stage", text)
-    if any(failure.node == command.node for failure in stopped_by(operation)):
+    stopped = stopped_by(operation)
+    if any(failure.node == command.node for failure in stopped):
         return Rejected("awaits_decision", f"node: {name} has reported this already")
+    if len(stopped) >= FAILURES_KEPT_MAX:  # one more would push out another, which would be reported again
+        return Rejected("awaits_decision", f"node: {len(stopped)} others have reported the same")
     most = setting(state, "stream_tries_max")
     return broken_field((command.tries >= most, "tries", f"are fewer than {most}: try again"))
 

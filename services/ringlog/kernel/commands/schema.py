@@ -15,6 +15,7 @@ from ringlog.kernel.commands.model import (
     DropTable,
 )
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
+from ringlog.kernel.generations.expiry import past_ttls
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.schema.collections import shape_of
 from ringlog.kernel.schema.types import TYPES, is_type
@@ -85,7 +86,8 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
         version=context.state_id,
         changed=context.epoch,
     )
-    return _accept(state, context, tables=state.tables.set(table.full_name, altered))
+    past = past_ttls(state.past_ttls, table, altered, context.epoch)
+    return _accept(state, context, tables=state.tables.set(table.full_name, altered), past_ttls=past)
 
 
 def decide_drop_table(state: ClusterState, command: DropTable, context: Context) -> Decision:
@@ -93,7 +95,8 @@ def decide_drop_table(state: ClusterState, command: DropTable, context: Context)
     table = _find_table(state, command.keyspace, command.name)
     if isinstance(table, Rejected):
         return table
-    return _accept(state, context, tables=state.tables.delete(table.full_name))
+    past = past_ttls(state.past_ttls, table, None, context.epoch)
+    return _accept(state, context, tables=state.tables.delete(table.full_name), past_ttls=past)
 
 
 def _accept(state: ClusterState, context: Context, **parts: object) -> Accepted:

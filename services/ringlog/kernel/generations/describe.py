@@ -9,6 +9,10 @@ share a shard, too.
 A description is a pure function of owners, nodes and a seed that came with the command: the 38 random bits of a
 stream are BLAKE2b over (seed, range end, slot, attempt), so that whoever continues an interrupted preparation makes
 the same bytes.
+
+The ring is one way to come to ranges, and ``generate`` the only place that knows it. A table on tablets will have
+another one (a range and one stream a tablet, index 0); all that follows sees ranges with streams: parts, digest,
+look-up, routing table, expiry.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, in_flight, target_owners
 from ringlog.kernel.ring.ranges import ranges_between
 from ringlog.kernel.ring.shards import first_token_of_shard
-from ringlog.kernel.state import ClusterState, Generation, Node
+from ringlog.kernel.state import ClusterState, Forgotten, Generation, Node
 from ringlog.kernel.values import GenerationId, NodeId, Token
 
 _HEAD = Struct(">qII")
@@ -77,6 +81,14 @@ def ranges_digest(ranges: Sequence[GenerationRange]) -> str:
         head = _HEAD.pack(part.end, part.ignore_msb, len(part.streams))
         digest.update(b"".join((head, *part.streams)))
     return digest.hexdigest()
+
+
+def size_of(generation: Generation) -> Forgotten:
+    """Numbers of ranges and streams of a generation, and their digest: also when they have left the state."""
+    if generation.forgotten is not None:
+        return generation.forgotten
+    ranges = generation.ranges
+    return Forgotten(len(ranges), sum(len(described.streams) for described in ranges), ranges_digest(ranges))
 
 
 def parts_of(

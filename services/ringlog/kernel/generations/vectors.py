@@ -34,7 +34,8 @@ CHUNK_ROWS = 16384
 class StreamTable:
     """The streams of several generations, given by their ranges and numbered from 0 in that order.
 
-    ``streams``: all ids, (total, 16) ``uint8``, by generation, range and slot.
+    ``streams``: all ids, (total, 16) ``uint8``, by generation, range and slot. A generation without ranges (its
+    streams are forgotten) only keeps its number.
     """
 
     __slots__ = ("_rings", "streams")
@@ -42,11 +43,11 @@ class StreamTable:
     def __init__(self, generations: Sequence[Sequence[GenerationRange]]) -> None:
         joined = b"".join(stream for ranges in generations for described in ranges for stream in described.streams)
         self.streams: NDArray[np.uint8] = np.frombuffer(joined, dtype=np.uint8).reshape(-1, STREAM_ID_BYTES)
-        rings = []
+        rings: list[_Ring | None] = []
         first = 0
         for ranges in generations:
-            ring = _Ring(ranges, first)
-            first += ring.total
+            ring = _Ring(ranges, first) if ranges else None
+            first += ring.total if ring is not None else 0
             rings.append(ring)
         self._rings = tuple(rings)
 
@@ -54,7 +55,7 @@ class StreamTable:
         """Rows of ``streams`` (``int64``) to which ``tokens`` (``int64``) belong in the generations of these indexes.
 
         ``generation`` is an integer array as long as ``tokens``, or one index for all. Raises ``IndexError`` for an
-        index that is not in the table: a refused write has no stream, take it out first.
+        index that is not in the table, or has no streams: a refused write has none, take it out first.
         """
         if isinstance(generation, int):
             low = high = generation
@@ -66,14 +67,21 @@ class StreamTable:
             raise IndexError(f"generation indexes must lie between 0 and {len(self._rings) - 1}, not {low} to {high}")
         located = np.empty(len(tokens), dtype=np.int64)
         if low == high:
-            self._rings[low].locate(np.ascontiguousarray(tokens), located)
+            self._ring(low).locate(np.ascontiguousarray(tokens), located)
             return located
         for index in range(low, high + 1):
             rows = np.flatnonzero(generation == index)
-            part = np.empty(len(rows), dtype=np.int64)
-            self._rings[index].locate(tokens[rows], part)
-            located[rows] = part
+            if len(rows):
+                part = np.empty(len(rows), dtype=np.int64)
+                self._ring(index).locate(tokens[rows], part)
+                located[rows] = part
         return located
+
+    def _ring(self, index: int) -> _Ring:
+        ring = self._rings[index]
+        if ring is None:
+            raise IndexError(f"the streams of generation {index} are forgotten")
+        return ring
 
     def route(self, tokens: I64, generation: NDArray[Any] | int) -> NDArray[np.uint8]:
         """Stream ids, (n, 16) ``uint8`` and contiguous, of ``tokens`` in generations as in ``locate``."""

@@ -94,7 +94,7 @@ class SimCdcJob:
         return [
             f"{earlier.id} is {earlier.status}, though {later.id} began at {later.timestamp}"
             for earlier, later in zip(state.generations, state.generations[1:], strict=False)
-            if earlier.status != "closed" and later.timestamp + leeway_at(state, later) < soon and not self.refused
+            if earlier.closed is None and later.timestamp + leeway_at(state, later) < soon and not self.refused
         ]
 
     def _supervise(self, host: Host) -> Step:

@@ -83,7 +83,7 @@ class SimConsumer:
             if read[partition.number] < partition.high
         ]
         generations = self.sim.log.state.generations
-        wanted = next((generation.timestamp for generation in generations if generation.status != "closed"), -1)
+        wanted = next((generation.timestamp for generation in generations if generation.closed is None), -1)
         if stored.entered != wanted and (wanted, stored.entered) != (-1, -1):
             undone.append(f"the consumer is in the generation of {stored.entered}, not in that of {wanted}")
         return undone

@@ -23,7 +23,7 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
-from ringlog_cdc.decisions import Draft, check_place, context_of, decide, next_positions, table_of
+from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, next_positions, table_of
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.plan import PartitionFacts, PlanEntry, next_ranges, use_of, used_by
 from ringlog_cdc.plan_store import checkpoint_lost
@@ -276,9 +276,10 @@ class Driver:
     def _table(self, entry: PlanEntry) -> RoutingTable:
         context = self._store.folder.contexts[entry.context]
         tables: dict[Any, RoutingTable] = self.sim.shared.setdefault("cdc/tables", {})
-        key = (entry.context, entry.closed)
+        closed = closed_for(entry, self._replica.state)
+        key = (entry.context, closed)
         if key not in tables:
-            tables[key] = table_of(context, entry.closed, self._replica.state)
+            tables[key] = table_of(context, closed, self._replica.state)
         return tables[key]
 
 

@@ -8,7 +8,7 @@ and plain integers from ScyllaDB's definitions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -16,6 +16,9 @@ from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     CloseCdcGeneration,
     CommitCdcGeneration,
+    ExpireCdcGeneration,
+    ForgetCdcGeneration,
+    GenerationRange,
     RegisterCdcWriter,
 )
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
@@ -26,6 +29,7 @@ from ringlog.sim.broker import CDC, MUTATIONS, Partition, Record
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.judge import Reaches, judged, stream_for, window_of
 from ringlog.sim.memo import cached_mutation
+from ringlog.sim.world import SECOND
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, Mutation
 
@@ -75,6 +79,7 @@ class Cdc(Check):
         self._last: dict[tuple[bytes, str, tuple[bytes, ...]], Place] = {}
         self._mutations: dict[Place, tuple[Record, Mutation | None]] = {}
         self._ended: set[str] = set()
+        self._forgotten: dict[str, tuple[GenerationRange, ...]] = {}
         self._reaches = Reaches()
 
     # --------------------------------------------------------------------------------------------- promises
@@ -94,7 +99,7 @@ class Cdc(Check):
                 if writer in self._incarnations:
                     self._ended.add(self._incarnations[writer])
                 else:
-                    first = next((g.timestamp for g in before.generations if g.status != "closed"), 0)
+                    first = next((g.timestamp for g in before.generations if g.closed is None), 0)
                     self._horizon[writer] = self._low[writer] = first
                 self._incarnations[writer] = incarnation
                 self._floor[writer] = self._horizon[writer]
@@ -110,6 +115,10 @@ class Cdc(Check):
                     self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not above {behind}")
             case CloseCdcGeneration(generation):
                 self._close(before, after, generation)
+            case ExpireCdcGeneration(generation, expired_at):
+                self._expire(before, generation, expired_at)
+            case ForgetCdcGeneration(generation):
+                self._forget(before, after, generation)
             case _:
                 pass
 
@@ -154,12 +163,38 @@ class Cdc(Check):
         behind = [writer for writer, low in sorted(self._low.items()) if low < following.timestamp]
         if behind:
             self.sim.broken("cdc_close", f"{name} closes, {behind} are not done with it")
-        if not self._low:
+        if not self._low and any(table.cdc.enabled for table in before.tables.values()):
             self.sim.broken("cdc_close", f"{name} closes, and no writer is there to be done with it")
         positions = {position.partition: position.offset for position in closed.positions}
         for (number, offset), row in self._rows.values():
             if row.generation == closed.timestamp and offset >= positions.get(number, 0):
                 self.sim.broken("cdc_close", f"a row at {number}/{offset} is behind the positions of {name}")
+
+    def _expire(self, before: ClusterState, name: str, expired_at: Micros) -> None:
+        """Whatever any table promised at any epoch since the commit is over."""
+        index, found = self._generation(before, name)
+        states = self.sim.log.states[found.committed : before.epoch + 1]
+        ttls = {table.cdc.ttl for state in states for table in state.tables.values() if table.cdc.enabled}
+        begin = max(found.closed_at, before.generations[index + 1].timestamp)
+        if found.closed is None or 0 in ttls or expired_at < begin + max(ttls, default=0) * SECOND:
+            self.sim.broken("cdc_expiry", f"{name} expires at {expired_at}, its rows were to live {sorted(ttls)} s")
+
+    def _forget(self, before: ClusterState, after: ClusterState, name: str) -> None:
+        """Only streams go, and only of what has expired."""
+        index, found = self._generation(before, name)
+        if found.expired is None:
+            self.sim.broken("cdc_expiry", f"the streams of {name} are gone, and it has not expired")
+        rest = replace(after.generations[index], ranges=found.ranges, forgotten=None)
+        if rest != found or [g.id for g in after.generations] != [g.id for g in before.generations]:
+            self.sim.broken("cdc_expiry", f"more of {name} is gone than its streams")
+        self._forgotten[name] = found.ranges
+
+    def _generation(self, state: ClusterState, name: str) -> tuple[int, Generation]:
+        return next((number, found) for number, found in enumerate(state.generations) if found.id == name)
+
+    def _whole(self, generations: Sequence[Generation]) -> list[Generation]:
+        """The generations with the streams that they had."""
+        return [replace(found, ranges=self._forgotten.get(found.id, found.ranges)) for found in generations]
 
     # ------------------------------------------------------------------------------------------- decisions
 
@@ -220,7 +255,7 @@ class Cdc(Check):
         if place in self._letters:
             self.sim.broken("cdc_rows", f"{place} has a row and a dead letter")
         generation = next((g for g in self.sim.log.state.generations if g.timestamp == row.generation), None)
-        if generation is None or generation.status == "closed":
+        if generation is None or generation.closed is not None:
             self.sim.broken("cdc_close", f"{place} got a row of generation {row.generation}, closed or unknown")
         if partition != crc32(row.stream_id) % len(self.sim.broker.topics[CDC]):
             self.sim.broken("cdc_rows", f"stream {row.stream_id.hex()} is in partition {partition}")
@@ -241,7 +276,7 @@ class Cdc(Check):
             self.sim.broken("cdc_rows", f"the row of {place} is not that of its mutation")
             return
         token = token_of(b"".join(row.partition_key))
-        operating, stream = stream_for(generations, row.timestamp, token)
+        operating, stream = stream_for(self._whole(generations), row.timestamp, token)
         if (operating, stream) != (row.generation, row.stream_id):
             self.sim.broken(
                 "cdc_generation",

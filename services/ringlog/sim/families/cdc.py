@@ -6,6 +6,9 @@ from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     CloseCdcGeneration,
     CommitCdcGeneration,
+    ExpireCdcGeneration,
+    FenceCdcWriter,
+    ForgetCdcGeneration,
     Position,
     PublishCdcGeneration,
     PutCdcGenerationData,
@@ -30,7 +33,7 @@ def _put(state: ClusterState, chance: Chance) -> PutCdcGenerationData | None:
     """Data that somebody made on an older state, or for a generation that is not prepared."""
     if not state.generations:
         return None
-    old = chance.pick(state.generations)
+    old = chance.pick([found for found in state.generations if found.ranges])
     name = state.prepared.id if state.prepared is not None and chance.happens(0.7) else old.id
     return PutCdcGenerationData(name, 0, 1, old.ranges)
 
@@ -58,6 +61,20 @@ def _close(state: ClusterState, chance: Chance) -> CloseCdcGeneration:
     return CloseCdcGeneration(chance.pick(names) if names else "none")
 
 
+def _expire(state: ClusterState, chance: Chance) -> ExpireCdcGeneration:
+    """A moment too early as often as not."""
+    names = [generation.id for generation in state.generations]
+    return ExpireCdcGeneration(
+        chance.pick(names) if names else "none", max(state.time + chance.between(-2, 2) * SECOND, 1)
+    )
+
+
+def _forget(state: ClusterState, chance: Chance) -> ForgetCdcGeneration:
+    """Never what the change topics may not have told yet: that is the coordinator's to know."""
+    names = [found.id for found in state.generations if found.expired is None or found.forgotten is not None]
+    return ForgetCdcGeneration(chance.pick(names) if names else "none")
+
+
 def _register(state: ClusterState, chance: Chance) -> RegisterCdcWriter | None:
     """An incarnation that has ended wants to come back."""
     writers = [writer for _, writer in in_order(state.writers) if writer.ended]
@@ -82,6 +99,15 @@ def _advance(state: ClusterState, chance: Chance) -> AdvanceCdcWriter | None:
     return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon, low, (Position(0, 0),))
 
 
+def _fence(state: ClusterState, chance: Chance) -> FenceCdcWriter | None:
+    """Of an incarnation that is not the current one: nobody took its rights at the broker."""
+    writers = [writer for _, writer in in_order(state.writers)]
+    if not writers:
+        return None
+    writer = chance.pick(writers)
+    return FenceCdcWriter(writer.name, chance.pick([*writer.ended, "none"]), (Position(0, 0),), "a mistake")
+
+
 FAMILY = Family(
     name="cdc",
     commands={
@@ -90,8 +116,11 @@ FAMILY = Family(
         "CommitCdcGeneration": (1, _commit),
         "PublishCdcGeneration": (1, _publish),
         "CloseCdcGeneration": (1, _close),
+        "ExpireCdcGeneration": (1, _expire),
+        "ForgetCdcGeneration": (1, _forget),
         "RegisterCdcWriter": (1, _register),
         "AdvanceCdcWriter": (1, _advance),
+        "FenceCdcWriter": (1, _fence),
     },
     checks=(Cdc,),
 )

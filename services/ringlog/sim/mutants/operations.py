@@ -358,8 +358,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "window_ignored_by_nodes",
         "ringlog.kernel.generations.admission",
-        "if shape.cdc:",
-        "if shape.cdc and not rules.starts:",
+        "return _outside(rules, timestamps, now) if shape.cdc else",
+        "return _outside(rules, timestamps, now) if shape.cdc and not rules.starts else",
         "nodes keep writes that the CDC pipeline refuses",
         50,
     ),

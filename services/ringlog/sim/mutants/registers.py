@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return None if met(write.needs, has) else write",
         "return None",
         "what a read found is given away before a quorum has it",
-        50,
+        150,
     ),
     Mutant(
         "repair_of_readers_only",

@@ -1,0 +1,228 @@
+"""Who may write the CDC topic: rights that can be taken away for ever, at the broker.
+
+A CDC writer that is taken for dead may only be slow: its process may wake in a week, with records in its hands. A
+fence in the metadata log does not reach it; only the broker does. So rights are given under a name of their own each
+time: the principal ``ringlog.<cluster>.<writer>.<number>``, with SCRAM credentials and an ACL for the CDC topic and
+the dead letters. To fence a writer, every principal that it ever had gets an ACL that *denies* writing: Kafka asks the
+authorizer at every produce request, of connections that are open, too, and a denial wins over whatever allows. Denials
+are never taken back and numbers never used twice (the denials are what remembers them), so it is for ever.
+
+That it holds is not believed but seen: ``takes_records`` tries as that very principal, at the leader of every
+partition, with a record that no topic takes. Who is refused for its size still had the right to write; nothing is
+written either way.
+
+It needs a broker with an authorizer and a SASL listener for the writers; who is a super user there, or comes in
+through a listener without authentication that is one, cannot be fenced. Source: Apache Kafka 4, ``StandardAuthorizer``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from ringlog.log.errors import LogError, LogUnavailable
+from ringlog.log.topics import CDC, DEAD_LETTERS, RECORD_BYTES_MAX, topic_name
+
+MECHANISM = "SCRAM-SHA-256"
+ITERATIONS = 4_096
+TIMEOUT_S = 15.0
+TOO_LARGE = RECORD_BYTES_MAX + 64 * 1024
+"""Bytes of the record that no topic takes."""
+VISIBLE_S = 15.0
+LOOK_S = 0.1
+
+_EVERYTHING = (CDC.suffix, DEAD_LETTERS.suffix)
+_NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
+
+
+class NoAuthorizer(LogError):
+    """The broker asks nobody for rights, so none can be taken away."""
+
+    code = "no_authorizer"
+
+
+class NoRights(LogError):
+    """The writer was never given rights of its own, so nobody knows what to take away."""
+
+    code = "no_rights_granted"
+
+
+class NoListener(LogError):
+    """Nobody said where the writers come in."""
+
+    code = "no_listener"
+
+
+class RightsNotGone(LogError):
+    """After the denial a partition's leader would still have taken a record."""
+
+    code = "rights_not_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Credentials of a writer: ``principal`` is the user's name, without ``User:``."""
+
+    principal: str
+    password: str
+
+    def java_properties(self, protocol: str) -> dict[str, str]:
+        """What a Java client is given, by Kafka's names."""
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        login = f'{module} required username="{self.principal}" password="{self.password}";'
+        return {"security.protocol": protocol, "sasl.mechanism": MECHANISM, "sasl.jaas.config": login}
+
+
+def grant(admin: AdminClient, cluster: str, writer: str) -> Rights:
+    """Make credentials that no writer had before, with the right to write. Raises NoAuthorizer, LogUnavailable."""
+    numbers = [int(name.rpartition(".")[2]) for name in principals(admin, cluster, writer)]
+    made = Rights(f"{_prefix(cluster, writer)}{max(numbers, default=0) + 1}", secrets.token_urlsafe(24))
+    _bind(admin, cluster, made.principal, (AclOperation.WRITE, AclOperation.DESCRIBE), AclPermissionType.ALLOW)
+    _set_password(admin, made)
+    return made
+
+
+def principals(admin: AdminClient, cluster: str, writer: str) -> tuple[str, ...]:
+    """All that the writer ever had, fenced ones included, oldest first. Raises NoAuthorizer, LogUnavailable."""
+    anybody: Any = None
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic_name(cluster, CDC.suffix),
+        ResourcePatternType.LITERAL,
+        anybody,
+        anybody,
+        AclOperation.WRITE,
+        AclPermissionType.ANY,
+    )
+    found = _answer(admin.describe_acls(wanted, request_timeout=TIMEOUT_S))
+    ours = re.compile(re.escape(f"User:{_prefix(cluster, writer)}") + r"([1-9][0-9]*)")
+    names = {binding.principal.removeprefix("User:") for binding in found if ours.fullmatch(binding.principal)}
+    return tuple(sorted(names, key=lambda name: int(name.rpartition(".")[2])))
+
+
+def deny(admin: AdminClient, cluster: str, principal: str) -> Rights:
+    """Take the right to write away for ever; its new password, which nobody else knows. Raises LogUnavailable."""
+    _bind(admin, cluster, principal, (AclOperation.WRITE,), AclPermissionType.DENY)
+    changed = Rights(principal, secrets.token_urlsafe(24))
+    _set_password(admin, changed)
+    return changed
+
+
+def await_gone(listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]) -> None:
+    """Return when the leader of every partition refuses a principal that was denied. Raises RightsNotGone."""
+    deadline = time.monotonic() + VISIBLE_S
+    while taking := takes_records(listener, protocol, cluster, rights, partitions):
+        if time.monotonic() >= deadline:
+            raise RightsNotGone(
+                f"{rights.principal} may still write to partitions {taking} of {topic_name(cluster, CDC.suffix)}",
+                "is it a super user, or is there a broker that does not hear of ACLs?",
+            )
+        threading.Event().wait(LOOK_S)
+
+
+def takes_records(
+    listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]
+) -> tuple[int, ...]:
+    """Partitions of the CDC topic whose leader lets the principal write; nothing is written. Raises LogUnavailable."""
+    verdicts: dict[int, KafkaError | None] = {}
+    producer = Producer(
+        {
+            "bootstrap.servers": listener,
+            "security.protocol": protocol,
+            "sasl.mechanism": MECHANISM,
+            "sasl.username": rights.principal,
+            "sasl.password": rights.password,
+            "message.max.bytes": 4 * TOO_LARGE,
+            "message.timeout.ms": int(TIMEOUT_S * 1_000),
+            "retries": 0,
+            "log_level": 2,
+        }
+    )
+    for partition in partitions:
+
+        def note(error: KafkaError | None, _: object, partition: int = partition) -> None:
+            verdicts[partition] = error
+
+        producer.produce(topic_name(cluster, CDC.suffix), bytes(TOO_LARGE), partition=partition, on_delivery=note)
+    producer.flush(TIMEOUT_S + 5)
+    return tuple(partition for partition in partitions if _may_write(verdicts.get(partition), partition, verdicts))
+
+
+def _may_write(error: KafkaError | None, partition: int, verdicts: Mapping[int, KafkaError | None]) -> bool:
+    if partition in verdicts and error is None:
+        raise RightsNotGone(f"a record of {TOO_LARGE} bytes was taken", "is max.message.bytes of the topic raised?")
+    if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return False
+    if error is not None and error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._MSG_TIMED_OUT):
+        return True
+    why = "no answer" if error is None else error.str()
+    raise LogUnavailable(f"partition {partition} could not be tried: {why}", "is the listener of the writers up?")
+
+
+def _prefix(cluster: str, writer: str) -> str:
+    return f"ringlog.{cluster}.{writer}."
+
+
+def _bind(
+    admin: AdminClient,
+    cluster: str,
+    principal: str,
+    operations: Sequence[AclOperation],
+    permission: AclPermissionType,
+) -> None:
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC,
+            topic_name(cluster, suffix),
+            ResourcePatternType.LITERAL,
+            f"User:{principal}",
+            "*",
+            operation,
+            permission,
+        )
+        for suffix in _EVERYTHING
+        for operation in operations
+    ]
+    for future in admin.create_acls(bindings, request_timeout=TIMEOUT_S).values():
+        _answer(future)
+
+
+def _set_password(admin: AdminClient, rights: Rights) -> None:
+    kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, ITERATIONS)
+    wanted = UserScramCredentialUpsertion(rights.principal, kind, rights.password.encode())
+    for future in admin.alter_user_scram_credentials([wanted], request_timeout=TIMEOUT_S).values():
+        _answer(future)
+
+
+def _answer(future: Future[Any]) -> Any:
+    try:
+        return future.result(timeout=TIMEOUT_S + 5)
+    except KafkaException as error:
+        if error.args[0].code() == _NO_AUTHORIZER:
+            raise NoAuthorizer(
+                "the broker has no authorizer: whoever reaches it may write",
+                "set authorizer.class.name, or see to it by other means",
+            ) from error
+        raise LogUnavailable(f"the broker refused to change rights: {error.args[0].str()}") from error
+    except TimeoutError as error:
+        raise LogUnavailable("the broker gave no answer about rights", "is it up?") from error

@@ -1,0 +1,257 @@
+"""The end of a generation as a model small enough to explore to its end: rows, claims, fences, the close, consumers.
+
+A generation has ended and the next one operates. Each writer has one write of the old one in its input. Its process
+sends the row (which may be on its way for ever), claims its low-watermark once the row has landed, and is restarted as
+another incarnation, beside the old one, that knows nothing of what was sent. An operator fences a writer that is
+taken for dead: takes the rights at the broker, reads where the topic ends, submits the fence. A coordinator closes the
+generation as soon as the rules let it. Entries are decided by the kernel; they, and rows, arrive whenever the explorer
+likes, or never.
+
+A consumer leaves the old generation when it has read up to the positions of the close. So two things must hold: no row
+lands behind them that was not there before (nobody would ever read it), and the row of every writer that was not fenced
+is before them. A write of a fenced writer may be given up, but not be torn in two.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from immutables import Map
+
+from ringlog.kernel.commands.model import (
+    AdvanceCdcWriter,
+    CdcOptions,
+    CloseCdcGeneration,
+    Column,
+    Command,
+    FenceCdcWriter,
+    Position,
+    RegisterCdcWriter,
+)
+from ringlog.kernel.decide import decide
+from ringlog.kernel.generations.describe import generate
+from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.state import CdcWriter, ClusterState, Generation, Table
+from tests.kernel.generations.clusters import directory
+
+OLD, NEXT = 1, 2
+"""Where the two generations start."""
+
+RULES = frozenset({"every writer is done", "the current incarnation is fenced"})
+HABITS = frozenset(
+    {
+        "registration folded first",
+        "durable before it is claimed",
+        "positions of the claim after its rows",
+        "rights before the fence",
+        "rights of all incarnations",
+        "positions of the fence after the rights",
+    }
+)
+ALL = RULES | HABITS
+
+LOST = "a row lands where no consumer reads it any more"
+MISSING = "a generation closes without the row of a writer that nobody fenced"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One incarnation. ``row``: not sent, on its way, landed, or refused as of a closed generation."""
+
+    writer: str
+    incarnation: str
+    folded: int
+    row: str = "not sent"
+    sent: Command | None = None
+    entry: int | None = None
+    claimed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A situation. ``topic``: whose write each row is of; ``denied``: incarnations without rights; ``fence``: the
+    operator's work in hand, as far as it has come; ``closed``: the positions of the close.
+    """
+
+    log: tuple[int, ...]
+    processes: tuple[Process, ...]
+    topic: tuple[str, ...] = ()
+    denied: frozenset[str] = frozenset()
+    fence: tuple[str, str, int] | None = None
+    fences: int = 1
+    closed: int | None = None
+
+
+class Explorer:
+    """Breadth first over all histories; ``without`` names what is left out of ``ALL``.
+
+    ``writers`` are registered at first; ``restarts`` more incarnations may start, ``fences`` writers be fenced.
+    """
+
+    def __init__(
+        self,
+        without: str | None = None,
+        writers: tuple[str, ...] = ("v", "w"),
+        restarts: int = 0,
+        fences: int = 1,
+    ) -> None:
+        assert without is None or without in ALL, without
+        self._on = ALL - {without}
+        self._writers, self._restarts, self._fences = writers, restarts, fences
+        self._states: list[ClusterState] = []
+        self._numbers: dict[ClusterState, int] = {}
+        self._decided: dict[tuple[int, Command], int | None] = {}
+        self.seen = 0
+
+    def explore(self) -> str | None:
+        """The first broken promise, None if every history is in order."""
+        log = (self._number(_ended(self._writers)),)
+        start = World(log, tuple(Process(name, f"{name}-0", 1) for name in self._writers), fences=self._fences)
+        known = {start}
+        queue = deque([start])
+        while queue:
+            world = queue.popleft()
+            for following in self._steps(world):
+                if following not in known:
+                    broken = self._broken(world, following)
+                    if broken is not None:
+                        return broken
+                    known.add(following)
+                    queue.append(following)
+        self.seen = len(known)
+        return None
+
+    def _broken(self, before: World, world: World) -> str | None:
+        if world.closed is None:
+            return None
+        read = world.topic[: world.closed]
+        if before.closed is None:
+            writers = self._states[world.log[-1]].writers
+            if any(found.fenced is None and name not in read for name, found in writers.items()):
+                return MISSING
+        return LOST if any(name not in read for name in world.topic[world.closed :]) else None
+
+    def _number(self, state: ClusterState) -> int:
+        number = self._numbers.setdefault(state, len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+        return number
+
+    # ------------------------------------------------------------------------------------------------- steps
+
+    def _steps(self, world: World) -> Iterator[World]:
+        for index, process in enumerate(world.processes):
+            for changed, more in self._steps_of(world, process):
+                processes = (*world.processes[:index], changed, *world.processes[index + 1 :])
+                yield replace(world, processes=processes, **more)
+        if len(world.processes) < len(self._writers) + self._restarts:
+            for name in self._writers:
+                number = sum(process.writer == name for process in world.processes)
+                fresh = Process(name, f"{name}-{number}", 1, sent=RegisterCdcWriter(name, f"{name}-{number}"))
+                yield replace(world, processes=(*world.processes, fresh))
+        yield from self._operator(world)
+        after = self._decide(world, CloseCdcGeneration("old")) if world.closed is None else None
+        if after is not None:
+            positions = self._states[after].generations[0].positions
+            yield replace(world, log=(*world.log, after), closed=positions[0].offset if positions else 0)
+
+    def _steps_of(self, world: World, process: Process) -> Iterator[tuple[Process, dict[str, object]]]:
+        if process.folded < len(world.log):
+            done = process.entry == process.folded
+            sent, entry = (None, None) if done else (process.sent, process.entry)
+            yield replace(process, folded=process.folded + 1, sent=sent, entry=entry), {}
+        if process.sent is not None and process.entry is None:
+            after = self._decide(world, process.sent)
+            if after is None:
+                yield replace(process, sent=None), {}
+            else:
+                yield replace(process, entry=len(world.log)), {"log": (*world.log, after)}
+        if process.row == "on its way":
+            if process.incarnation in world.denied:
+                yield replace(process, row="not sent"), {}
+            else:
+                yield replace(process, row="landed"), {"topic": (*world.topic, process.writer)}
+        state = self._states[world.log[process.folded - 1]]
+        if not self._may_work(process, state):
+            return
+        if process.row == "not sent":
+            yield replace(process, row="refused" if state.generations[0].closed is not None else "on its way"), {}
+        is_durable = process.row == "landed" or "durable before it is claimed" not in self._on
+        if is_durable and process.sent is None and not process.claimed:
+            after_rows = "positions of the claim after its rows" in self._on
+            positions = (Position(0, len(world.topic) if after_rows else 0),)
+            claim = AdvanceCdcWriter(process.writer, process.incarnation, NEXT, NEXT, positions)
+            yield replace(process, sent=claim, claimed=True), {}
+
+    def _may_work(self, process: Process, state: ClusterState) -> bool:
+        """By what it has folded it is the current incarnation; or it does not wait until it is."""
+        found = state.writers[process.writer]
+        is_current = found.incarnation == process.incarnation and found.fenced is None
+        hurries = "registration folded first" not in self._on and isinstance(process.sent, RegisterCdcWriter)
+        return is_current or hurries
+
+    def _operator(self, world: World) -> Iterator[World]:
+        """Rights, positions, fence: in this order, with anything in between; (name, incarnation, positions or -1)."""
+        end = len(world.topic)
+        if world.fence is None:
+            state = self._states[world.log[-1]]
+            for name in self._writers if world.fences else ():
+                current = state.writers[name].incarnation
+                all_of_them = "rights of all incarnations" in self._on
+                ended = {one.incarnation for one in world.processes if one.writer == name and all_of_them} | {current}
+                denied = frozenset(world.denied | ended) if "rights before the fence" in self._on else world.denied
+                positions = end if "positions of the fence after the rights" not in self._on else -1
+                yield replace(world, fence=(name, current, positions), denied=denied, fences=world.fences - 1)
+                if positions >= 0:
+                    # Read first, and the rights go only later.
+                    yield replace(world, fence=(name, current, positions), fences=world.fences - 1)
+            return
+        name, incarnation, positions = world.fence
+        if positions < 0:
+            yield replace(world, fence=(name, incarnation, end))
+            return
+        if incarnation not in world.denied and "rights before the fence" in self._on:
+            yield replace(world, denied=world.denied | {incarnation})
+            return
+        if "the current incarnation is fenced" not in self._on:
+            incarnation = self._states[world.log[-1]].writers[name].incarnation
+        after = self._decide(world, FenceCdcWriter(name, incarnation, (Position(0, positions),), "gone"))
+        log = world.log if after is None else (*world.log, after)
+        yield replace(world, log=log, fence=None)
+
+    def _decide(self, world: World, command: Command) -> int | None:
+        """The number of the next state of the log, None if the command is refused."""
+        head = world.log[-1]
+        if (head, command) not in self._decided:
+            state = self._states[head]
+            seen = state
+            if isinstance(command, CloseCdcGeneration) and "every writer is done" not in self._on:
+                writers = {name: replace(found, low_watermark=NEXT) for name, found in state.writers.items()}
+                seen = replace(state, writers=Map(writers))
+            decision = decide(seen, command, NOW)
+            after = None
+            if isinstance(decision, Accepted):
+                kept = decision.state if seen is state else replace(decision.state, writers=state.writers)
+                after = self._number(kept)
+            self._decided[head, command] = after
+        return self._decided[head, command]
+
+
+NOW = Context(1, "state", 0)
+"""The same for every entry, so that situations that differ only in their epochs are one."""
+
+NODES = directory((1, 0))
+SEED = bytes(16)
+
+
+def _ended(names: tuple[str, ...]) -> ClusterState:
+    """Two published generations, registered writers that have promised to go beyond the first, a table with a log."""
+    generations = tuple(
+        Generation(name, start, generate(owners, NODES, SEED), "published", 1, 1, None, ())
+        for name, start, owners in (("old", OLD, {0: "a"}), ("next", NEXT, {0: "a", 10: "a"}))
+    )
+    table = Table("id", "ks", "t", (Column("k", "int"),), ("k",), (), CdcOptions(enabled=True), "v", 1)
+    writers = {name: CdcWriter(name, f"{name}-0", 1, NEXT, OLD, OLD, (), ()) for name in names}
+    return ClusterState(nodes=Map(NODES), tables=Map({"ks.t": table}), generations=generations, writers=Map(writers))

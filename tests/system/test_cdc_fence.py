@@ -1,0 +1,207 @@
+"""A writer that was taken for dead wakes after its fence, with rows in its hands: not one of them gets in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.test_cdc_kill import HOUR_US, alive, driver, in_hand
+
+from ringlog.cli.fencing import fence
+from ringlog.kernel.commands.model import AdvanceCdcWriter, CloseCdcGeneration, RegisterCdcWriter
+from ringlog.kernel.state import CdcWriter
+from ringlog.log.rights import (
+    NoListener,
+    NoRights,
+    await_gone,
+    deny,
+    grant,
+    principals,
+    takes_records,
+)
+from ringlog.log.topics import admin_client
+from ringlog.runtime.context import Context
+from ringlog.stack import Stack, StackInfo
+from ringlog.stack.broker import new_cluster_id
+from ringlog.stack.layout import Layout, Settings, write_settings
+from ringlog.stack.ports import HOST, choose
+from ringlog.wire.records import decode_cdc_row
+
+PROTOCOL = "SASL_PLAINTEXT"
+PARTITIONS = tuple(range(8))
+TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
+A_WRITER = CdcWriter("nobody", "none", 1, 0, 0, 0, (), ())
+
+SENDER = """
+import sys
+from confluent_kafka import Producer
+listener, topic, user, password = sys.argv[1:]
+refused = []
+producer = Producer({"bootstrap.servers": listener, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism":
+    "SCRAM-SHA-256", "sasl.username": user, "sasl.password": password, "linger.ms": 50, "log_level": 2})
+number = 0
+while not refused:
+    producer.produce(topic, b"row %d" % number, on_delivery=lambda error, _: error and refused.append(error.name()))
+    producer.poll(0.001)
+    number += 1
+    if number == 200:
+        producer.flush()
+        print("at work", flush=True)
+print(refused[0], flush=True)
+"""
+"""A writer at full speed, with rows in its buffer and on its way at any moment, until it is refused."""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackInfo, str]]:
+    """A broker with an authorizer, and its listener for writers."""
+    folder = tmp_path_factory.mktemp("guarded")
+    plain, controller, redis, own_port = choose(4)
+    listener = f"{HOST}:{own_port}"
+    layout = Layout(folder)
+    write_settings(layout, Settings(new_cluster_id(), plain, controller, redis, profile="quick", request=0))
+    lines = {
+        "listeners": f"PLAINTEXT://{HOST}:{plain},CONTROLLER://{HOST}:{controller},WRITERS://{listener}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{plain},WRITERS://{listener}",
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,WRITERS:{PROTOCOL}",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "listener.name.writers.scram-sha-256.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+    }
+    layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
+    own = Stack(folder)
+    try:
+        yield own.up(), listener
+    finally:
+        own.down()
+
+
+@pytest.fixture
+def shop(guarded: tuple[StackInfo, str], cluster_name: str) -> Iterator[World]:
+    with founded(guarded[0].bootstrap_servers, cluster_name) as made:
+        yield made
+
+
+def ends_of(shop: World) -> dict[int, int]:
+    """Where each partition of the CDC topic ends."""
+    sworn = fence(Context(shop.bootstrap, shop.cluster, ""), A_WRITER, "", None, PROTOCOL, "only to look")
+    return {position.partition: position.offset for position in sworn.positions}
+
+
+def test_a_stopped_writer_that_wakes_after_the_fence_writes_nothing(
+    guarded: tuple[StackInfo, str], shop: World
+) -> None:
+    listener, context = guarded[1], Context(shop.bootstrap, shop.cluster, "")
+    first = shop.join("n1", [0], 1_000_000)
+    shop.schema()
+    shop.join("n2", [100], 2_000_000)
+    zombie, heir = uuid.uuid4().hex, uuid.uuid4().hex
+    shop.apply(RegisterCdcWriter("spark", zombie))
+    shop.apply(RegisterCdcWriter("flink", heir))
+    shop.apply(AdvanceCdcWriter("flink", heir, 3_000_000, 2_000_000))
+    rights = grant(admin_client(shop.bootstrap), shop.cluster, "spark")
+    arguments = [sys.executable, "-c", SENDER, listener, f"{shop.cluster}.cdc", rights.principal, rights.password]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as sender:
+        try:
+            assert sender.stdout is not None
+            assert sender.stdout.readline() == "at work\n"
+            sender.send_signal(signal.SIGSTOP)
+            command = fence(context, shop.state.writers["spark"], "its host does not answer", listener, PROTOCOL)
+            assert command.incarnation == zombie
+            assert rights.principal in command.reason
+            assert sum(position.offset for position in command.positions) >= 200
+            shop.apply(command)
+            shop.apply(CloseCdcGeneration(first.id))
+            sender.send_signal(signal.SIGCONT)
+            assert sender.stdout.readline() == "TOPIC_AUTHORIZATION_FAILED\n"
+        finally:
+            sender.kill()
+    ends = {position.partition: position.offset for position in command.positions}
+    assert ends_of(shop) == ends, "what it had in its hands got in"
+    closed = shop.state.generations[0]
+    assert {position.partition: position.offset for position in closed.positions} == ends
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_driver_that_wakes_after_its_fence_writes_nothing_and_its_name_goes_on(
+    guarded: tuple[StackInfo, str], shop: World, tmp_path: Path
+) -> None:
+    listener, context = guarded[1], Context(shop.bootstrap, shop.cluster, "")
+    shop.join("n1", TOKENS, now_us() - HOUR_US)
+    shop.schema()
+    shop.send(write(f"customer-{number % 97}", number) for number in range(3_000))
+    checkpoint = tmp_path / "checkpoint"
+    with driver(shop, checkpoint, "--producer", str(credentials(shop, tmp_path / "first", listener))) as process:
+        until(lambda: in_hand(checkpoint), "a batch in hand", lambda: alive(process, checkpoint))
+        together = [process.pid, *children(process.pid)]
+        for pid in together:
+            os.kill(pid, signal.SIGSTOP)
+        command = fence(context, shop.state.writers["spark"], "its host does not answer", listener, PROTOCOL)
+        shop.apply(command)
+        for pid in together:
+            os.kill(pid, signal.SIGCONT)
+        assert process.wait(120) == 1, (checkpoint / "output").read_text()[-3000:]
+    assert ends_of(shop) == {position.partition: position.offset for position in command.positions}
+    new = credentials(shop, tmp_path / "second", listener)
+    with driver(shop, checkpoint, "--producer", str(new), "--stop-when-idle") as process:
+        assert process.wait(240) == 0, (checkpoint / "output").read_text()[-3000:]
+    rows = {item.value for item in shop.read("cdc")}
+    found = [decode_cdc_row(value) for value in rows]
+    assert {(row.source_partition, row.source_offset) for row in found} == {
+        (item.partition, item.offset) for item in shop.read("mutations")
+    }
+    assert len(rows) == 3_000
+    assert shop.letters() == []
+
+
+def credentials(shop: World, path: Path, listener: str) -> Path:
+    """A file of the writer's new rights."""
+    made = grant(admin_client(shop.bootstrap), shop.cluster, "spark")
+    options = {"bootstrap.servers": listener, **made.java_properties(PROTOCOL)}
+    path.write_text("".join(f"{name}={value}\n" for name, value in options.items()), encoding="utf-8")
+    return path
+
+
+def children(pid: int) -> list[int]:
+    """All processes below this one."""
+    own = [int(name) for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return own + [below for child in own for below in children(child)]
+
+
+def test_the_name_comes_back_under_new_rights_and_only_under_them(guarded: tuple[StackInfo, str], shop: World) -> None:
+    listener, admin = guarded[1], admin_client(shop.bootstrap)
+    old = grant(admin, shop.cluster, "spark")
+    assert takes_records(listener, PROTOCOL, shop.cluster, old, PARTITIONS) == PARTITIONS
+    denied = deny(admin, shop.cluster, old.principal)
+    await_gone(listener, PROTOCOL, shop.cluster, denied, PARTITIONS)
+    new = grant(admin, shop.cluster, "spark")
+    assert new.principal != old.principal
+    assert until(lambda: takes_records(listener, PROTOCOL, shop.cluster, new, PARTITIONS) == PARTITIONS, "new rights")
+    assert takes_records(listener, PROTOCOL, shop.cluster, denied, PARTITIONS) == ()
+    assert principals(admin, shop.cluster, "spark") == (old.principal, new.principal)
+    assert principals(admin, shop.cluster, "spark2") == ()
+    assert set(ends_of(shop).values()) == {0}, "trying writes nothing"
+
+
+def test_nothing_is_fenced_that_could_not_be_made_sure_of(guarded: tuple[StackInfo, str], shop: World) -> None:
+    context = Context(shop.bootstrap, shop.cluster, "")
+    shop.apply(RegisterCdcWriter("spark", "one"))
+    writer = shop.state.writers["spark"]
+    with pytest.raises(NoRights, match="never got rights"):
+        fence(context, writer, "gone", guarded[1], PROTOCOL)
+    grant(admin_client(shop.bootstrap), shop.cluster, "spark")
+    with pytest.raises(NoListener):
+        fence(context, writer, "gone", None, PROTOCOL)
+    sworn = fence(context, writer, "gone", None, PROTOCOL, "its disk is in my hands")
+    assert sworn.reason == "gone; without the broker: its disk is in my hands"
