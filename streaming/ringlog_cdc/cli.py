@@ -46,6 +46,9 @@ def run(
         Path | None, typer.Option(help="File with options of the Kafka producers; see: ringlog cdc grant.")
     ] = None,
     stop_when_idle: Annotated[bool, typer.Option("--stop-when-idle", help="End when all is durable.")] = False,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
+    ] = None,
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
 ) -> None:
     """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
@@ -62,6 +65,7 @@ def run(
         write_tasks=write_tasks,
         stop_when_idle=stop_when_idle,
         direct=direct,
+        metrics_port=metrics_port,
         producer=() if producer is None else producer_options(producer),
     )
     try:

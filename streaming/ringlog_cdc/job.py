@@ -21,8 +21,9 @@ from ringlog.client.client import Client
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
-from ringlog_cdc.progress import Progress
+from ringlog_cdc.progress import Observer, Progress, unobserved
 from ringlog_cdc.session import CheckpointLock, open_session, prepare_session
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
@@ -42,6 +43,7 @@ class CdcJob:
     def __init__(self, settings: JobSettings, session: SparkSession) -> None:
         self.settings = settings
         self.stopping = threading.Event()
+        self.metrics_port: int | None = None
         self._session = session
         self._opened: list[Any] = []
         self._query: StreamingQuery | None = None
@@ -64,7 +66,7 @@ class CdcJob:
             is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
             store = PlanStore(settings.checkpoint)
             verify_topics(admin_client(settings.bootstrap_servers), settings.cluster, settings.bootstrap_servers, USED)
-            self.progress = Progress(settings.checkpoint / "progress.jsonl")
+            self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
             starts = offsets.begins(settings.source_topic)
             submit = client.direct.submit if settings.direct else client.submit
@@ -93,6 +95,26 @@ class CdcJob:
             self._close()
             raise
         return self
+
+    def _observer(self, client: Client) -> Observer:
+        """What is told each line of the progress: the metrics, if they were asked for."""
+        port, name = self.settings.metrics_port, self.settings.writer
+        if port is None:
+            return unobserved
+        try:
+            metrics = Metrics(port)
+        except OSError as error:
+            raise CdcError(
+                "port_in_use", f"metrics on port {port}: {error}", "choose another --metrics-port"
+            ) from error
+        self._open(metrics.close)
+        writers = client.replica
+        metrics.watch(
+            lambda: writers.state.writers[name].low_watermark if name in writers.state.writers else 0,
+            lambda: writers.state.writers[name].horizon if name in writers.state.writers else 0,
+        )
+        self.metrics_port = metrics.port
+        return metrics.observe
 
     def _register(self, client: Client, is_new: bool) -> int:
         """Register the writer; returns the epoch. ``is_new``: the checkpoint was claimed for it a moment ago."""

@@ -12,6 +12,7 @@ class JobSettings:
 
     ``write_tasks``: Spark tasks that write; a partition of the CDC topic is written by one of them.
     ``stop_when_idle``: end once everything that is in the mutations topic is durable in the CDC topic.
+    ``metrics_port``: where Prometheus finds the figures; None: nowhere, 0: a free port.
     ``direct``: append promises to the log without a validator (recovery, tests). ``producer``: (name, value) options of
     the Kafka producers that write rows and dead letters, by Kafka's names: credentials that a fence can take away.
     """
@@ -26,6 +27,7 @@ class JobSettings:
     write_tasks: int = 2
     stop_when_idle: bool = False
     direct: bool = False
+    metrics_port: int | None = None
     producer: tuple[tuple[str, str], ...] = ()
 
     @property
