@@ -45,6 +45,9 @@ def run(
         Path | None, typer.Option(help="File with options of the Kafka producers; see: ringlog cdc grant.")
     ] = None,
     stop_when_idle: Annotated[bool, typer.Option("--stop-when-idle", help="End when all is durable.")] = False,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
+    ] = None,
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
 ) -> None:
     """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
@@ -60,6 +63,7 @@ def run(
         row_bytes_max=row_bytes_max,
         stop_when_idle=stop_when_idle,
         direct=direct,
+        metrics_port=metrics_port,
         producer=() if producer is None else producer_options(producer),
     )
     try:

@@ -7,6 +7,7 @@ horizon is given up without loss, since its plans are stored.
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -18,11 +19,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
+from ringlog.kernel.settings import SETTINGS
+from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
-from ringlog_cdc.progress import Progress
+from ringlog_cdc.progress import Observer, Progress, unobserved
 from ringlog_cdc.session import CheckpointLock, open_session, prepare_session
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
@@ -42,8 +46,10 @@ class CdcJob:
     def __init__(self, settings: JobSettings, session: SparkSession) -> None:
         self.settings = settings
         self.stopping = threading.Event()
+        self.metrics_port: int | None = None
         self._session = session
         self._opened: list[Any] = []
+        self._begins = "earliest"
         self._query: StreamingQuery | None = None
 
     def start(self) -> CdcJob:
@@ -60,18 +66,20 @@ class CdcJob:
             self._open(offsets.close)
             state = client.read_barrier()
             partitions = offsets.partitions(settings.sink_topic)
-            known = settings.writer in state.writers
+            before = state.writers.get(settings.writer)
+            # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
+            known = before is not None and before.fenced is None
             is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
             store = PlanStore(settings.checkpoint)
             verify_topics(admin_client(settings.bootstrap_servers), settings.cluster, settings.bootstrap_servers, USED)
-            self.progress = Progress(settings.checkpoint / "progress.jsonl")
+            self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
-            starts = offsets.begins(settings.source_topic)
+            starts = self._first_offsets(offsets, state, is_new)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
                 client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
             )
-            epoch = self._register(client, is_new)
+            epoch = self._register(client, is_new, before)
             self._open(self.writer.stop)
             self.writer.start()
             self._store, self._ends, looks = (
@@ -99,11 +107,49 @@ class CdcJob:
             raise
         return self
 
-    def _register(self, client: Client, is_new: bool) -> int:
-        """Register the writer; returns the epoch. ``is_new``: the checkpoint was claimed for it a moment ago."""
+    def _observer(self, client: Client) -> Observer:
+        """What is told each line of the progress: the metrics, if they were asked for."""
+        port, name = self.settings.metrics_port, self.settings.writer
+        if port is None:
+            return unobserved
+        try:
+            metrics = Metrics(port)
+        except OSError as error:
+            raise CdcError(
+                "port_in_use", f"metrics on port {port}: {error}", "choose another --metrics-port"
+            ) from error
+        self._open(metrics.close)
+        writers = client.replica
+        metrics.watch(
+            lambda: writers.state.writers[name].low_watermark if name in writers.state.writers else 0,
+            lambda: writers.state.writers[name].horizon if name in writers.state.writers else 0,
+        )
+        self.metrics_port = metrics.port
+        return metrics.observe
+
+    def _first_offsets(self, offsets: Offsets, state: ClusterState, is_new: bool) -> dict[int, int]:
+        """Where the source begins for this checkpoint. A new one leaves out what only closed generations would take.
+
+        Every write of a generation that is open is appended after its start, less the leeway ahead of now, which may
+        have been greater once.
+        """
+        topic = self.settings.source_topic
+        oldest = next((found for found in state.generations if found.closed is None), None)
+        if not is_new or oldest is None or oldest is state.generations[0]:
+            return offsets.begins(topic)
+        begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
+        self._begins = json.dumps({topic: {str(partition): offset for partition, offset in begins.items()}})
+        return begins
+
+    def _register(self, client: Client, is_new: bool, before: CdcWriter | None = None) -> int:
+        """Register the writer; returns the epoch. ``is_new``: the checkpoint was claimed for it a moment ago.
+
+        ``before``: the writer as it was then; a new checkpoint has one only if that was fenced.
+        """
         epoch = self.writer.register(self.stopping)
         ended = set(self.writer.mine(client.replica.state).ended)
-        if is_new and not ended <= set(self.writer.tried):
+        earlier = {*before.ended, before.incarnation} if before is not None else set()
+        if is_new and not ended - earlier <= set(self.writer.tried):
             # Another driver claimed another empty checkpoint under this name at the same time, and was faster.
             give_up_claim(self.settings.checkpoint)
             raise checkpoint_lost(self.settings.writer)
@@ -120,7 +166,7 @@ class CdcJob:
             .option("kafka.isolation.level", "read_committed")
             .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
             .option("subscribe", settings.source_topic)
-            .option("startingOffsets", "earliest")
+            .option("startingOffsets", self._begins)
             .option("failOnDataLoss", "true")
             .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         )

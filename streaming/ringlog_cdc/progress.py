@@ -12,6 +12,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,6 +24,13 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+
+Observer = Callable[[str, Mapping[str, Any]], None]
+"""Gets the event of a line and its fields."""
+
+
+def unobserved(_event: str, _fields: Mapping[str, Any]) -> None:
+    """An observer that wants nothing."""
 
 
 @dataclass(slots=True)
@@ -53,10 +61,16 @@ class BatchFigures:
 
 
 class Progress(StreamingQueryListener):
-    """Writes the lines. Thread-safe; lines of one batch are written once."""
+    """Writes the lines. Thread-safe; lines of one batch are written once. ``observe`` is told each line, too."""
 
-    def __init__(self, path: Path, output: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        output: TextIO | None = None,
+        observe: Observer | None = None,
+    ) -> None:
         super().__init__()
+        self._observe = observe if observe is not None else unobserved
         self._output = output if output is not None else sys.stdout
         self._file = path.open("a", encoding="utf-8")
         self._lock = threading.Lock()
@@ -64,6 +78,7 @@ class Progress(StreamingQueryListener):
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write one line now."""
+        self._observe(event, fields)
         line = json.dumps({"event": event, "at": time.time_ns() // 1000, **fields}, default=str)
         with self._lock:
             for target in (self._file, self._output):

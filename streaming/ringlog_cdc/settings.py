@@ -11,6 +11,7 @@ class JobSettings:
     """``checkpoint`` is a local folder. A row larger than ``row_bytes_max`` becomes a dead letter.
 
     ``stop_when_idle``: end once everything that is in the mutations topic is durable in the CDC topic.
+    ``metrics_port``: where Prometheus finds the figures; None: nowhere, 0: a free port.
     ``direct``: append promises to the log without a validator (recovery, tests). ``producer``: (name, value) options of
     the Kafka producers that write rows and dead letters, by Kafka's names: credentials that a fence can take away.
     """
@@ -24,6 +25,7 @@ class JobSettings:
     row_bytes_max: int = 1_048_576
     stop_when_idle: bool = False
     direct: bool = False
+    metrics_port: int | None = None
     producer: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.state import ClusterState
 from ringlog.node.holder import Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.node.store import Version
-from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
+from ringlog.wire.records import Change, Mutation, decode_mutation, encode_mutation
 from tests.kernel.entries import applied
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, replicas, step, write
 
@@ -321,3 +322,13 @@ def test_deletes_and_refusals() -> None:
     ):
         assert holder.admit(mutation, APPENDED, encode_mutation(mutation)) == verdict
     assert len(holder.store) == 2
+
+
+def test_a_write_of_several_statements_is_counted_and_not_kept() -> None:
+    holder = Holder(name_of(1))
+    holder.adopt(cluster((0,), factor=1))
+    one = write("k", 1)
+    several = replace(one, more=(Change("ROW_DELETE", one.clustering_key),))
+    assert holder.admit(several, APPENDED, encode_mutation(several)) == "not_flat"
+    assert holder.admit(one, APPENDED, encode_mutation(one)) == "kept"
+    assert len(holder.store) == 1

@@ -108,7 +108,7 @@ QUICK = (
 def test_a_planted_bug_is_found(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     with planted(mutant):
-        rules = (run_script(draw_script(seed, PROFILES["small"])).rule for seed in range(1, 61))
+        rules = (run_script(draw_script(seed, PROFILES["small"])).rule for seed in range(1, 81))
         assert next((rule for rule in rules if rule.startswith("cdc_")), "")
 
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from tests.system.cdc_world import SEED, World, now_us
 
 from ringlog.kernel.changes import diff
@@ -18,7 +18,7 @@ from ringlog.kernel.generations.lookup import generation_at, stream_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.log.topics import topic_name
+from ringlog.log.topics import admin_client, topic_name
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.ids import timeuuid
 from ringlog.wire.partitions import cdc_partition
@@ -147,3 +147,12 @@ class Story:
         self.write(self.rows(1, 30), copies=2)
         self.log.close(self.starts[2])
         self.log.publish()
+
+
+def drop_all(log: CdcLog) -> None:
+    """Delete every record of the CDC topic, as retention does."""
+    topic, admin = topic_name(log.world.cluster, "cdc"), admin_client(log.world.bootstrap)
+    for future in admin.delete_records(
+        [TopicPartition(topic, number, -1) for number in range(CDC_PARTITIONS)]
+    ).values():
+        future.result(timeout=30)

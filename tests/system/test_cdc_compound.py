@@ -129,7 +129,7 @@ def test_compound_writes_of_several_tables_over_two_generations(
         world.send([*plain[:25], *good, *bad.values(), nothing, *plain[25:]])
         old = write("old", 1)
         world.send_raw(by_first_schema(old))
-        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
+        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000, metrics_port=0)
 
         for mutation in good:
             rows = written(world, mutation)

@@ -13,14 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from tests.system.cdc_log import KEYS, CdcLog, Story
+from tests.system.cdc_log import KEYS, CdcLog, Story, drop_all
 from tests.system.cdc_world import founded, until
 
 from ringlog.client.cdc import CdcReader, Change
 from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, UnknownTable
 from ringlog.client.cdc.stores import MemoryProgress
-from ringlog.log.topics import admin_client, topic_name
 from ringlog.stack import StackInfo
 from ringlog.wire.records import CdcRow
 
@@ -294,10 +292,3 @@ def ringlog(log: CdcLog, *options: str) -> list[str]:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-def drop_all(log: CdcLog) -> None:
-    """Delete every record of the CDC topic, as retention does."""
-    topic, admin = topic_name(log.world.cluster, "cdc"), admin_client(log.world.bootstrap)
-    for future in admin.delete_records([TopicPartition(topic, number, -1) for number in range(8)]).values():
-        future.result(timeout=30)

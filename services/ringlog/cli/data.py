@@ -17,6 +17,7 @@ from rich.table import Table
 from ringlog.cli import cdc, views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.fencing import fence_command, grant_command
+from ringlog.cli.importing import import_debezium
 from ringlog.cli.shown import when
 from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
@@ -43,6 +44,7 @@ app.command("grant")(grant_command)
 app.command("fence")(fence_command)
 app.command("tail")(cdc.tail)
 app.command("apply")(cdc.apply)
+app.command("import-debezium")(import_debezium)
 
 
 @app.command("status")

@@ -30,6 +30,7 @@ from ringlog.log.errors import LogError
 from ringlog.log.topics import TOPICS, TopicSpec
 from ringlog.runtime.settings import Settings
 from ringlog.wire.data import REFUSALS
+from ringlog_cdc.debezium.mutations import REASONS as IMPORT_REASONS
 from ringlog_cdc.verdicts import REASONS
 
 Page = list[str]
@@ -196,13 +197,19 @@ def _log_commands() -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------- codes
 
 
+def _sentences(reasons: tuple[tuple[str, str], ...]) -> list[tuple[str, ...]]:
+    return [(f"`{code}`", f"{text[0].upper()}{text[1:]}.") for code, text in reasons]
+
+
 def _codes() -> Iterator[str]:
     yield from ("# Codes", "", HEAD, "")
     yield _ABOUT_CODES
     yield from ("## Why a command is refused", "")
     yield from _table(("code", "meaning"), [(f"`{code}`", text) for code, text in sorted(codes.CODES.items())])
     yield from ("## Why a write has no CDC row", "", "The `reason` of a dead letter. The first that holds counts.", "")
-    yield from _table(("reason", "meaning"), [(f"`{code}`", f"{text[0].upper()}{text[1:]}.") for code, text in REASONS])
+    yield from _table(("reason", "meaning"), _sentences(REASONS))
+    yield from ("## Why a change event is no mutation", "", "The `reason` of a dead letter of an import.", "")
+    yield from _table(("reason", "meaning"), _sentences(IMPORT_REASONS))
     yield from ("## Why a replica refuses", "", "Coordinators and gaining nodes ask again, or others.", "")
     yield from _table(("code", "meaning"), [(f"`{code}`", text) for code, text in sorted(REFUSALS.items())])
     yield from (

@@ -25,6 +25,7 @@ from functools import lru_cache
 
 from ringlog.kernel.commands.model import StreamReport
 from ringlog.kernel.generations.admission import Rules, refusal, rules_of
+from ringlog.kernel.generations.statements import is_flat
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.ownership.placements import placement_key, placement_of_keyspace
 from ringlog.kernel.ring.murmur3 import token_of
@@ -36,7 +37,9 @@ from ringlog.node.store import RowStore, Version, checksum
 from ringlog.wire.records import Mutation
 
 Range = tuple[int, int]
-KEPT, NOT_MINE = "kept", "not_mine"
+KEPT, NOT_MINE, NOT_FLAT = "kept", "not_mine", "not_flat"
+"""Verdicts on writes that no rule refuses. This node keeps flat rows: writes of several statements, of collections,
+static columns or ranges are logged by the pipeline, counted here, and not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,8 @@ class Holder:
         return owned is not None and not owned.takes(_token(compose(head[1])))
 
     def admit(self, mutation: Mutation, append_time_us: int, value: bytes) -> str:
-        """Judge one write under the adopted epoch: ``kept``, ``not_mine`` or the code of the rule that refuses it.
+        """Judge one write under the adopted epoch: ``kept``, ``not_mine``, ``not_flat``, or the code of the rule that
+        refuses it.
 
         The rules are those of the CDC pipeline (same order, same clock: the broker's append time), so that a row
         and its CDC record are refused together.
@@ -167,6 +171,8 @@ class Holder:
             token = _token(key)
             if not self._owned[name].takes(token):
                 return NOT_MINE
+            if not is_flat(mutation, self._rules.tables[name]):
+                return NOT_FLAT
             self.store.add(Version(name, token, key, mutation.clustering_key, mutation.timestamp, value))
             return KEPT
 

@@ -22,8 +22,10 @@ from ringlog.client.cdc.reader import EARLIEST, NOW, start_of
 from ringlog.client.cdc.reading import Reading, Verdict
 from ringlog.client.cdc.topics import Record, Topics
 from ringlog.kernel.changes import TableChange
+from ringlog.wire.codec import writer
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
+from ringlog.wire.single_object import split
 
 POLL_S = 0.2
 SILENCE_S = 30.0
@@ -112,10 +114,6 @@ class Scan:
     def go_to(self, place: Progress) -> None:
         """Be at a place. Raises RowsLost unless what is lost is to be skipped."""
         self._reading = Reading(place, frozenset({self._settings.table}))
-        for number, (low, _) in self.topics.bounds().items():
-            position = self._reading.positions().get(number, low)
-            if position < low:
-                self._lost(number, position, low)
         self._read_on()
 
     def place(self) -> Progress:
@@ -157,14 +155,11 @@ class Scan:
             self._topics.close()
             self._topics = None
 
-    def _lost(self, partition: int, position: int, low: int) -> None:
-        if not self._settings.skip_lost:
-            raise RowsLost(partition, position, low)
-        assert self._reading is not None, "go_to comes first"
-        self._reading.passed(partition, low)
-
     def _read_on(self) -> None:
         assert self._reading is not None, "go_to comes first"
+        bounds = self.topics.bounds()
+        for number, position in self._reading.positions().items():
+            self._reading.passed(number, kept_from(self._settings, number, position, bounds[number][0]))
         self.topics.read_from(self._reading.positions())
 
 
@@ -181,15 +176,32 @@ def take(reading: Reading[CdcRow], record: Record) -> tuple[CdcRow, ...]:
     return rows if verdict is Verdict.DELIVERED else ()
 
 
+def kept_from(settings: ReadSettings, partition: int, position: int, low: int) -> int:
+    """Where to go on if the topic begins at ``low``. Raises RowsLost unless what is lost is to be skipped."""
+    if position < low and not settings.skip_lost:
+        raise RowsLost(partition, position, low)
+    return max(position, low)
+
+
+def is_known(value: bytes) -> bool:
+    """Is the schema of the record one that is known here?"""
+    try:
+        writer(split(value)[0])
+    except WireError:
+        return False
+    return True
+
+
 def rows_of(settings: ReadSettings, found: CdcRange) -> Iterator[tuple[CdcRow, ...]]:
     """A task: the writes of a range, those of each poll together. Raises LogUnavailable, RowsLost."""
     reading: Reading[CdcRow] = Reading(Progress.from_json(found.place), frozenset({settings.table}))
     topics = Topics(settings.bootstrap_servers, settings.cluster)
     try:
-        topics.start()
-        topics.read_from({found.partition: found.begin})
+        position = kept_from(settings, found.partition, found.begin, topics.bounds()[found.partition][0])
+        reading.passed(found.partition, position)
+        topics.read_from({found.partition: position})
+        learned = False
         heard = time.monotonic()
-        position = found.begin
         while position < found.end:
             records = topics.poll(POLL_S)
             heard = time.monotonic() if records else heard
@@ -198,8 +210,12 @@ def rows_of(settings: ReadSettings, found: CdcRange) -> Iterator[tuple[CdcRow, .
             rows: list[CdcRow] = []
             for record in records:
                 position = record.offset if record.value is None else record.offset + 1
-                if record.value is not None and record.offset < found.end:
-                    rows += take(reading, record)
+                if record.value is None or record.offset >= found.end:
+                    continue
+                if not learned and not is_known(record.value):
+                    topics.start()  # a later release writes the log: its schemas are in a topic
+                    learned = True
+                rows += take(reading, record)
             if rows:
                 yield tuple(rows)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ringlog.client.cdc.rows import Change, change_of
+from ringlog.client.cdc.rows import Change, TableTypes, change_of
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.schema.types import serialize
@@ -46,4 +46,4 @@ def change(*rows: CdcRow) -> Change:
     numbered = tuple(
         replace(found, batch_seq_no=number, end_of_batch=number == len(rows) - 1) for number, found in enumerate(rows)
     )
-    return change_of(numbered, TABLE, (3, 41))
+    return change_of(numbered, TableTypes(TABLE), (3, 41))

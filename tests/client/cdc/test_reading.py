@@ -172,13 +172,24 @@ def test_a_write_without_its_last_row_at_the_close_is_an_error() -> None:
         reading.move_on(generations)
 
 
-def test_an_expired_generation_is_an_error_or_left() -> None:
-    for known in ([Known("a", 0, ((0, 9),), True), Known("b", 100, None, False)], [Known("b", 100, None, False)]):
-        reading, _ = entered()
-        with pytest.raises(GenerationExpired):
-            reading.move_on(Generations(known))
-        assert reading.move_on(Generations(known), skip_expired=True)
-        assert reading.generation == 100
+def test_a_generation_whose_record_is_gone_is_an_error_or_left() -> None:
+    reading, _ = entered()
+    known = Generations([Known("b", 100, None, False)])
+    with pytest.raises(GenerationExpired):
+        reading.move_on(known)
+    assert reading.move_on(known, skip_expired=True)
+    assert reading.generation == 100
+
+
+def test_an_expired_generation_is_read_to_its_end_by_whoever_is_in_it() -> None:
+    reading, _ = entered()
+    known = Generations(
+        [Known("a", 0, ((0, 1),), True), Known("b", 100, ((0, 1),), True), Known("c", 200, None, False)]
+    )
+    assert not reading.move_on(known)
+    assert feed(reading, [(0, row_of(Write(1, 1, 10, 1), (0, 0), 0))]) == [Verdict.DELIVERED]
+    assert [reading.move_on(known) for _ in range(3)] == [True, True, False]
+    assert reading.generation == 200
 
 
 def test_the_earliest_generation_is_the_first_that_has_not_expired() -> None:

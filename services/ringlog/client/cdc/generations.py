@@ -1,8 +1,8 @@
 """The generations of CDC streams, as the change topic ``cdc-generations`` tells them.
 
 A generation operates from its timestamp up to the next one's. Its life: committed (writers may add to it), closed (none
-does any more, and the record says how far the CDC topic must be read to have all of it), expired (its streams are no
-longer kept), and in the end its record is gone. Nothing here looks at a clock: each step is a record.
+does any more, and the record says how far the CDC topic must be read to have all of it), expired (its rows need no
+longer be kept), and perhaps its record is gone in the end. Nothing here looks at a clock: each step is a record.
 """
 
 from __future__ import annotations
@@ -56,8 +56,12 @@ class Generations:
         return next((item for item in self._by_id.values() if item.timestamp == timestamp), None)
 
     def after(self, timestamp: Micros) -> Known | None:
-        """The next one behind ``timestamp`` that has not expired."""
-        return next((item for item in self.all() if item.timestamp > timestamp and not item.expired), None)
+        """The next one behind ``timestamp``, expired or not."""
+        return next((item for item in self.all() if item.timestamp > timestamp), None)
+
+    def first_kept(self, timestamp: Micros = 0) -> Known | None:
+        """The first one from ``timestamp`` on that has not expired."""
+        return next((item for item in self.all() if item.timestamp >= timestamp and not item.expired), None)
 
     def operating(self, timestamp: Micros) -> Known | None:
         """The one that operates at ``timestamp``, expired or not; None before the first that is known."""
@@ -66,7 +70,3 @@ class Generations:
     def oldest_open(self) -> Known | None:
         """The first one that is not closed: what is appended now belongs to it or to later ones."""
         return next((item for item in self.all() if item.ends is None), None)
-
-    def expired_between(self, timestamp: Micros, following: Micros) -> int:
-        """How many expired ones lie between two generations."""
-        return sum(1 for item in self.all() if timestamp < item.timestamp < following and item.expired)

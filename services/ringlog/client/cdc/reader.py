@@ -25,7 +25,7 @@ from typing import Literal
 from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, Unreadable
 from ringlog.client.cdc.progress import PartitionProgress, Progress, begin_at
 from ringlog.client.cdc.reading import Reading, Verdict
-from ringlog.client.cdc.rows import Change, change_of
+from ringlog.client.cdc.rows import Change, TableTypes, change_of
 from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore
 from ringlog.client.cdc.topics import Record, Topics
 from ringlog.kernel.changes import TableChange
@@ -75,6 +75,7 @@ class CdcReader:
         self._wanted = frozenset(tables)
         self._uncommitted = 0
         self._fetched: set[int] = set()
+        self._types: dict[str, TableTypes] = {}
         begin = start_of(start)
         self._store = _store(progress)
         try:
@@ -241,8 +242,13 @@ class CdcReader:
         verdict, rows = self._reading.take(record.partition, record.offset, row)
         if verdict is not Verdict.DELIVERED:
             return None
-        table = self._topics.tables.get(f"{row.keyspace}.{row.table}")
-        return change_of(rows, table, (record.partition, record.offset))
+        return change_of(rows, self._types_of(f"{row.keyspace}.{row.table}"), (record.partition, record.offset))
+
+    def _types_of(self, name: str) -> TableTypes:
+        table, known = self._topics.tables.get(name), self._types.get(name)
+        if known is None or known.table is not table:
+            known = self._types[name] = TableTypes(table)
+        return known
 
     def _move_on(self) -> bool:
         """Enter the next generation, as often as that is possible now."""

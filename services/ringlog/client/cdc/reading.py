@@ -242,7 +242,7 @@ class Reading(Generic[R]):
         if self.generation == NOT_ENTERED:
             return self._enter_first(generations, skip_expired)
         current = generations.at(self.generation)
-        if current is None or current.expired:
+        if current is None:
             if not generations.all():
                 return False
             if not skip_expired:
@@ -250,6 +250,7 @@ class Reading(Generic[R]):
         elif current.ends is None:
             return False
         else:
+            # An expired one, too, as long as the topic has its rows: whoever reads the topic notices if it has not.
             ends = dict(current.ends)
             for number, part in self._parts.items():
                 part.end = ends.get(number, 0)
@@ -263,11 +264,11 @@ class Reading(Generic[R]):
         return True
 
     def _enter_first(self, generations: Generations, skip_expired: bool) -> bool:
-        first = generations.operating(self._start) or generations.after(NOT_ENTERED)
-        if first is not None and first.expired:
-            if self._start and not skip_expired:
-                raise GenerationExpired(first.timestamp)
-            first = generations.after(first.timestamp)
+        first = generations.operating(self._start) if self._start else None
+        if first is not None and first.expired and not skip_expired:
+            raise GenerationExpired(first.timestamp)
+        if first is None or first.expired:
+            first = generations.first_kept()
         if first is None:
             return False
         self.generation = first.timestamp

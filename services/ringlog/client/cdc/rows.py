@@ -81,9 +81,8 @@ class Change:
         return f"{self.keyspace}.{self.table}"
 
 
-def change_of(rows: tuple[CdcRow, ...], table: TableChange | None, place: tuple[int, int]) -> Change:
-    """The write of these rows; ``table`` None: a table that is gone, whose values stay bytes."""
-    types = TableTypes(table)
+def change_of(rows: tuple[CdcRow, ...], types: TableTypes, place: tuple[int, int]) -> Change:
+    """The write of these rows."""
     first = rows[0]
     return Change(
         keyspace=first.keyspace,
@@ -100,9 +99,10 @@ def change_of(rows: tuple[CdcRow, ...], table: TableChange | None, place: tuple[
 
 
 class TableTypes:
-    """The columns of a table, for decoding."""
+    """The columns of a table, for decoding; ``table`` None: it is unknown, and values stay bytes."""
 
     def __init__(self, table: TableChange | None) -> None:
+        self.table = table
         self.partition_key = () if table is None else table.partition_key
         self.clustering_key = () if table is None else table.clustering_key
         columns = () if table is None else table.columns

@@ -130,14 +130,19 @@ def statements_of(write: Write) -> tuple[Statement, ...]:
     return (write, *write.more)
 
 
+def is_flat(write: Write, shape: TableShape) -> bool:
+    """True if a write is cells of one row, or a delete of one row or the partition: last-write-wins needs no more."""
+    if write.more or write.deleted_elements or write.replaced or write.bounds is not None:
+        return False
+    return not shape.is_special if write.operation in UPSERTS else write.operation != "RANGE_DELETE"
+
+
 def is_compound(write: Write, shape: TableShape) -> bool:
     """True unless the write is plain."""
-    if write.more or write.deleted_elements or write.replaced or write.bounds is not None:
-        return True
-    if write.operation not in UPSERTS:
-        return write.operation == "RANGE_DELETE"
+    if write.operation not in UPSERTS or not is_flat(write, shape):
+        return not is_flat(write, shape)
     has_null = any(cell.value is None for cell in write.cells)
-    return shape.is_special or write.ttl == 0 or (write.ttl is not None and has_null)
+    return write.ttl == 0 or (write.ttl is not None and has_null)
 
 
 def well_typed(shape: TableShape, partition_key: Sequence[bytes | None]) -> bool:

@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'if setting(changed, "cdc_leeway_us") == setting(state, "cdc_leeway_us"):',
         "if state.epoch >= 0:",
         "a leeway that is raised reaches into generations that are closed",
-        400,
+        1_000,
     ),
     Mutant(
         "close_without_positions",

@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "elif stored is None or stored.stamp != write.base:",
         "elif stored is None:",
         "a difference is written onto another epoch than its base",
-        400,
+        1_300,
     ),
     Mutant(
         "older_over_later",

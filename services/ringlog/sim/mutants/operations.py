@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if generation is None or generation.published is None:",
         "if generation is None:",
         "writes begin before the generation is published",
-        40,
+        100,
     ),
     Mutant(
         "reads_from_new_too_early",

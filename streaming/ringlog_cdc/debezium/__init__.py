@@ -1,0 +1,1 @@
+"""Debezium in: change events of any Debezium source become mutations."""

@@ -1,0 +1,64 @@
+"""The figures for Prometheus: what the lines of the progress say, scraped as Prometheus does."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringlog_cdc.metrics import Metrics
+from ringlog_cdc.progress import BatchFigures, Progress
+
+
+@pytest.fixture
+def metrics() -> Iterator[Metrics]:
+    found = Metrics(0, "127.0.0.1")
+    yield found
+    found.close()
+
+
+def scraped(metrics: Metrics) -> dict[str, float]:
+    """Name with labels to value; without Python's own and the times of creation."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("ringlog_cdc_"))
+    return {name.removeprefix("ringlog_cdc_"): float(value) for name, value in pairs if "_created" not in name}
+
+
+def test_batches_add_up_and_gauges_show_the_last_one(metrics: Metrics, tmp_path: Path) -> None:
+    promised = {"low": 5_000_000, "horizon": 7_500_000}
+    metrics.watch(lambda: promised["low"], lambda: promised["horizon"])
+    with (tmp_path / "out").open("w") as output:
+        progress = Progress(tmp_path / "progress.jsonl", output, metrics.observe)
+        progress.emit("held", seconds=2.5)
+        assert scraped(metrics)["waiting_seconds"] == 2.5
+        for epoch in (7, 8):
+            figures = BatchFigures(epoch, rows=10, skipped=1, repeated=3, held_ms=1_500, duration_ms=2_500, epoch=epoch)
+            figures.rejected, figures.generations = {"bad_key": 2}, {"1000000": 4, "2000000": 3}
+            progress.finished(figures)
+        progress.close()
+    promised["low"] = 6_000_000
+    found = scraped(metrics)
+    assert found.pop("rows_per_second") == 10
+    assert found == {
+        "mutations_total": 14,
+        'rows_total{generation="1000000"}': 8,
+        'rows_total{generation="2000000"}': 6,
+        'rejected_total{reason="bad_key"}': 4,
+        "skipped_total": 2,
+        "batches_total": 2,
+        "held_seconds_total": 3,
+        "behind": 0,
+        "waiting_seconds": 0,
+        "epoch": 8,
+        "generation_seconds": 2,
+        "low_watermark_seconds": 6,
+        "horizon_seconds": 7.5,
+    }
+
+
+def test_a_port_in_use_is_an_error(metrics: Metrics) -> None:
+    with pytest.raises(OSError, match="in use"):
+        Metrics(metrics.port, "127.0.0.1")
