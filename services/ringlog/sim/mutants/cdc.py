@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if draft.ranges and horizon <= draft.used:",
         "if draft.ranges and horizon <= 0:",
         "a part is stored although the horizon sank while its rows were looked at",
-        400,
+        1_000,
     ),
     Mutant(
         "slots_sorted",
