@@ -7,6 +7,7 @@ horizon is given up without loss, since its plans are stored.
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -18,6 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
+from ringlog.kernel.settings import SETTINGS
+from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
@@ -46,6 +49,7 @@ class CdcJob:
         self.metrics_port: int | None = None
         self._session = session
         self._opened: list[Any] = []
+        self._begins = "earliest"
         self._query: StreamingQuery | None = None
 
     def start(self) -> CdcJob:
@@ -62,18 +66,20 @@ class CdcJob:
             self._open(offsets.close)
             state = client.read_barrier()
             partitions = offsets.partitions(settings.sink_topic)
-            known = settings.writer in state.writers
+            before = state.writers.get(settings.writer)
+            # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
+            known = before is not None and before.fenced is None
             is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
             store = PlanStore(settings.checkpoint)
             verify_topics(admin_client(settings.bootstrap_servers), settings.cluster, settings.bootstrap_servers, USED)
             self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
-            starts = offsets.begins(settings.source_topic)
+            starts = self._first_offsets(offsets, state, is_new)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
                 client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
             )
-            epoch = self._register(client, is_new)
+            epoch = self._register(client, is_new, before)
             self._open(self.writer.stop)
             self.writer.start()
             self.runner = BatchRunner(
@@ -116,11 +122,29 @@ class CdcJob:
         self.metrics_port = metrics.port
         return metrics.observe
 
-    def _register(self, client: Client, is_new: bool) -> int:
-        """Register the writer; returns the epoch. ``is_new``: the checkpoint was claimed for it a moment ago."""
+    def _first_offsets(self, offsets: Offsets, state: ClusterState, is_new: bool) -> dict[int, int]:
+        """Where the source begins for this checkpoint. A new one leaves out what only closed generations would take.
+
+        Every write of a generation that is open is appended after its start, less the leeway ahead of now, which may
+        have been greater once.
+        """
+        topic = self.settings.source_topic
+        oldest = next((found for found in state.generations if found.closed is None), None)
+        if not is_new or oldest is None or oldest is state.generations[0]:
+            return offsets.begins(topic)
+        begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
+        self._begins = json.dumps({topic: {str(partition): offset for partition, offset in begins.items()}})
+        return begins
+
+    def _register(self, client: Client, is_new: bool, before: CdcWriter | None = None) -> int:
+        """Register the writer; returns the epoch. ``is_new``: the checkpoint was claimed for it a moment ago.
+
+        ``before``: the writer as it was then; a new checkpoint has one only if that was fenced.
+        """
         epoch = self.writer.register(self.stopping)
         ended = set(self.writer.mine(client.replica.state).ended)
-        if is_new and not ended <= set(self.writer.tried):
+        earlier = {*before.ended, before.incarnation} if before is not None else set()
+        if is_new and not ended - earlier <= set(self.writer.tried):
             # Another driver claimed another empty checkpoint under this name at the same time, and was faster.
             give_up_claim(self.settings.checkpoint)
             raise checkpoint_lost(self.settings.writer)
@@ -137,7 +161,7 @@ class CdcJob:
             .option("kafka.isolation.level", "read_committed")
             .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
             .option("subscribe", settings.source_topic)
-            .option("startingOffsets", "earliest")
+            .option("startingOffsets", self._begins)
             .option("failOnDataLoss", "true")
             .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         )

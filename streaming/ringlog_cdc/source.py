@@ -57,6 +57,19 @@ class Offsets:
             begins[partition] = int(self._consumer.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)[0])
         return begins
 
+    def begins_at(self, topic: str, time: int) -> dict[int, int]:
+        """Partition to the offset of its first record that was appended at ``time`` (microseconds) or later, its end if
+        there is none. Raises KafkaException.
+        """
+        ends = self.ends(topic)
+        places = [TopicPartition(topic, partition, max(time, 0) // 1000) for partition in sorted(ends)]
+        begins = {}
+        for place in self._consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S):
+            if place.error is not None:
+                raise KafkaException(place.error)
+            begins[place.partition] = place.offset if place.offset >= 0 else ends[place.partition]
+        return begins
+
     def passed(self, topic: str, durable: Mapping[int, int], limit: int, clock_is_past: bool) -> bool:
         """True if ``durable`` (partition to offset) covers every record of ``topic`` appended before ``limit``
         (microseconds).

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.system.cdc_log import CdcLog, Story
+from tests.system.cdc_log import CdcLog, Story, drop_all
 from tests.system.cdc_world import founded, until
 
 from ringlog.stack import StackInfo
@@ -119,3 +119,26 @@ def test_a_stream_goes_on_from_its_checkpoint_over_generation_switches(
     generations = [{generation for generation, _ in rows} for _, rows in sorted(sink.batches.items()) if rows]
     assert all(len(found) == 1 for found in generations)
     assert [max(found) for found in generations] == sorted(max(found) for found in generations)
+
+
+def test_rows_that_are_no_longer_kept_end_a_query_or_are_skipped(
+    log: CdcLog, spark: SparkSession, tmp_path: Path
+) -> None:
+    story, sink = Story(log), Sink()
+    story.join(0)
+    story.write(story.rows(0, 20))
+    log.publish()
+    where = (spark, log.world.bootstrap, log.world.cluster, "shop.orders")
+    with running(read_cdc(*where, stream=True), sink, tmp_path) as query:
+        until(lambda: len(sink.numbers) == 20, "the first rows", lambda: fine(query))
+        # A batch that is not committed would be repeated, without what is gone by then.
+        until((tmp_path / "commits" / str(max(sink.batches))).exists, "the commit of the batch", lambda: fine(query))
+    story.write(story.rows(0, 20))
+    drop_all(log)
+    with running(read_cdc(*where, stream=True), sink, tmp_path) as query:
+        until(lambda: query.exception() is not None, "an error")
+        assert "rows_lost" in str(query.exception()) or "RowsLost" in str(query.exception())
+    with running(read_cdc(*where, stream=True, lost="skip"), sink, tmp_path) as query:
+        story.write(story.rows(0, 5))
+        until(lambda: len(sink.numbers) == 25, "rows behind the hole", lambda: fine(query))
+    assert sorted(sink.numbers) == [*range(20), *range(40, 45)]

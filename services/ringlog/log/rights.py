@@ -144,36 +144,36 @@ def takes_records(
     listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]
 ) -> tuple[int, ...]:
     """Partitions of the CDC topic whose leader lets the principal write; nothing is written. Raises LogUnavailable."""
-    verdicts: dict[int, KafkaError | None] = {}
-    producer = Producer(
-        {
-            "bootstrap.servers": listener,
-            "security.protocol": protocol,
-            "sasl.mechanism": MECHANISM,
-            "sasl.username": rights.principal,
-            "sasl.password": rights.password,
-            "message.max.bytes": 4 * TOO_LARGE,
-            "message.timeout.ms": int(TIMEOUT_S * 1_000),
-            "retries": 0,
-            "log_level": 2,
-        }
-    )
-    for partition in partitions:
-
-        def note(error: KafkaError | None, _: object, partition: int = partition) -> None:
-            verdicts[partition] = error
-
-        producer.produce(topic_name(cluster, CDC.suffix), bytes(TOO_LARGE), partition=partition, on_delivery=note)
-    producer.flush(TIMEOUT_S + 5)
-    return tuple(partition for partition in partitions if _may_write(verdicts.get(partition), partition, verdicts))
+    options = {
+        "bootstrap.servers": listener,
+        "security.protocol": protocol,
+        "sasl.mechanism": MECHANISM,
+        "sasl.username": rights.principal,
+        "sasl.password": rights.password,
+        "message.max.bytes": 4 * TOO_LARGE,
+        "message.timeout.ms": int(TIMEOUT_S * 1_000),
+        "retries": 0,
+        "log_level": 2,
+    }
+    topic = topic_name(cluster, CDC.suffix)
+    return tuple(partition for partition in partitions if _may_write(options, topic, partition))
 
 
-def _may_write(error: KafkaError | None, partition: int, verdicts: Mapping[int, KafkaError | None]) -> bool:
-    if partition in verdicts and error is None:
+def _may_write(options: Mapping[str, Any], topic: str, partition: int) -> bool:
+    """Try one partition. Each has a producer of its own: one that was refused once asks no other leader."""
+    told: list[KafkaError | None] = []
+    producer = Producer(dict(options))
+    try:
+        producer.produce(topic, bytes(TOO_LARGE), partition=partition, on_delivery=lambda error, _: told.append(error))
+        producer.flush(TIMEOUT_S + 5)
+    except KafkaException as refused:
+        told.append(refused.args[0])
+    error = told[0] if told else None
+    if told and error is None:
         raise RightsNotGone(f"a record of {TOO_LARGE} bytes was taken", "is max.message.bytes of the topic raised?")
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return False
-    if error is not None and error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._MSG_TIMED_OUT):
+    if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return True
     why = "no answer" if error is None else error.str()
     raise LogUnavailable(f"partition {partition} could not be tried: {why}", "is the listener of the writers up?")
