@@ -148,10 +148,12 @@ def test_a_driver_that_wakes_after_its_fence_writes_nothing_and_its_name_goes_on
         together = [process.pid, *children(process.pid)]
         for pid in together:
             os.kill(pid, signal.SIGSTOP)
-        command = fence(context, shop.state.writers["spark"], "its host does not answer", listener, PROTOCOL)
-        shop.apply(command)
-        for pid in together:
-            os.kill(pid, signal.SIGCONT)
+        try:
+            command = fence(context, shop.state.writers["spark"], "its host does not answer", listener, PROTOCOL)
+            shop.apply(command)
+        finally:
+            for pid in together:
+                os.kill(pid, signal.SIGCONT)
         assert process.wait(120) == 1, (checkpoint / "output").read_text()[-3000:]
     assert ends_of(shop) == {position.partition: position.offset for position in command.positions}
     shop.apply(CloseCdcGeneration(first.id, unwatched=True))

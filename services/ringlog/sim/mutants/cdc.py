@@ -91,14 +91,6 @@ MUTANTS: tuple[Mutant, ...] = (
         30,
     ),
     Mutant(
-        "expires_with_the_present_ttl",
-        "ringlog.kernel.generations.expiry",
-        "ttls += [entry.ttl for entry in state.past_ttls if entry.until > generation.committed]",
-        "ttls += [entry.ttl for entry in state.past_ttls if entry.until < 0]",
-        "a generation expires although rows of it were written to live longer",
-        1_000,
-    ),
-    Mutant(
         "expires_when_the_next_one_starts",
         "ringlog.kernel.generations.expiry",
         "return max(generation.closed_at, following.timestamp) + seconds * SECOND_US",
@@ -176,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if draft.ranges and horizon <= draft.used:",
         "if draft.ranges and horizon <= 0:",
         "a part is stored although the horizon sank while its rows were looked at",
-        400,
+        1_000,
     ),
     Mutant(
         "slots_sorted",
