@@ -16,7 +16,7 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.checks.moments import DAWDLE, HERE
 from ringlog.sim.world import MS, SECOND
 
-SHARE = 0.25
+SHARE = 0.2
 """How many of the runs have a scenario."""
 Drawn = tuple[Micros, str, tuple[Any, ...]]
 

@@ -67,7 +67,7 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 2), (1, 3), 1, (0, 3), (0, 1), 2, 3),
+        Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("medium", 20 * SECOND, 4_000, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
         Profile("large", 60 * SECOND, 4_000, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
     )
@@ -77,7 +77,7 @@ PROFILES: Mapping[str, Profile] = {
 FIRST_SWITCH, FIRST_OF_SCENARIO = 1_000, 2_000
 """Number of the first action of a switch under load, and of a scenario, beyond those of all others."""
 
-STAY_OUT = 0.45
+STAY_OUT = 0.55
 """In so many of the runs without a scenario as few nodes join as the profile allows: those with one have more."""
 
 

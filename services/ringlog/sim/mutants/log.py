@@ -165,6 +165,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "if stored is not None and same and stored.stamp.epoch > write.stamp.epoch:",
         "if stored is not None and same and stored.stamp.epoch < 0:",
         "an older epoch replaces a later one in the cache",
-        400,
+        800,
     ),
 )

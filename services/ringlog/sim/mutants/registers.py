@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return None if met(write.needs, has) else write",
         "return None if met(read.needs, has) else write",
         "what a quorum of the old group has is not brought to the new one",
-        1_000,
+        2500,
     ),
     Mutant(
         "plans_epoch_answered",
