@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +67,7 @@ def route_compound(table: RoutingTable, topic: str, row_bytes_max: int, write: C
     streams = tuple(table.streams.streams[index].tobytes() for index in located)
     starts = tuple(table.timestamps[index] for index in generations)
     places = zip(pieces, starts, streams, _times(table, mutation, write, pieces), strict=True)
-    rows = tuple(encode_cdc_row(_row(mutation, key, topic, write, *place)) for place in places)
+    rows = tuple(encode_cdc_row(row_of(mutation, topic, write, *place)) for place in places)
     if max(map(len, rows)) > row_bytes_max:
         return Routed(NUMBERS["oversized"])
     return Routed(ROUTED, starts, tuple(table.partitions[located].tolist()), streams, rows)
@@ -91,16 +92,19 @@ def _times(table: RoutingTable, mutation: Mutation, write: Compound, pieces: Seq
     return tuple(half.tobytes() + low for half in high)
 
 
-def _row(
-    mutation: Mutation,
-    key: tuple[bytes, ...],
-    topic: str,
-    write: Compound,
-    piece: Piece,
-    generation: int,
-    stream: bytes,
-    time: bytes,
+class Place(Protocol):
+    """Where a write lies in the mutations topic."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+
+def row_of(
+    mutation: Mutation, topic: str, place: Place, piece: Piece, generation: int, stream: bytes, time: bytes
 ) -> CdcRow:
+    """The row of a piece of a write, whose key has no nulls. ``generation``: its timestamp; ``time``: 16 bytes."""
     return CdcRow(
         stream_id=stream,
         generation=generation,
@@ -113,10 +117,10 @@ def _row(
         table=mutation.table,
         mutation_id=mutation.mutation_id,
         source_topic=topic,
-        source_partition=write.partition,
-        source_offset=write.offset,
+        source_partition=place.partition,
+        source_offset=place.offset,
         timestamp=piece.timestamp,
-        partition_key=key,
+        partition_key=tuple(part for part in mutation.partition_key if part is not None),
         clustering_key=piece.clustering_key,
         cells=piece.cells,
         deleted=piece.deleted,

@@ -25,9 +25,10 @@ from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, Mutation, decode_mutation, encode_cdc_row, encode_dead_letter
 from ringlog.wire.single_object import HEADER_BYTES, header
-from ringlog_cdc.pieces import Compound, route_compound
+from ringlog_cdc.pieces import Compound, route_compound, row_of
 from ringlog_cdc.plan import use_of
 from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
+from ringlog_cdc.split import Piece
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, ROUTED, RULES
 from ringlog_schemas import frozen
 
@@ -205,26 +206,19 @@ def cdc_row(item: Input, routed: Routed, index: int, source_topic: str, keys_onl
     mutation = item.mutation
     assert mutation is not None, "it was routed"
     cells = () if keys_only else mutation.cells
-    return CdcRow(
-        stream_id=_joined(routed.stream_high[index], routed.stream_low[index]),
-        generation=int(routed.generation[index]),
-        time=_joined(routed.time_high[index], routed.time_low[index]),
+    piece = Piece(
+        timestamp=mutation.timestamp,
         batch_seq_no=0,
+        end_of_batch=True,
         operation=OPERATION_CODES[mutation.operation],
         ttl=mutation.ttl,
-        end_of_batch=True,
-        keyspace=mutation.keyspace,
-        table=mutation.table,
-        mutation_id=mutation.mutation_id,
-        source_topic=source_topic,
-        source_partition=item.partition,
-        source_offset=item.offset,
-        timestamp=mutation.timestamp,
-        partition_key=tuple(part or b"" for part in mutation.partition_key),
         clustering_key=mutation.clustering_key,
         cells=tuple(cell for cell in cells if cell.value is not None),
         deleted=tuple(cell.column for cell in cells if cell.value is None),
     )
+    stream = _joined(routed.stream_high[index], routed.stream_low[index])
+    time = _joined(routed.time_high[index], routed.time_low[index])
+    return row_of(mutation, source_topic, item, piece, int(routed.generation[index]), stream, time)
 
 
 def _joined(high: np.int64, low: np.int64) -> bytes:
