@@ -22,7 +22,8 @@ from ringlog_cdc import rows as one
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.mutations import Mutations, scan
 from ringlog_cdc.columnar.route import columns_of, is_compound, named
-from ringlog_cdc.columnar.scan import I64, U8, padded
+from ringlog_cdc.columnar.scan import padded
+from ringlog_cdc.columnar.words import I64, U8
 from ringlog_cdc.routing import RoutingTable, buffers, route
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, counted
 from ringlog_cdc.verdicts import ROUTED, SKIPPED

@@ -21,9 +21,8 @@ from ringlog.wire.records import Bounds, Cell, Change, DeletedElements, Mutation
 from ringlog_cdc.arrow import LETTER, NEVER, Outgoing, facts_function, read, records_of, rows_function
 from ringlog_cdc.columnar.mutations import defaults_behind_cells
 from ringlog_cdc.columnar.scan import Cursor, padded
-from ringlog_cdc.plan import use_of
 from ringlog_cdc.routing import RoutingTable, routing_table
-from ringlog_cdc.rows import Part, read_mutation
+from ringlog_cdc.rows import Input, Part, read_mutation
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, TallyParam, of_kind
 from ringlog_cdc.verdicts import NUMBERS, ROUTED, SKIPPED
 from ringlog_schemas import by_fingerprint
@@ -254,8 +253,8 @@ def test_facts_are_those_of_each_record(values: list[bytes | None], horizon: int
         uses = {}
         for row in rows:
             if row["partition"] == fact["partition"]:
-                mutation = read_mutation(row["value"])
-                uses[row["offset"]] = use_of(mutation.timestamp if mutation else 0, row["appended"], LEEWAY)
+                item = Input(0, 0, row["appended"], None, row["value"], read_mutation(row["value"]))
+                uses[row["offset"]] = item.use(LEEWAY)
         held = [offset for offset, use in uses.items() if use >= horizon]
         assert fact["held"] == min(held, default=NEVER)
         assert fact["used"] == max((use for use in uses.values() if use < horizon), default=0)
