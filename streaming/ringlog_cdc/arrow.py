@@ -8,10 +8,8 @@ are named by their module, so a worker imports this and never the job.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from ringlog_cdc.columnar.words import I64, U8
 from ringlog_cdc.routing import RoutingTable, buffers, route
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, counted
 from ringlog_cdc.verdicts import ROUTED, SKIPPED
+from ringlog_cdc.workers import settle
 
 IN = ("partition", "offset", "appended", "key", "value")
 FACTS_TYPE = "partition int, held bigint, used bigint"
@@ -142,15 +141,6 @@ def rows_function(table: Any, part: one.Part, counts: Any) -> Callable[[Batches]
                 yield made.batch()
 
     return outgoing
-
-
-@cache
-def settle() -> None:
-    """Leave what is there to the end of the process: a worker of Spark collects garbage after every task, and would
-    go through all modules each time, which takes it longer than a thousand rows.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def records_of(table: RoutingTable, found: Records, part: one.Part) -> Outgoing:
