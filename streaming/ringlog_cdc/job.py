@@ -27,7 +27,7 @@ from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Observer, Progress, unobserved
-from ringlog_cdc.session import CheckpointLock, open_session, prepare_session
+from ringlog_cdc.session import CheckpointLock, check_session, open_session, prepare_session
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.writer import Writer
@@ -55,6 +55,7 @@ class CdcJob:
     def start(self) -> CdcJob:
         """Lock, register, begin. Raises CdcError, LogError."""
         settings = self.settings
+        check_session(self._session)
         settings.checkpoint.mkdir(parents=True, exist_ok=True)
         prepare_session(self._session)
         try:
@@ -174,13 +175,15 @@ class CdcJob:
             source = reader.load()
         except AnalysisException as error:
             raise CdcError(
-                "connector_missing", str(error).splitlines()[0], "give Spark the Kafka connector: --jars"
+                "connector_missing",
+                str(error).splitlines()[0],
+                "give Spark the Kafka connector: --jars, here or of spark-submit",
             ) from error
         return (
             source.writeStream.foreachBatch(self.runner)
             .queryName(f"ringlog-cdc-{settings.cluster}-{settings.writer}")
             .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
-            .option("checkpointLocation", str(settings.checkpoint / "spark"))
+            .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not of the cluster
             .start()
         )
 

@@ -23,6 +23,7 @@ from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
 from ringlog.stack.artifacts import jars
 from ringlog.stack.errors import StackError
+from ringlog_cdc.cli import launcher
 from ringlog_cdc.cli import run as run_job
 
 app = typer.Typer(help="Change data capture: generations, writers, the Spark job.", no_args_is_help=True)
@@ -40,6 +41,7 @@ def _defaults() -> None:
 
 
 app.command("run")(run_job)
+app.command("launcher")(launcher)
 app.command("grant")(grant_command)
 app.command("fence")(fence_command)
 app.command("tail")(cdc.tail)
