@@ -27,7 +27,14 @@ from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Observer, Progress, unobserved
-from ringlog_cdc.session import CheckpointLock, check_session, open_session, prepare_session
+from ringlog_cdc.session import (
+    CheckpointLock,
+    check_session,
+    forward_signals,
+    is_submitted,
+    open_session,
+    prepare_session,
+)
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.writer import Writer
@@ -246,6 +253,8 @@ def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_
     job = CdcJob(settings, session)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.stopping.set())
+    if is_submitted():
+        forward_signals(session, job.stopping.set)
     try:
         try:
             job.start()

@@ -12,9 +12,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from ringlog_cdc.errors import CdcError
@@ -73,6 +74,34 @@ def open_session(
 def is_submitted() -> bool:
     """Was this program started by ``spark-submit``?"""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+class _Forwarded:
+    """A handler of a signal in the JVM."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+
+    def handle(self, _signal: Any) -> None:
+        """The signal has come."""
+        self._stop()
+
+    class Java:
+        """The interface for the JVM."""
+
+        implements: ClassVar = ["sun.misc.SignalHandler"]
+
+
+def forward_signals(session: SparkSession, stop: Callable[[], None]) -> None:
+    """Let SIGTERM and SIGINT of a submitted program call ``stop``.
+
+    They reach the JVM, whose child this process is: by itself it would end at once, in the middle of a batch.
+    """
+    context = session.sparkContext
+    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+    signals = _jvm(session).sun.misc
+    for name in ("TERM", "INT"):
+        signals.Signal.handle(signals.Signal(name), _Forwarded(stop))
 
 
 def connect_unsupported() -> CdcError:

@@ -94,20 +94,17 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def submit(cluster: SparkCluster, program: Path, *arguments: str, **options: str) -> list[str]:
+def submit(
+    master: str, program: Path, *arguments: str, settings: Mapping[str, str] | None = None, **options: str
+) -> list[str]:
     """A command line of ``spark-submit``; ``options`` by its names, with ``_`` for ``-``."""
-    found = [str(SPARK / "bin" / "spark-submit"), "--master", cluster.url]
+    found = [str(SPARK / "bin" / "spark-submit"), "--master", master]
     for name, value in options.items():
         found += [f"--{name.replace('_', '-')}", value]
-    return [
-        *found,
-        "--executor-memory",
-        "600m",
-        "--conf",
-        f"spark.executor.extraJavaOptions={QUICK}",
-        str(program),
-        *arguments,
-    ]
+    sizes = {"spark.executor.memory": "600m", "spark.executor.extraJavaOptions": QUICK}
+    for name, value in (sizes | {"spark.driver.extraJavaOptions": QUICK} | dict(settings or {})).items():
+        found += ["--conf", f"{name}={value}"]
+    return [*found, str(program), *arguments]
 
 
 def worker_python(folder: Path) -> Path:

@@ -118,7 +118,7 @@ def test_a_submitted_job_goes_on_when_its_executor_dies_in_a_batch_and_leaves_no
     subprocess.run([sys.executable, *wheel], check=True)
     archive = next(tmp_path.glob("ringlog-*.whl")).rename(tmp_path / "ringlog.zip")
     arguments = [*options(world, checkpoint), "--stop-when-idle"]
-    command = submit(cluster, launcher, *arguments, jars=connectors, py_files=str(archive))
+    command = submit(cluster.url, launcher, *arguments, jars=connectors, py_files=str(archive))
     with job(command, python, output) as driver:
 
         def alive() -> None:
