@@ -27,6 +27,7 @@ from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Observer, Progress, unobserved
+from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
     CheckpointLock,
     check_session,
@@ -70,6 +71,7 @@ class CdcJob:
             client = Client(settings.bootstrap_servers, settings.cluster, f"cdc-{settings.writer}")
             client.start()
             self._open(client.close)
+            self._replica = client.replica
             offsets = Offsets(settings.bootstrap_servers)
             self._open(offsets.close)
             state = client.read_barrier()
@@ -79,9 +81,11 @@ class CdcJob:
             known = before is not None and before.fenced is None
             is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
             store = PlanStore(settings.checkpoint)
-            verify_topics(admin_client(settings.bootstrap_servers), settings.cluster, settings.bootstrap_servers, USED)
+            admin = admin_client(settings.bootstrap_servers)
+            verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED)
             self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
+            self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
             starts = self._first_offsets(offsets, state, is_new)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
@@ -199,6 +203,7 @@ class CdcJob:
         assert self._query is not None, "start it first"
         while not self.stopping.wait(LOOK_S):
             self.writer.check()
+            self._retention.keep(self._replica.state)
             if not self._query.isActive:
                 self._raise_failure()
                 return
