@@ -10,12 +10,10 @@ use no more than that and the leeway. Only where that is not below the horizon t
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark import Accumulator, Broadcast
@@ -43,6 +41,7 @@ from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.shares import batch_ends
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
@@ -123,7 +122,7 @@ class BatchRunner:
         ends = batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
         parts = self._store.parts(batch)
         self._check_place(batch, parts, ends)
-        work = Work(records_of_source(frame), batch, ends, figures)
+        work = Work(frame, batch, ends, figures)
         try:
             for entry in parts:
                 self._carry_out(work, entry)
@@ -319,7 +318,9 @@ class BatchRunner:
 
 
 def records_of_source(frame: DataFrame) -> DataFrame:
-    """Records of the Kafka source as the Arrow functions want them."""
+    """Records of the Kafka source as the Arrow functions want them: chosen before a batch is handed over, for that
+    copies its rows.
+    """
     return frame.select("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value")
 
 
@@ -331,28 +332,6 @@ def within(ranges: Sequence[OffsetRange]) -> Column:
         inside = (offset >= F.lit(item.start)) & (offset < F.lit(item.end))
         condition = condition | ((F.col("partition") == F.lit(item.partition)) & inside)
     return condition
-
-
-def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
-    """Source partition to the end of a batch, from Spark's own offset log, which is written before the batch begins."""
-    path = checkpoint / "spark" / "offsets" / str(batch)
-    if not path.exists():
-        raise ChainBroken(f"Spark's offset log has no batch {batch}")
-    return decode_offsets(path.read_bytes(), topic)
-
-
-def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
-    """Source partition to offset in a file of Spark's offset log; raises ChainBroken."""
-    try:
-        form, _, offsets = data.decode("utf-8").split("\n")[:3]
-        if form != "v1":
-            raise ValueError(f"format {form!r}, not 'v1'")
-        found = {int(partition): offset for partition, offset in json.loads(offsets)[topic].items()}
-        if not all(type(offset) is int for offset in found.values()):
-            raise ValueError("an offset is no whole number")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ChainBroken(f"Spark's offset log is unreadable: {type(error).__name__}: {error}") from error
-    return found
 
 
 def _add(figures: BatchFigures, tally: Tally) -> None:

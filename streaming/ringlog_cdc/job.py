@@ -11,18 +11,19 @@ import json
 import signal
 import threading
 import time
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
-from ringlog_cdc.batch import BatchRunner
+from ringlog_cdc.batch import BatchRunner, records_of_source
 from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
@@ -37,6 +38,7 @@ from ringlog_cdc.session import (
     prepare_session,
 )
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.shares import Share, shares_of, sources_of
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.writer import Writer
 
@@ -57,7 +59,7 @@ class CdcJob:
         self.metrics_port: int | None = None
         self._session = session
         self._opened: list[Any] = []
-        self._begins = "earliest"
+        self._begins: dict[int, int] | None = None
         self._query: StreamingQuery | None = None
 
     def start(self) -> CdcJob:
@@ -87,6 +89,11 @@ class CdcJob:
             self._open(self.progress.close)
             self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
             starts = self._first_offsets(offsets, state, is_new)
+            self._shares = shares_of(
+                offsets.partitions(settings.source_topic),
+                settings.max_offsets_per_trigger,
+                sources_of(settings.checkpoint),
+            )
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
                 client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
@@ -150,7 +157,7 @@ class CdcJob:
         if not is_new or oldest is None or oldest is state.generations[0]:
             return offsets.begins(topic)
         begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
-        self._begins = json.dumps({topic: {str(partition): offset for partition, offset in begins.items()}})
+        self._begins = begins
         return begins
 
     def _register(self, client: Client, is_new: bool, before: CdcWriter | None = None) -> int:
@@ -172,24 +179,15 @@ class CdcJob:
 
     def _begin(self) -> StreamingQuery:
         settings = self.settings
-        reader = (
-            self._session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", settings.bootstrap_servers)
-            .option("kafka.isolation.level", "read_committed")
-            .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
-            .option("subscribe", settings.source_topic)
-            .option("startingOffsets", self._begins)
-            .option("failOnDataLoss", "true")
-            .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
-        )
         try:
-            source = reader.load()
+            sources = [self._source(share) for share in self._shares]
         except AnalysisException as error:
             raise CdcError(
                 "connector_missing",
                 str(error).splitlines()[0],
                 "give Spark the Kafka connector: --jars, here or of spark-submit",
             ) from error
+        source = reduce(DataFrame.union, sources)
         return (
             source.writeStream.foreachBatch(self.runner)
             .queryName(f"ringlog-cdc-{settings.cluster}-{settings.writer}")
@@ -197,6 +195,23 @@ class CdcJob:
             .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not of the cluster
             .start()
         )
+
+    def _source(self, share: Share) -> DataFrame:
+        """The records of some partitions of the mutations topic."""
+        topic, begins = self.settings.source_topic, self._begins
+        reader = (
+            self._session.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.settings.bootstrap_servers)
+            .option("kafka.isolation.level", "read_committed")
+            .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
+            .option("assign", json.dumps({topic: share.partitions}))
+            .option("failOnDataLoss", "true")
+            .option("maxOffsetsPerTrigger", share.limit)
+        )
+        if begins is None:
+            return records_of_source(reader.option("startingOffsets", "earliest").load())
+        offsets = {str(partition): begins[partition] for partition in share.partitions}
+        return records_of_source(reader.option("startingOffsets", json.dumps({topic: offsets})).load())
 
     def wait(self) -> None:
         """Until ``stopping`` is set, the job is idle (if it shall end then), or it failed; raises why it failed."""

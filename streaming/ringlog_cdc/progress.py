@@ -113,11 +113,10 @@ class Progress(StreamingQueryListener):
             figures = self._waiting.pop(progress.batchId, None)
         if figures is None:
             return
-        source = progress.sources[0].metrics if progress.sources else {}
-        behind = source.get("maxOffsetsBehindLatest")
+        behind = [found for source in progress.sources if (found := source.metrics.get("maxOffsetsBehindLatest"))]
         self.emit(
             "batch",
             **figures.line(),
-            behind=int(behind) if behind is not None else None,
+            behind=max(map(int, behind), default=None),
             spark_ms=dict(progress.durationMs),
         )

@@ -54,9 +54,9 @@ from ringlog.wire.data import (
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Cell as RowCell
 from ringlog.wire.records import Mutation, encode_mutation
-from ringlog_cdc.batch import decode_offsets
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan_store import decode_claim
+from ringlog_cdc.shares import decode_offsets
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
@@ -413,7 +413,7 @@ TARGETS = (
     ),
     Target(
         "spark_offsets",
-        ("ringlog_cdc.batch.decode_offsets",),
+        ("ringlog_cdc.shares.decode_offsets",),
         lambda data: decode_offsets(data, "m"),
         (ChainBroken,),
         lambda: (_OFFSETS,),
