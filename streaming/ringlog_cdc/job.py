@@ -27,7 +27,7 @@ from ringlog_cdc.batch import BatchRunner, records_of_source
 from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
-from ringlog_cdc.progress import Observer, Progress, unobserved
+from ringlog_cdc.progress import Listener, Observer, Progress, unobserved
 from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
     CheckpointLock,
@@ -58,6 +58,7 @@ class CdcJob:
         self.stopping = threading.Event()
         self.metrics_port: int | None = None
         self._session = session
+        self._name = f"ringlog-cdc-{settings.cluster}-{settings.writer}"
         self._opened: list[Any] = []
         self._begins: dict[int, int] | None = None
         self._query: StreamingQuery | None = None
@@ -111,8 +112,7 @@ class CdcJob:
             self.runner = BatchRunner(
                 self._session, settings, client.replica, self.writer, store, looks, self.progress, partitions, starts
             )
-            self._session.streams.addListener(self.progress)
-            self._open(lambda: self._session.streams.removeListener(self.progress))
+            self._open(Listener(self._session, self._name, self.progress.reported).close)
             self._query = self._begin()
             self.progress.emit(
                 "started",
@@ -190,7 +190,7 @@ class CdcJob:
         source = reduce(DataFrame.union, sources)
         return (
             source.writeStream.foreachBatch(self.runner)
-            .queryName(f"ringlog-cdc-{settings.cluster}-{settings.writer}")
+            .queryName(self._name)
             .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
             .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not of the cluster
             .start()
