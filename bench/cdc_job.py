@@ -5,10 +5,10 @@
 Starts a broker and one Spark session of its own, fills a mutations topic with WRITES (3,000,000) writes of 100-byte
 values, and lets each job move all of them in batches of BATCH (200,000): a query that copies keys and values, one that
 does so through an Arrow function that changes nothing, and the CDC job under a generation of 1,000 streams and under
-one of 100,000. All of them have the same settings of producers. Rows are counted in the sink topic: a third of them
-warm everything up (compilers above all), then rows a second and microseconds of processor time a row are measured,
-those of the broker included, which does its part on the same cores. ``memory`` is what driver, executor and their
-Python workers hold together, when a third of the rows and when all of them are through.
+one of 100,000. All of them have the same settings of consumers and producers. Rows are counted in the sink topic: a
+third of them warms everything up (compilers above all), then rows a second and microseconds of processor time a row
+are measured, those of the broker included, which does its part on the same cores. ``memory`` is what driver, executor
+and their Python workers hold together, when a third of the rows and when all of them are through.
 
 Run it from a checkout: it builds its clusters as the system tests do.
 """
@@ -41,7 +41,7 @@ from ringlog.stack.artifacts import jars
 from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import Cell, encode_mutation
 from ringlog_cdc.batch import PRODUCER_OPTIONS
-from ringlog_cdc.job import CdcJob
+from ringlog_cdc.job import CONSUMER_OPTIONS, CdcJob
 from ringlog_cdc.session import open_session
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
@@ -174,6 +174,7 @@ def _copied(world: World, session: SparkSession, folder: Path, writes: int, batc
     source = (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", world.bootstrap)
+        .options(**CONSUMER_OPTIONS)
         .option("subscribe", topic_name(world.cluster, "mutations"))
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", batch)

@@ -44,8 +44,12 @@ from ringlog_cdc.writer import Writer
 
 LOOK_S = 0.2
 COMMIT_WAIT_S = 15.0
-FETCH_WAIT_MS = 50
-"""How long a broker may keep a reader at the end of a partition waiting: by default ten times that, in each batch."""
+CONSUMER_OPTIONS = {
+    "kafka.isolation.level": "read_committed",
+    "kafka.fetch.max.wait.ms": "50",  # at the end of a partition; by default ten times that, in each batch
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),  # a task asks for more only when it has read them
+    "kafka.max.poll.records": "5000",
+}
 USED = (MUTATIONS, CDC, DEAD_LETTERS)
 """The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
 
@@ -202,8 +206,7 @@ class CdcJob:
         reader = (
             self._session.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.settings.bootstrap_servers)
-            .option("kafka.isolation.level", "read_committed")
-            .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
+            .options(**CONSUMER_OPTIONS)
             .option("assign", json.dumps({topic: share.partitions}))
             .option("failOnDataLoss", "true")
             .option("maxOffsetsPerTrigger", share.limit)

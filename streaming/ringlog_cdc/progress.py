@@ -118,7 +118,7 @@ class Listener:
         self._query = query
         self._reported = reported
         self._listeners: Any = session._jsparkSession.streams()
-        self._listener = jvm.PythonStreamingQueryListenerWrapper(self)
+        self._listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
         self._listeners.addListener(self._listener)
 
     def close(self) -> None:
