@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from immutables import Map
 
@@ -44,7 +44,7 @@ from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.collections import cells_of, shape_of, value_of
 from ringlog.kernel.schema.order import sort_key
 from ringlog.kernel.values import Micros
-from ringlog.wire.records import CdcRow
+from ringlog.wire import records
 
 NEVER: Micros = -(2**63)
 """Earlier than any write."""
@@ -52,6 +52,25 @@ NEVER: Micros = -(2**63)
 Key = tuple[bytes | None, ...]
 Place = tuple[str, bytes | None]
 """Column, and the key of the element in a multi-cell collection."""
+
+
+class LogRow(Protocol):
+    """What the fold needs of a row of the log, or of what is going to be one."""
+
+    @property
+    def operation(self) -> int: ...
+    @property
+    def timestamp(self) -> Micros: ...
+    @property
+    def ttl(self) -> int | None: ...
+    @property
+    def clustering_key(self) -> Key: ...
+    @property
+    def cells(self) -> Sequence[records.Cell]: ...
+    @property
+    def deleted(self) -> Sequence[str]: ...
+    @property
+    def deleted_elements(self) -> Sequence[records.DeletedElements]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +150,9 @@ class TableShape:
         return is_behind and (to_end < end or (to_end == end and (found.end_inclusive or not end)))
 
 
-def fold(state: PartitionState, rows: Sequence[CdcRow], shape: TableShape) -> PartitionState:
+def fold(state: PartitionState, rows: Sequence[LogRow], shape: TableShape) -> PartitionState:
     """The partition after a write: all its rows of the log, in their order."""
-    start: CdcRow | None = None
+    start: LogRow | None = None
     for row in rows:
         if row.operation in (INSERT, UPDATE):
             state = _written(state, row, shape)
@@ -184,18 +203,18 @@ def next_expiry(state: PartitionState, now: Micros) -> Micros | None:
 # ------------------------------------------------------------------------------------------------------ changes
 
 
-def _written(state: PartitionState, row: CdcRow, shape: TableShape) -> PartitionState:
+def _written(state: PartitionState, row: LogRow, shape: TableShape) -> PartitionState:
     return _changed(state, row, shape, lambda before, found: _with_cells(before, found, shape))
 
 
-def _changed(state: PartitionState, row: CdcRow, shape: TableShape, change: Any) -> PartitionState:
+def _changed(state: PartitionState, row: LogRow, shape: TableShape, change: Any) -> PartitionState:
     if shape.has_rows and not row.clustering_key:
         return replace(state, static=change(state.static, row))
     before = state.rows.get(row.clustering_key, RowState())
     return replace(state, rows=state.rows.set(row.clustering_key, change(before, row)))
 
 
-def _with_cells(before: RowState, row: CdcRow, shape: TableShape) -> RowState:
+def _with_cells(before: RowState, row: LogRow, shape: TableShape) -> RowState:
     expires = None if row.ttl is None else row.timestamp + row.ttl * 1_000_000
     cells, wiped = before.cells.mutate(), before.wiped.mutate()
     for place, cell in _cells(row, shape, expires):
@@ -212,7 +231,7 @@ def _with_cells(before: RowState, row: CdcRow, shape: TableShape) -> RowState:
     return RowState(before.deleted, marker, cells.finish(), wiped.finish())
 
 
-def _cells(row: CdcRow, shape: TableShape, expires: Micros | None) -> Iterable[tuple[Place, Cell]]:
+def _cells(row: LogRow, shape: TableShape, expires: Micros | None) -> Iterable[tuple[Place, Cell]]:
     for cell in row.cells:
         if cell.value is not None and cell.column in shape.multi_cell:
             for key, value in cells_of(shape.column_types[cell.column], cell.value):
@@ -227,7 +246,7 @@ def _cells(row: CdcRow, shape: TableShape, expires: Micros | None) -> Iterable[t
             yield (taken.column, key), Cell(row.timestamp, None)
 
 
-def _without_row(before: RowState, row: CdcRow) -> RowState:
+def _without_row(before: RowState, row: LogRow) -> RowState:
     return replace(before, deleted=max(before.deleted, row.timestamp))
 
 
