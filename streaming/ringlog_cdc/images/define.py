@@ -37,18 +37,20 @@ from ringlog.client.cdc.rows import (
     ROW_DELETE,
     UPDATE,
 )
-from ringlog.client.cdc.table import PartitionState, RowState, fold, seen
+from ringlog.client.cdc.table import fold
+from ringlog.kernel.rows.cells import NOTHING, under
+from ringlog.kernel.rows.partition import PartitionState
+from ringlog.kernel.rows.reading import seen
 from ringlog.wire.records import Cell
 from ringlog_cdc.images.state import (
     clustering_of,
     common_key,
-    gone_up_to,
     kept_common,
     kept_row,
     partition_prefix,
-    partition_state,
     row_key,
-    row_state,
+    whole_partition,
+    whole_row,
 )
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.split import Key, Piece, keys_only
@@ -95,7 +97,8 @@ def imaged(
     has_rows = table.shape.has_rows
     keys = dict.fromkeys(piece.clustering_key for piece in pieces if _is_of_row(piece, table))
     common = _present(states.get(common_key(prefix)), now) if has_rows else None
-    state = partition_state(common, {key: _present(states.get(row_key(prefix, key)), now) for key in keys})
+    rows = {key: _present(states.get(row_key(prefix, key)), now) for key in keys}
+    state = whole_partition(table.shape.columns, common, rows)
     found: list[Piece] = []
     first = state
     for _, group in groupby(pieces, key=attrgetter("timestamp")):
@@ -104,11 +107,10 @@ def imaged(
         found += _numbered(own, _Touched(own, table), before, state, table, now, only_keys)
     left: dict[bytes, Any] = {}
     for key in keys:
-        row = state.rows.get(key, RowState())
-        gone = gone_up_to(state, table, key)
+        row = state.rows.get(key, NOTHING)
         if not has_rows:
-            row = replace(row, deleted=max(row.deleted, gone))
-        left[row_key(prefix, key)] = kept_row(row, max(row.deleted, gone), now, table.ttl)
+            row = replace(row, deleted=max(row.deleted, state.deleted))
+        left[row_key(prefix, key)] = kept_row(row, now, table.ttl)
     if has_rows and (state.deleted, state.ranges, state.static) != (first.deleted, first.ranges, first.static):
         left[common_key(prefix)] = kept_common(state, now, table.ttl)
     if has_rows and (state.deleted, state.ranges) != (first.deleted, first.ranges):
@@ -139,10 +141,10 @@ def _purged(
         row = _present(states.get(key), now)
         if row is None or key in done:
             continue
-        gone = gone_up_to(state, table, clustering_of(prefix, key))
-        known = row_state(row)
-        if any(cell.timestamp <= gone for cell in (known.marker, *known.cells.values()) if cell is not None):
-            left[key] = kept_row(known, max(known.deleted, gone), now, table.ttl)
+        known = whole_row(row)
+        rest = under(known, table.shape.columns.gone(state, clustering_of(prefix, key)))
+        if rest != known:
+            left[key] = kept_row(rest, now, table.ttl)
     return left
 
 
@@ -165,7 +167,7 @@ class _Touched:
                     known |= columns
             elif piece.operation == ROW_DELETE or (piece.operation == PARTITION_DELETE and not table.shape.has_rows):
                 rows[piece.clustering_key] = None
-        self.rows = {key: rows[key] for key in sorted(rows, key=table.shape.order)}
+        self.rows = {key: rows[key] for key in sorted(rows, key=table.shape.columns.order)}
 
 
 def _numbered(
@@ -209,9 +211,9 @@ def _there(
 ) -> Iterable[tuple[Key, set[str] | None, Values]]:
     """(clustering key, touched columns, values) of what is touched and there; static columns have an empty key."""
     if touched.static:
-        for row in seen(replace(state, rows=Map()), table.shape, now):
+        for row in seen(replace(state, rows=Map()), table.shape.columns, now):
             yield (), touched.static, row.static
-    rows = {row.clustering_key: row.values for row in seen(state, table.shape, now)}
+    rows = {row.clustering_key: row.values for row in seen(state, table.shape.columns, now)}
     for key, columns in touched.rows.items():
         if key in rows:
             yield key, columns, rows[key]

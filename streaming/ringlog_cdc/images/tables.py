@@ -40,7 +40,7 @@ class ImageTable:
     @property
     def is_flat(self) -> bool:
         """True if every column is one cell of a row: no static ones, no collections of many cells."""
-        return not (self.static or self.shape.multi_cell)
+        return not (self.static or self.shape.columns.multi_cell)
 
 
 def keeps_images(table: Table) -> bool:

@@ -1,6 +1,6 @@
 """Images of writes: ScyllaDB's black-box cases, the rules one by one, and random histories against a model.
 
-The model looks through all statements since the beginning for each write (``tests.client.cdc.test_table``).
+The model looks through all statements since the beginning for each write (``tests.kernel.rows.histories``).
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from ringlog.client.cdc.table import PartitionState, fold, seen
+from ringlog.client.cdc.table import fold
 from ringlog.kernel.commands.model import Column
 from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.rows.partition import PartitionState
+from ringlog.kernel.rows.reading import seen
 from ringlog.wire.records import Change, Mutation
 from ringlog_cdc.images.define import imaged
 from ringlog_cdc.images.memory import MemoryStates
@@ -22,7 +24,9 @@ from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.split import Piece, split
 from tests.cdc.images.tables import Shown, image_table, shown
 from tests.cdc.test_split import NO_ROWS, T, bounded, change, write
-from tests.client.cdc.test_table import SECOND, SHAPE, SPLIT, TABLE, TYPES, Statement, draw, model, mutation_of
+from tests.client.cdc.test_table import SHAPE, TABLE
+from tests.kernel.rows import histories
+from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, mutation_of
 
 UPDATE, INSERT, ROW, PARTITION, RANGE = "UPDATE", "INSERT", "ROW_DELETE", "PARTITION_DELETE", "RANGE_DELETE"
 INTS = [Column(name, "int") for name in ("pk", "ck", "v1", "v2")]
@@ -245,7 +249,7 @@ def test_images_of_random_histories_are_those_of_the_model(mode: str) -> None:
     for seed in range(150):
         chance = Random(seed)
         table = image_table(TABLE.columns, TABLE.clustering_key, mode, partition=("p",))
-        found, before = Log(table, SPLIT), list[Statement]()
+        found, before = Log(table, histories.SHAPE), list[Statement]()
         for number in range(chance.randint(1, 12)):
             now, at = (5 + 4 * number) * SECOND, chance.randint(1, 40) * SECOND
             own = [replace(draw(chance), at=at) for _ in range(chance.randint(1, 4))]
@@ -263,11 +267,11 @@ def test_states_kept_row_by_row_say_what_the_whole_partition_would() -> None:
     """Writes of several timestamps each; the fold of all their rows, in one piece, is the measure."""
     for seed in range(150):
         chance = Random(seed)
-        found = Log(image_table(TABLE.columns, TABLE.clustering_key, partition=("p",)), SPLIT)
+        found = Log(image_table(TABLE.columns, TABLE.clustering_key, partition=("p",)), histories.SHAPE)
         for number in range(chance.randint(1, 10)):
             now = (5 + 3 * number) * SECOND
             rows = found.write(mutation_of([draw(chance) for _ in range(chance.randint(1, 4))]), now)
-            whole = seen(fold(PartitionState(), found.pieces, SHAPE), SHAPE, now)
+            whole = seen(fold(PartitionState(), found.pieces, SHAPE), SHAPE.columns, now)
             by_key = {row.clustering_key: row.values for row in whole} | {(): whole[0].static if whole else {}}
             newest = {p.clustering_key: p for p in rows if p.operation == 9 and p.timestamp == rows[-1].timestamp}
             for key, piece in newest.items():
