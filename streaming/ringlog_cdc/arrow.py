@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from ringlog_cdc import rows as one
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.mutations import Mutations, scan
-from ringlog_cdc.columnar.route import columns_of, is_compound, named
+from ringlog_cdc.columnar.route import columns_of, has_images, is_compound, named
 from ringlog_cdc.columnar.scan import I64, U8, padded
+from ringlog_cdc.images.define import States
+from ringlog_cdc.images.work import ImageWork, carried
 from ringlog_cdc.routing import RoutingTable, buffers, route
 from ringlog_cdc.verdicts import ROUTED, SKIPPED
 
@@ -122,12 +124,18 @@ def uses_of(found: Records, leeway: int) -> I64:
 # ------------------------------------------------------------------------------------------------------- rows
 
 
-def rows_function(table: Any, part: one.Part) -> Callable[[Batches], Batches]:
+def rows_function(table: Any, part: one.Part, images: ImageWork | None = None) -> Callable[[Batches], Batches]:
     """What goes out under the broadcast ``RoutingTable``: partition, key and value of rows (reason ``ROUTED``) and of
     dead letters (their number); a record of which nothing goes out leaves its reason alone. ``first``: of its record.
+    ``images``: of the part, if its tables have any.
     """
 
     def outgoing(batches: Batches) -> Batches:
+        if images is not None:
+            yield from carried(
+                batches, images, lambda batch, states: records_of(table.value, read(batch), part, states)
+            )
+            return
         for batch in batches:
             if batch.num_rows:
                 yield records_of(table.value, read(batch), part)
@@ -135,11 +143,13 @@ def rows_function(table: Any, part: one.Part) -> Callable[[Batches], Batches]:
     return outgoing
 
 
-def records_of(table: RoutingTable, found: Records, part: one.Part) -> pa.RecordBatch:
-    """What goes out for an Arrow batch, in the order of the source; columns as in ``ROWS_TYPE``."""
+def records_of(table: RoutingTable, found: Records, part: one.Part, states: States | None = None) -> pa.RecordBatch:
+    """What goes out for an Arrow batch, in the order of the source; columns as in ``ROWS_TYPE``. ``states``: of the
+    rows of tables with images, if there are any.
+    """
     rows, skipped = _plain(table, found, part)
     left = np.setdiff1d(np.arange(len(found.offsets)), np.concatenate((rows.numbers, skipped)), assume_unique=True)
-    others = one.outgoing(table, found.inputs(left), part) if len(left) else []
+    others = one.outgoing(table, found.inputs(left), part, states) if len(left) else []
     parts = [some for some in (rows, _silent(skipped), _listed(left, others)) if len(some.numbers)]
     if len(parts) == 1:
         return parts[0].batch()
@@ -185,7 +195,8 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
     places = found.appended[chosen], found.partitions[chosen], found.offsets[chosen]
     columns = columns_of(found.mutations, chosen, tables, identity, *places)
     routed = route(table, columns)
-    simple = (tables.codes >= 0) & ~is_compound(found.mutations, chosen, tables, table)
+    alone = is_compound(found.mutations, chosen, tables, table) | has_images(tables, table)
+    simple = (tables.codes >= 0) & ~alone
     rows = np.flatnonzero(simple & (routed.verdict == ROUTED))
     keys_only = np.array([shape.delta == "keys" for shape in tables.shapes(table)])[tables.codes[rows]]
     streams = _halves(routed.stream_high[rows], routed.stream_low[rows])
