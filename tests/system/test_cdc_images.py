@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_compound import MAP, items
-from tests.system.test_cdc_job import HOUR_US, TOKENS, forget_last_batch, lines, run_to_idle
+from tests.system.test_cdc_job import HOUR_US, TOKENS, forget_last_batch, run_to_idle
 from tests.system.test_cdc_kill import alive, driver, in_hand
 
 from ringlog.audit.compound import Columns, elements, is_compound, log_rows, plain_row
@@ -47,6 +47,7 @@ def history(chance: Random, count: int) -> list[Mutation]:
         number = chance.randrange(3)
         one = write(f"c{chance.randrange(20)}", number, now_us() - chance.randrange(3_000_000), table="carts")
         key = one.clustering_key
+        upto = Bounds((), True, key, True)
         amount, note = Cell("amount", bytes((0, 0, 0, chance.randrange(9)))), Cell("note", b"n")
         total, basket = Cell("total", b"\0\0\0\1"), Cell("items", items(**{chance.choice("ab"): 1}))
         found.append(
@@ -58,9 +59,7 @@ def history(chance: Random, count: int) -> list[Mutation]:
                     replace(one, operation="UPDATE", cells=(total,), clustering_key=()),
                     replace(one, operation="ROW_DELETE", cells=()),
                     replace(one, operation="PARTITION_DELETE", cells=(), clustering_key=()),
-                    replace(
-                        one, operation="RANGE_DELETE", cells=(), clustering_key=(), bounds=Bounds((), True, key, True)
-                    ),  # fmt: skip
+                    replace(one, operation="RANGE_DELETE", cells=(), clustering_key=(), bounds=upto),
                     replace(one, cells=(amount,), more=(Change("UPDATE", key, (note,), one.timestamp + 1, 1),)),
                 ),
                 (5, 5, 3, 2, 2, 1, 1, 3),
@@ -101,9 +100,9 @@ def test_a_killed_driver_goes_on_with_the_same_images(stack: StackInfo, cluster_
         world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()
         carts(world)
-        writes = history(Random(1), 4_000)
+        writes = history(Random(1), 1_800)
         plain = [write(f"customer-{number % 97}", number) for number in range(200)]
-        world.send([*writes[:2_000], *plain, *writes[2_000:]])
+        world.send([*writes[:900], *plain, *writes[900:]])
         with driver(world, tmp_path) as process:
             until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
             process.send_signal(signal.SIGKILL)
@@ -123,37 +122,29 @@ def test_images_are_switched_on_and_off_and_lost(
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()
-        carts(world, CdcOptions(True))
-        one = write("ann", 1, table="carts", cells=(Cell("note", b"n"),))
+        carts(world)
 
         def codes(**options: Any) -> list[int]:
             """Operations of the rows of one more write."""
-            world.send([replace(one, timestamp=now_us(), mutation_id=str(uuid.uuid4()))])
-            before = len(world.rows())
+            one = write("ann", 1, table="carts", cells=(Cell("note", b"n"),))
+            world.send([one])
             run_to_idle(stack, cluster_name, tmp_path, spark, **options)
-            rows = [row for row in world.rows() if row.timestamp == max(row.timestamp for row in world.rows())]
-            assert len(world.rows()) == before + len(rows)
-            return sorted(row.operation for row in rows)
+            return sorted(row.operation for row in world.rows() if row.mutation_id == one.mutation_id)
 
-        assert codes() == [2]
-        world.apply(AlterTable("shop", "carts", cdc=IMAGES))
         assert codes() == [2, 9]
         assert codes() == [0, 2, 9]
         stored = {item.value for item in world.read("cdc")}
         forget_last_batch(tmp_path)
         run_to_idle(stack, cluster_name, tmp_path, spark)
-        assert {item.value for item in world.read("cdc")} == stored
-        assert len(world.read("cdc")) == len(stored) + 3
+        repeated = [item.value for item in world.read("cdc")]
+        assert (set(repeated), len(repeated)) == (stored, len(stored) + 3)
         world.apply(AlterTable("shop", "carts", cdc=CdcOptions(True)))
         assert codes() == [2]
         assert not (tmp_path / "images").exists()
         world.apply(AlterTable("shop", "carts", cdc=IMAGES))
         assert codes() == [2, 9]
-        assert codes(row_bytes_max=1_000) == [0, 2, 9]
         for path in (tmp_path / "images").glob("*.db"):
             path.unlink()
         with pytest.raises(CdcError, match="images_lost"):
             codes()
-        run_to_idle(stack, cluster_name, tmp_path, spark, images_anew=True)
-        assert codes() == [0, 2, 9]
-        assert lines(tmp_path, "batch")
+        assert codes(images_anew=True) == [0, 2, 9]  # the write before it is repeated, into an empty state

@@ -144,9 +144,7 @@ class ImageStore:
         """Undo the newest part, which ends at ``position`` and does not begin before ``start``."""
         newest = self._base.execute("SELECT start, about FROM parts ORDER BY start DESC LIMIT 1").fetchone()
         if newest is None or newest[0] < start:
-            raise ImagesLost(
-                self.partition, f"states of rows up to {position}; it goes on at {start}, too far back"
-            )
+            raise ImagesLost(self.partition, f"states of rows up to {position}; it goes on at {start}, too far back")
         chunks = self._base.execute("SELECT changes FROM undo WHERE start = ? ORDER BY number DESC", (newest[0],))
         for (chunk,) in chunks.fetchall():
             self._write(marshal.loads(chunk).items())

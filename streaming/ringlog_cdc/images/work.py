@@ -108,10 +108,10 @@ class ImageFolder:
         kept_from: Mapping[int, int],
         is_first: bool,
     ) -> ImageWork | None:
-        """What tasks must know of a part of these ranges; None if no table keeps images.
+        """What tasks must know of a part of these ranges, all of which have their states; None if no table keeps images.
 
         ``kept_from``: the first offsets of what Spark may hand out again; ``is_first``: the part before this one kept
-        no images. Raises ImagesLost.
+        no images. Raises ImagesLost, or CdcError ``images_taken``.
         """
         if not tables:
             self._forget()
@@ -120,7 +120,10 @@ class ImageFolder:
         self._anew = False
         names = tuple((name, table.id) for name, table in sorted(tables.items()))
         kept = tuple(sorted(kept_from.items()))
-        return ImageWork(self._folder, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
+        work = ImageWork(self._folder, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
+        for item in ranges:
+            work.opened(item.partition)[0].close()
+        return work
 
     def settle(self, work: ImageWork) -> None:
         """Move on the stores of ranges without records. Raises ImagesLost."""
