@@ -8,7 +8,7 @@ are named by their module, so a worker imports this and never the job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,10 @@ from ringlog_cdc import rows as one
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.mutations import Mutations, scan
 from ringlog_cdc.columnar.route import columns_of, has_images, is_compound, named
-from ringlog_cdc.columnar.scan import I64, U8, padded
+from ringlog_cdc.columnar.scan import I64, U8, Flags, padded
 from ringlog_cdc.images.define import States
+from ringlog_cdc.images.easy import Places as ImagePlaces
+from ringlog_cdc.images.easy import easy_writes, is_easy, through
 from ringlog_cdc.images.work import ImageWork, carried
 from ringlog_cdc.routing import RoutingTable, buffers, route
 from ringlog_cdc.verdicts import ROUTED, SKIPPED
@@ -52,12 +54,13 @@ class Records:
 
     def inputs(self, numbers: I64) -> list[one.Input]:
         """Some of them, decoded one by one."""
-        found = []
-        for number in numbers.tolist():
-            value = self.values[number].as_py()
-            place = int(self.partitions[number]), int(self.offsets[number]), int(self.appended[number])
-            found.append(one.Input(*place, self.keys[number].as_py(), value, one.read_mutation(value)))
-        return found
+        return [self.input(number) for number in numbers.tolist()]
+
+    def input(self, number: int) -> one.Input:
+        """One of them, decoded."""
+        value = self.values[number].as_py()
+        place = int(self.partitions[number]), int(self.offsets[number]), int(self.appended[number])
+        return one.Input(*place, self.keys[number].as_py(), value, one.read_mutation(value))
 
 
 def read(batch: pa.RecordBatch) -> Records:
@@ -149,8 +152,11 @@ def records_of(table: RoutingTable, found: Records, part: one.Part, states: Stat
     """
     rows, skipped = _plain(table, found, part)
     left = np.setdiff1d(np.arange(len(found.offsets)), np.concatenate((rows.numbers, skipped)), assume_unique=True)
-    others = one.outgoing(table, found.inputs(left), part, states) if len(left) else []
-    parts = [some for some in (rows, _silent(skipped), _listed(left, others)) if len(some.numbers)]
+    imaged = _columns((), (), (), (), (), ())
+    if states is not None:
+        rows, left, imaged = _with_images(table, found, rows, left, part, states)
+    others = one.outgoing(table, found.inputs(left), part) if len(left) else []
+    parts = [some for some in (rows, _silent(skipped), _listed(left, others), imaged) if len(some.numbers)]
     if len(parts) == 1:
         return parts[0].batch()
     together = pa.Table.from_batches([some.batch() for some in parts])
@@ -168,6 +174,12 @@ class Outgoing:
     partitions: I32
     keys: pa.Array
     values: pa.Array
+
+    def only(self, chosen: Flags) -> Outgoing:
+        """Some of the rows."""
+        kept = pa.array(chosen)
+        numbers = self.numbers[chosen], self.reasons[chosen], self.generations[chosen], self.partitions[chosen]
+        return Outgoing(*numbers, self.keys.filter(kept), self.values.filter(kept))
 
     def batch(self) -> pa.RecordBatch:
         """As Spark wants it."""
@@ -195,7 +207,9 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
     places = found.appended[chosen], found.partitions[chosen], found.offsets[chosen]
     columns = columns_of(found.mutations, chosen, tables, identity, *places)
     routed = route(table, columns)
-    alone = is_compound(found.mutations, chosen, tables, table) | has_images(tables, table)
+    alone = is_compound(found.mutations, chosen, tables, table)
+    if table.images:
+        alone |= has_images(tables, table) & ~is_easy(found.mutations, chosen, tables, table.images)
     simple = (tables.codes >= 0) & ~alone
     rows = np.flatnonzero(simple & (routed.verdict == ROUTED))
     keys_only = np.array([shape.delta == "keys" for shape in tables.shapes(table)])[tables.codes[rows]]
@@ -226,6 +240,30 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
     )
 
 
+def _with_images(
+    table: RoutingTable, found: Records, rows: Outgoing, left: I64, part: one.Part, states: States
+) -> tuple[Outgoing, I64, Outgoing]:
+    """(rows of tables without images, numbers of what is left of them, all that goes out for tables with images)."""
+    mine = has_images(named(found.mutations, rows.numbers), table)
+    numbers = rows.numbers[mine]
+    values = rows.values.filter(pa.array(mine)).to_pylist()
+    places = found.partitions[numbers], found.offsets[numbers], found.appended[numbers]
+    easy = easy_writes(found.mutations, numbers, values, rows.generations[mine], places, part.source_topic, found.input)
+    where = ImagePlaces(
+        rows.generations[mine].tolist(),
+        rows.partitions[mine].tolist(),
+        rows.keys.filter(pa.array(mine)).to_pylist(),
+    )
+    others = {
+        number: item
+        for number, item in zip(left.tolist(), found.inputs(left), strict=True)
+        if item.mutation is not None and f"{item.mutation.keyspace}.{item.mutation.table}" in table.images
+    }
+    made = through(easy, where, others, table, part, states)
+    imaged = _columns(made.numbers, made.reasons, made.generations, made.partitions, made.keys, made.values)
+    return rows.only(~mine), np.setdiff1d(left, np.array([*others], dtype=np.int64)), imaged
+
+
 def _silent(numbers: I64) -> Outgoing:
     """Records of which nothing goes out; they are counted."""
     count = len(numbers)
@@ -244,11 +282,29 @@ def _halves(high: I64, low: I64) -> U8:
 
 def _listed(left: I64, others: list[one.Out]) -> Outgoing:
     """What goes out for records that were looked at one by one, which have the numbers ``left``."""
+    return _columns(
+        left[[out.number for out in others]] if others else (),
+        [out.reason for out in others],
+        [out.generation for out in others],
+        [out.partition for out in others],
+        [out.key for out in others],
+        [out.value for out in others],
+    )
+
+
+def _columns(
+    numbers: Sequence[int] | I64,
+    reasons: Sequence[int],
+    generations: Sequence[int],
+    partitions: Sequence[int],
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
+) -> Outgoing:
     return Outgoing(
-        numbers=left[[out.number for out in others]] if others else left[:0],
-        reasons=np.array([out.reason for out in others], dtype=np.int32),
-        generations=np.array([out.generation for out in others], dtype=np.int64),
-        partitions=np.array([out.partition for out in others], dtype=np.int32),
-        keys=pa.array([out.key for out in others], pa.large_binary()),
-        values=pa.array([out.value for out in others], pa.large_binary()),
+        numbers=np.asarray(numbers, dtype=np.int64),
+        reasons=np.array(reasons, dtype=np.int32),
+        generations=np.array(generations, dtype=np.int64),
+        partitions=np.array(partitions, dtype=np.int32),
+        keys=pa.array(keys, pa.large_binary()),
+        values=pa.array(values, pa.large_binary()),
     )

@@ -104,8 +104,9 @@ def _times(table: RoutingTable, mutation: Mutation, write: Single, pieces: Seque
     ids, has_id = mutation_ids(pa.array([name], type=pa.large_binary()))
     partition, offset = np.array([write.partition], dtype=np.int32), np.array([write.offset], dtype=np.int64)
     low = low_halves(table.topic, partition, offset, ids, has_id).astype(">i8").tobytes()
-    high = high_halves(np.array([piece.timestamp for piece in pieces], dtype=np.int64)).astype(">i8")
-    return tuple(half.tobytes() + low for half in high)
+    high = high_halves(np.array([piece.timestamp for piece in pieces], dtype=np.int64))
+    # A number taken out of an array has the machine's order of bytes, whatever the array's is.
+    return tuple(half.to_bytes(8, "big", signed=True) + low for half in high.tolist())
 
 
 def plain_piece(mutation: Mutation, only_keys: bool = False) -> Piece:

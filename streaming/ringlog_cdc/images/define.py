@@ -69,6 +69,10 @@ class States(Protocol):
         """The state of that key, None if there is none."""
         ...
 
+    def fetch(self, keys: Iterable[bytes]) -> None:
+        """The states of these keys are going to be asked for."""
+        ...
+
     def put(self, key: bytes, value: Any) -> None:
         """Keep a state; None: none."""
         ...

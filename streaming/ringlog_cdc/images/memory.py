@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ringlog_cdc.images.tables import ImageTable
@@ -22,6 +22,9 @@ class MemoryStates:
     def get(self, key: bytes) -> Any:
         """The state of that key."""
         return self.states.get(key)
+
+    def fetch(self, keys: Iterable[bytes]) -> None:
+        """They are quick to get already."""
 
     def put(self, key: bytes, value: Any) -> None:
         """Keep a state; None: none."""

@@ -171,8 +171,8 @@ class ImageStore:
         value = self._seen[key] = None if found is None else marshal.loads(found[0])
         return value
 
-    def fetch(self, keys: Iterable[bytes]) -> dict[bytes, Any]:
-        """Make states of these keys quick to get; all that are."""
+    def fetch(self, keys: Iterable[bytes]) -> None:
+        """Make states of these keys quick to get."""
         wanted = [key for key in keys if key not in self._seen]
         for at in range(0, len(wanted), ASKED_TOGETHER):
             some = wanted[at : at + ASKED_TOGETHER]
@@ -180,7 +180,6 @@ class ImageStore:
             places = ",".join("?" * len(some))
             for key, value in self._base.execute(f"SELECT key, value FROM states WHERE key IN ({places})", some):
                 self._seen[key] = marshal.loads(value)
-        return self._seen
 
     def put(self, key: bytes, value: Any) -> None:
         """Keep a state; None: none."""

@@ -36,6 +36,7 @@ class ImageTable:
         data = [column for column in columns if column.name not in (*keys[0], *keys[1])]
         self.static = tuple(column.name for column in data if column.static)
         self.regular = tuple(column.name for column in data if not column.static)
+        self.known = frozenset(self.regular)
 
     @property
     def is_flat(self) -> bool:

@@ -108,7 +108,7 @@ class ImageFolder:
         kept_from: Mapping[int, int],
         is_first: bool,
     ) -> ImageWork | None:
-        """What tasks must know of a part of these ranges, all of which have their states; None if no table keeps images.
+        """What tasks must know of a part of these ranges, which have their states; None if no table keeps images.
 
         ``kept_from``: the first offsets of what Spark may hand out again; ``is_first``: the part before this one kept
         no images. Raises ImagesLost, or CdcError ``images_taken``.
