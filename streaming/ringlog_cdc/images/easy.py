@@ -17,7 +17,8 @@ from ringlog_cdc.columnar.encode import composed_keys
 from ringlog_cdc.columnar.mutations import Mutations
 from ringlog_cdc.columnar.pieces import Pieces, encoded_numbers
 from ringlog_cdc.columnar.route import Named, named, operation_codes
-from ringlog_cdc.columnar.scan import I64, Flags, Span
+from ringlog_cdc.columnar.scan import Span
+from ringlog_cdc.columnar.words import I64, Flags
 from ringlog_cdc.images.define import States
 from ringlog_cdc.images.quick import Cells, Plain, changed, live, rows_of
 from ringlog_cdc.images.state import common_key, partition_prefix

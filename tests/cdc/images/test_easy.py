@@ -20,7 +20,7 @@ from ringlog_cdc.images.state import GRACE
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.verdicts import ROUTED
 from tests.cdc.images.tables import image_table
-from tests.cdc.test_columnar import LARGE, NOW, PART, TABLE
+from tests.cdc.test_columnar import LARGE, NOW, PART, TABLE, listed
 
 INTS = ("a", "b", "name_of_some_length")
 
@@ -99,8 +99,8 @@ def test_random_batches(preimage: str, postimage: bool, ttl: int) -> None:
             found = read(batch)
             every = np.arange(batch.num_rows)
             singly = replace(found, plain=every[:0], others=every)
-            got = records_of(table, found, part, quick).to_pylist()
-            assert got == records_of(table, singly, part, slow).to_pylist(), (seed, number)
+            got = listed(records_of(table, found, part, quick))
+            assert got == listed(records_of(table, singly, part, slow)), (seed, number)
             assert quick.states == slow.states, (seed, number)
             met.update(decode_cdc_row(row["value"]).operation for row in got if row["reason"] == ROUTED)
             first += len(values)
