@@ -9,7 +9,7 @@ are named by their module, so a worker imports this and never the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from ringlog_cdc.columnar.route import columns_of, has_images, is_compound, name
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.columnar.words import I64, U8
 from ringlog_cdc.images.define import States
-from ringlog_cdc.images.easy import Places as ImagePlaces
 from ringlog_cdc.images.easy import easy_writes, is_easy, through
 from ringlog_cdc.images.work import ImageWork, carried
 from ringlog_cdc.routing import RoutingTable, buffers, route
@@ -163,11 +162,11 @@ def records_of(table: RoutingTable, found: Records, part: one.Part, states: Stat
     """
     rows, skipped = _plain(table, found, part)
     left = np.setdiff1d(np.arange(len(found.offsets)), np.concatenate((rows.numbers, skipped)), assume_unique=True)
-    imaged = _columns((), (), (), (), (), ())
+    made = [rows]
     if states is not None:
-        rows, left, imaged = _with_images(table, found, rows, left, part, states)
+        made, left = _with_images(table, found, rows, left, part, states)
     others = one.outgoing(table, found.inputs(left), part) if len(left) else []
-    parts = [some for some in (rows, _silent(skipped), _listed(left, others), imaged) if len(some.numbers)]
+    parts = [some for some in (*made, _silent(skipped), _listed(left, others)) if len(some.numbers)]
     return _in_order(parts) if len(parts) > 1 else parts[0]
 
 
@@ -184,11 +183,11 @@ class Outgoing:
     keys: pa.Array
     values: pa.Array
 
-    def only(self, chosen: NDArray[np.bool_]) -> Outgoing:
-        """Some of the rows."""
+    def only(self, chosen: I64, values: pa.Array | None = None) -> Outgoing:
+        """These, perhaps several times, perhaps with other ``values``."""
         kept = pa.array(chosen)
         numbers = self.numbers[chosen], self.reasons[chosen], self.generations[chosen], self.partitions[chosen]
-        return Outgoing(*numbers, self.keys.filter(kept), self.values.filter(kept))
+        return Outgoing(*numbers, self.keys.take(kept), self.values.take(kept) if values is None else values)
 
     def batch(self) -> pa.RecordBatch:
         """As Spark wants it."""
@@ -267,26 +266,23 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
 
 def _with_images(
     table: RoutingTable, found: Records, rows: Outgoing, left: I64, part: one.Part, states: States
-) -> tuple[Outgoing, I64, Outgoing]:
-    """(rows of tables without images, numbers of what is left of them, all that goes out for tables with images)."""
+) -> tuple[list[Outgoing], I64]:
+    """(rows of tables without images, and all that goes out for those with images; numbers of what is still left)."""
     mine = has_images(named(found.mutations, rows.numbers), table)
     numbers = rows.numbers[mine]
     values = rows.values.filter(pa.array(mine)).to_pylist()
     places = found.partitions[numbers], found.offsets[numbers], found.appended[numbers]
     easy = easy_writes(found.mutations, numbers, values, rows.generations[mine], places, part.source_topic, found.input)
-    where = ImagePlaces(
-        rows.generations[mine].tolist(),
-        rows.partitions[mine].tolist(),
-        rows.keys.filter(pa.array(mine)).to_pylist(),
-    )
     others = {
         number: item
         for number, item in zip(left.tolist(), found.inputs(left), strict=True)
         if item.mutation is not None and f"{item.mutation.keyspace}.{item.mutation.table}" in table.images
     }
-    made = through(easy, where, others, table, part, states)
-    imaged = _columns(made.numbers, made.reasons, made.generations, made.partitions, made.keys, made.values)
-    return rows.only(~mine), np.setdiff1d(left, np.array([*others], dtype=np.int64)), imaged
+    made = through(easy, others, table, part, states)
+    imaged = rows.only(np.flatnonzero(mine)[made.places], pa.array(made.rows, pa.large_binary()))
+    defined = [replace(out, number=number) for number, out in zip(made.numbers, made.outs, strict=True)]
+    every = np.arange(len(found.offsets))
+    return [rows.only(np.flatnonzero(~mine)), imaged, _listed(every, defined)], np.setdiff1d(left, [*others])
 
 
 def _silent(numbers: I64) -> Outgoing:
@@ -307,29 +303,11 @@ def _halves(high: I64, low: I64) -> U8:
 
 def _listed(left: I64, others: list[one.Out]) -> Outgoing:
     """What goes out for records that were looked at one by one, which have the numbers ``left``."""
-    return _columns(
-        left[[out.number for out in others]] if others else (),
-        [out.reason for out in others],
-        [out.generation for out in others],
-        [out.partition for out in others],
-        [out.key for out in others],
-        [out.value for out in others],
-    )
-
-
-def _columns(
-    numbers: Sequence[int] | I64,
-    reasons: Sequence[int],
-    generations: Sequence[int],
-    partitions: Sequence[int],
-    keys: Sequence[bytes],
-    values: Sequence[bytes],
-) -> Outgoing:
     return Outgoing(
-        numbers=np.asarray(numbers, dtype=np.int64),
-        reasons=np.array(reasons, dtype=np.int32),
-        generations=np.array(generations, dtype=np.int64),
-        partitions=np.array(partitions, dtype=np.int32),
-        keys=pa.array(keys, pa.large_binary()),
-        values=pa.array(values, pa.large_binary()),
+        numbers=left[[out.number for out in others]] if others else left[:0],
+        reasons=np.array([out.reason for out in others], dtype=np.int32),
+        generations=np.array([out.generation for out in others], dtype=np.int64),
+        partitions=np.array([out.partition for out in others], dtype=np.int32),
+        keys=pa.array([out.key for out in others], pa.large_binary()),
+        values=pa.array([out.value for out in others], pa.large_binary()),
     )

@@ -69,6 +69,10 @@ class States(Protocol):
         """The state of that key, None if there is none."""
         ...
 
+    def has_common(self, key: bytes) -> bool:
+        """False if no partition of the key's table has a state of what its rows have in common."""
+        ...
+
     def fetch(self, keys: Iterable[bytes]) -> None:
         """The states of these keys are going to be asked for."""
         ...

@@ -24,8 +24,7 @@ from ringlog_cdc.images.quick import Cells, Plain, changed, live, rows_of
 from ringlog_cdc.images.state import common_key, partition_prefix
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.routing import RoutingTable
-from ringlog_cdc.rows import Input, Part, outgoing
-from ringlog_cdc.verdicts import ROUTED
+from ringlog_cdc.rows import Input, Out, Part, outgoing
 
 HEAD = 10 + 16
 """Bytes of a row before its generation: header and stream."""
@@ -83,7 +82,7 @@ def easy_writes(
     columns = (rows, at.tolist(), shared, codes, timestamps, expires, _cells(mutations, numbers))
     return Easy(
         numbers,
-        [Plain(*fields) for fields in zip(*columns, strict=True)],
+        [*map(Plain._make, zip(*columns, strict=True))],
         [tables.names[code] for code in tables.codes.tolist()],
         composed_keys(mutations, numbers).to_pylist(),
         _clustering(mutations, numbers),
@@ -136,89 +135,74 @@ def _length_bytes(sizes: I64) -> I64:
 # --------------------------------------------------------------------------------------------------- through a batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Made:
-    """What goes out for writes of tables with images, row by row: fields of ``ringlog_cdc.arrow.Outgoing``."""
+    """What goes out for writes of tables with images: ``rows`` of easy ones, of each the place among them, and what
+    the definition gave for ``numbers`` of the batch. ``ringlog_cdc.arrow`` puts them in order.
+    """
 
+    places: list[int]
+    rows: list[bytes]
     numbers: list[int]
-    reasons: list[int]
-    generations: list[int]
-    partitions: list[int]
-    keys: list[bytes]
-    values: list[bytes]
+    outs: list[Out]
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Of each easy write where its row goes: timestamp of the generation, partition of the topic, stream."""
-
-    generations: Sequence[int]
-    partitions: Sequence[int]
-    streams: Sequence[bytes]
-
-
-def through(
-    easy: Easy, places: Places, others: Mapping[int, Input], table: RoutingTable, part: Part, states: States
-) -> Made:
+def through(easy: Easy, others: Mapping[int, Input], table: RoutingTable, part: Part, states: States) -> Made:
     """All writes of tables with images, in the order of their numbers. ``others``: those that are not easy."""
     keys = _keys(easy, table.images, states)
-    states.fetch([key for pair in keys for key in pair if key])
-    made = Made([], [], [], [], [], [])
+    states.fetch(key for key, _ in keys)
+    states.fetch(key for _, key in keys if key and states.has_common(key))
+    made = Made([], [], [], [])
     waiting = sorted(others, reverse=True)
-    for index, number in enumerate(easy.numbers.tolist()):
+    for place, number in enumerate(easy.numbers.tolist()):
         while waiting and waiting[-1] < number:
-            _defined(waiting[-1], others[waiting.pop()], table, part, states, made)
-        rows = _quick(easy, index, keys[index], table.images[easy.tables[index]], states, part.row_bytes_max)
+            _define(waiting[-1], others[waiting.pop()], table, part, states, made)
+        rows = _quick(easy, place, keys[place], table.images[easy.tables[place]], states, part.row_bytes_max)
         if rows is None:
-            _defined(number, easy.inputs(number), table, part, states, made)
-            continue
-        count = len(rows)
-        made.numbers.extend([number] * count)
-        made.reasons.extend([ROUTED] * count)
-        made.generations.extend([places.generations[index]] * count)
-        made.partitions.extend([places.partitions[index]] * count)
-        made.keys.extend([places.streams[index]] * count)
-        made.values.extend(rows)
+            _define(number, easy.inputs(number), table, part, states, made)
+        else:
+            made.places += [place] * len(rows)
+            made.rows += rows
     while waiting:
-        _defined(waiting[-1], others[waiting.pop()], table, part, states, made)
+        _define(waiting[-1], others[waiting.pop()], table, part, states, made)
     return made
 
 
-def _defined(number: int, item: Input, table: RoutingTable, part: Part, states: States, made: Made) -> None:
+def _define(number: int, item: Input, table: RoutingTable, part: Part, states: States, made: Made) -> None:
     """A write that the definition is asked about."""
-    for out in outgoing(table, [item], part, states):
-        made.numbers.append(number)
-        made.reasons.append(out.reason)
-        made.generations.append(out.generation)
-        made.partitions.append(out.partition)
-        made.keys.append(out.key)
-        made.values.append(out.value)
+    outs = outgoing(table, [item], part, states)
+    made.numbers += [number] * len(outs)
+    made.outs += outs
 
 
 def _keys(easy: Easy, images: Mapping[str, ImageTable], states: States) -> list[tuple[bytes, bytes]]:
     """(key of the row, of what its partition has in common: empty in a table without clustering key) of each."""
+    numbers = {name: states.number(name, images[name]) for name in dict.fromkeys(easy.tables)}
+    common = {name: images[name].shape.has_rows for name in numbers}
     found = []
     for name, composed, clustering in zip(easy.tables, easy.composed, easy.clustering, strict=True):
-        table = images[name]
-        prefix = partition_prefix(states.number(name, table), composed)
-        found.append((prefix + clustering, common_key(prefix) if table.shape.has_rows else b""))
+        prefix = partition_prefix(numbers[name], composed)
+        found.append((prefix + clustering, common_key(prefix) if common[name] else b""))
     return found
 
 
 def _quick(
-    easy: Easy, index: int, keys: tuple[bytes, bytes], table: ImageTable, states: States, row_bytes_max: int
+    easy: Easy, place: int, keys: tuple[bytes, bytes], table: ImageTable, states: States, row_bytes_max: int
 ) -> list[bytes] | None:
     """The rows of an easy write, whose state changes; None: it is not that easy, and nothing has changed."""
     key, common = keys
-    write, now = easy.writes[index], easy.appended[index]
+    write, now = easy.writes[place], easy.appended[place]
     row = states.get(key)
     if row is not None and row[0] <= now:
         row = None
-    if (common and states.get(common) is not None) or (row is not None and (row[4] or row[5])):
+    if common and states.has_common(common) and states.get(common) is not None:
+        return None
+    if row is not None and (row[4] or row[5]):
         return None
     after = changed(row, write, now, table.ttl)
     rows = rows_of(write, live(row, now), live(after, now), table)
-    if max(map(len, rows)) > row_bytes_max:
-        return None
+    for one in rows:
+        if len(one) > row_bytes_max:
+            return None
     states.put(key, after)
     return rows

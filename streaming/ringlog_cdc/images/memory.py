@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ringlog_cdc.images.state import is_common
 from ringlog_cdc.images.tables import ImageTable
 
 
@@ -22,6 +23,10 @@ class MemoryStates:
     def get(self, key: bytes) -> Any:
         """The state of that key."""
         return self.states.get(key)
+
+    def has_common(self, key: bytes) -> bool:
+        """False if no partition of the key's table has a state of what its rows have in common."""
+        return any(is_common(found) for found in self.states if found[:4] == key[:4])
 
     def fetch(self, keys: Iterable[bytes]) -> None:
         """They are quick to get already."""

@@ -9,9 +9,9 @@ a property test compares them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ def text(value: str) -> bytes:
     return number(len(data)) + data
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(NamedTuple):
     """A plain write. ``row``: as it is logged without images; its number stands at ``at``; ``shared``, from where to
     where: what images have of it too, from the table's name to the clustering key. ``expires``: when its cells do.
     """
@@ -115,7 +114,7 @@ def rows_of(write: Plain, before: Values | None, after: Values | None, table: Im
     if before is not None and table.preimage != "false":
         touched = dict(write.cells).keys()
         if write.operation == ROW_DELETE:
-            columns = _columns(before, table)
+            columns = _columns(before.keys(), table)
         elif table.preimage == "true":
             columns = [*(column for column in table.regular if column in touched), *sorted(touched - table.known)]
         else:
@@ -127,17 +126,16 @@ def rows_of(write: Plain, before: Values | None, after: Values | None, table: Im
     else:
         found.append(row)
     if after is not None and table.postimage:
-        found.append(_image(head, len(found), POSTIMAGE, True, shared, _columns(after, table), after))
+        found.append(_image(head, len(found), POSTIMAGE, True, shared, _columns(after.keys(), table), after))
     return found
 
 
 _FLAGS = (b"\0", b"\1")
 
 
-def _columns(names: Iterable[str], table: ImageTable) -> Sequence[str]:
+def _columns(names: Set[str], table: ImageTable) -> Sequence[str]:
     """The columns of a whole image: those of the table, then others."""
-    others = [name for name in names if name not in table.known]
-    return (*table.regular, *sorted(others)) if others else table.regular
+    return table.regular if names <= table.known else (*table.regular, *sorted(names - table.known))
 
 
 def _image(

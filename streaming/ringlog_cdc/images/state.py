@@ -60,6 +60,11 @@ def common_key(prefix: bytes) -> bytes:
     return prefix + b"\0"
 
 
+def is_common(key: bytes) -> bool:
+    """Is it the key of what rows of a partition have in common?"""
+    return key[-1] == 0 and len(key) == 9 + int.from_bytes(key[4:8], "big")
+
+
 def clustering_of(prefix: bytes, key: bytes) -> tuple[bytes, ...]:
     """The reverse of ``row_key``."""
     found, at = [], len(prefix) + 1

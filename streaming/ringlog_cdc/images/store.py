@@ -28,18 +28,19 @@ from pathlib import Path
 from typing import Any
 
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.images.state import is_common
 from ringlog_cdc.images.tables import ImageTable
 
 MARSHAL = 2
 """The version of ``marshal`` without references: later Pythons read it."""
 
 CHANGES_MAX = 20_000
-"""States changed by a part that are held in memory at most; more are written before the end of the part."""
+"""So many changed states are written before more are fetched; twice as many before any other is changed."""
 
 ASKED_TOGETHER = 500
 SWEPT_LEAST = 100
-SWEPT_SHARE = 4
-"""States looked at in a part, at least and per state changed one in so many, whether they are forgotten."""
+SWEPT_FOR_EACH = 2
+"""States that a part looks at whether they are forgotten, at least and for each state that it adds."""
 
 SCHEMA = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -75,7 +76,8 @@ class ImageStore:
         self._seen: dict[bytes, Any] = {}
         self._before: dict[bytes, Any] = {}
         self._about: dict[str, Any] = {}
-        self._start = self._chunks = self._changed = 0
+        self._common: set[bytes] = set()
+        self._start = self._chunks = self._added = 0
 
     def close(self) -> None:
         """Give up what was begun and not committed."""
@@ -97,7 +99,7 @@ class ImageStore:
                 raise ImagesLost(self.partition, f"no states of rows, which begin at {born}; it goes on at {start}")
             for statement in SCHEMA:
                 self._base.execute(statement)
-            self._set({"position": born, "owner": owner, "numbers": {}, "next": 0, "cursor": ""})
+            self._set({"position": born, "owner": owner, "numbers": {}, "next": 0, "common": [], "cursor": ""})
         self._about = self._load()
         if self._about["owner"] > owner:
             raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
@@ -107,6 +109,7 @@ class ImageStore:
             raise ImagesLost(self.partition, f"states of rows up to {self._about['position']}; it goes on at {start}")
         self._about["owner"] = owner
         self._base.execute("INSERT INTO parts VALUES (?, ?)", (start, json.dumps(self._about, sort_keys=True)))
+        self._common = {bytes.fromhex(number) for number in self._about["common"]}
         self._start = start
 
     def commit(self, end: int, now: int, kept_from: int) -> None:
@@ -114,12 +117,12 @@ class ImageStore:
 
         Parts that begin before ``kept_from`` are never carried out again.
         """
-        if self._changed or self._before:
+        if self._chunks or self._before:
             self._sweep(now)
         self._flush()
         for table in ("undo", "parts"):
             self._base.execute(f"DELETE FROM {table} WHERE start < ?", (kept_from,))
-        self._set(self._about | {"position": end})
+        self._set(self._about | {"position": end, "common": sorted(number.hex() for number in self._common)})
         self._base.execute("COMMIT")
 
     @property
@@ -171,8 +174,14 @@ class ImageStore:
         value = self._seen[key] = None if found is None else marshal.loads(found[0])
         return value
 
+    def has_common(self, key: bytes) -> bool:
+        """False if no partition of the key's table has a state of what its rows have in common."""
+        return key[:4] in self._common
+
     def fetch(self, keys: Iterable[bytes]) -> None:
         """Make states of these keys quick to get."""
+        if len(self._before) >= CHANGES_MAX:
+            self._flush()
         wanted = [key for key in keys if key not in self._seen]
         for at in range(0, len(wanted), ASKED_TOGETHER):
             some = wanted[at : at + ASKED_TOGETHER]
@@ -184,10 +193,12 @@ class ImageStore:
     def put(self, key: bytes, value: Any) -> None:
         """Keep a state; None: none."""
         if key not in self._before:
-            if len(self._before) >= CHANGES_MAX:
+            if len(self._before) >= 2 * CHANGES_MAX:
                 self._flush()
             self._before[key] = self.get(key)
         self._seen[key] = value
+        if is_common(key):
+            self._common.add(key[:4])
 
     def under(self, prefix: bytes) -> Sequence[bytes]:
         """The keys that begin with it, in their order."""
@@ -203,7 +214,7 @@ class ImageStore:
             self._base.execute("INSERT INTO undo VALUES (?, ?, ?)", (self._start, self._chunks, data))
             self._write((key, self._seen[key]) for key in self._before)
             self._chunks += 1
-            self._changed += len(self._before)
+            self._added += sum(1 for value in self._before.values() if value is None)
         self._seen, self._before = {}, {}
 
     def _write(self, states: Iterable[tuple[bytes, Any]]) -> None:
@@ -217,7 +228,7 @@ class ImageStore:
         """Delete what is forgotten among the next states after the cursor, and those of tables that are no more."""
         self._flush()
         tables = {number.to_bytes(4, "big") for number in self._about["numbers"].values()}
-        cursor, slice_size = bytes.fromhex(self._about["cursor"]), SWEPT_LEAST + self._changed // SWEPT_SHARE
+        cursor, slice_size = bytes.fromhex(self._about["cursor"]), SWEPT_LEAST + self._added * SWEPT_FOR_EACH
         found = self._base.execute(
             "SELECT key, value FROM states WHERE key > ? ORDER BY key LIMIT ?", (cursor, slice_size)
         ).fetchall()

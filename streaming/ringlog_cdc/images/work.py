@@ -11,6 +11,7 @@ checked. A task without a record does not know its partition: the driver moves s
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -67,6 +68,9 @@ def carried(
     store: ImageStore | None = None
     found: OffsetRange | None = None
     last = now = -1
+    # States are many small objects that all live as long as the part, and none of them is in a cycle: to look for some
+    # among them takes as long as all else.
+    gc.disable()
     try:
         for batch in batches:
             if not batch.num_rows:
@@ -83,6 +87,7 @@ def carried(
         if store is not None and found is not None:
             work.commit(store, found, now)
     finally:
+        gc.enable()
         if store is not None:
             store.close()
 
