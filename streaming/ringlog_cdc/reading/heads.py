@@ -10,6 +10,7 @@ all others both say the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -19,8 +20,9 @@ from ringlog.client.cdc.errors import Unreadable
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CDC_ROW, CdcRow, decode_cdc_row
 from ringlog.wire.single_object import HEADER_BYTES, header
-from ringlog_cdc.columnar.mutations import grouped, is_ascii
-from ringlog_cdc.columnar.scan import I64, PADDING, U8, Cursor, Flags, Span
+from ringlog_cdc.columnar.mutations import grouped
+from ringlog_cdc.columnar.scan import PADDING, Cursor, Span
+from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
 from ringlog_schemas import by_fingerprint
 
 NAMES_MAX = 64
@@ -58,11 +60,12 @@ class Head(NamedTuple):
     source_partition: int
     source_offset: int
     timestamp: int
+    offset: int
     value: bytes
 
-    def row(self, partition: int, offset: int) -> CdcRow:
-        """All of it; ``partition`` and ``offset`` are for the error. Raises Unreadable."""
-        return decoded(self.value, partition, offset)
+    def row(self, partition: int) -> CdcRow:
+        """All of it; ``partition`` is for the error. Raises Unreadable."""
+        return decoded(self.value, partition, self.offset)
 
 
 def decoded(value: bytes, partition: int, offset: int) -> CdcRow:
@@ -73,10 +76,26 @@ def decoded(value: bytes, partition: int, offset: int) -> CdcRow:
         raise Unreadable(partition, offset, str(error)) from error
 
 
-def heads(values: Sequence[bytes]) -> list[Head | None]:
-    """The head of each record; None where it must be decoded whole."""
-    if not values:
-        return []
+@dataclass(frozen=True, slots=True)
+class Front:
+    """``FIRST_FIELDS`` of n records as columns, and a cursor behind them; doubtful ones say nothing."""
+
+    cursor: Cursor
+    stream: I64
+    generation: I64
+    time: I64
+    number: I64
+    operation: I64
+    ttl: I64
+    has_ttl: Flags
+    last: Flags
+    names: tuple[Span, Span, Span]
+    source: tuple[I64, I64]
+    timestamp: I64
+
+
+def front(values: Sequence[bytes]) -> Front:
+    """The front of one record or more. ``stream`` and ``time``: where their 16 bytes begin."""
     ends = np.cumsum([len(value) for value in values])
     data: U8 = np.frombuffer(b"".join(values) + bytes(PADDING), dtype=np.uint8)
     starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
@@ -86,37 +105,60 @@ def heads(values: Sequence[bytes]) -> list[Head | None]:
     stream = cursor.skip(16)
     generation = cursor.number()
     time = cursor.skip(16)
-    number = cursor.number()
-    cursor.number()
-    ttl = cursor.where(cursor.null_or())
-    ttl.number()
-    ttl.give_back()
+    number, operation = cursor.number(), cursor.number()
+    has_ttl = cursor.null_or()
+    part = cursor.where(has_ttl)
+    ttl = part.number()
+    part.give_back()
     last = cursor.byte()
     cursor.expect(last <= 1)
     keyspace, table = cursor.sized(), cursor.sized()
     cursor.skip(np.where(cursor.null_or(), 16, 0))
     topic = cursor.sized()
-    partition, offset, timestamp = cursor.number(), cursor.number(), cursor.number()
+    source, timestamp = (cursor.number(), cursor.number()), cursor.number()
     for text in (keyspace, table, topic):
-        cursor.expect(is_ascii(data, text))
-    names = [_grouped(cursor, text) for text in (keyspace, table, topic)]
+        cursor.expect(is_ascii(data, text.start, text.length))
+    return Front(
+        cursor=cursor,
+        stream=stream.start,
+        generation=generation,
+        time=time.start,
+        number=number,
+        operation=operation,
+        ttl=part.spread(ttl),
+        has_ttl=has_ttl,
+        last=last == 1,
+        names=(keyspace, table, topic),
+        source=source,
+        timestamp=timestamp,
+    )
+
+
+def heads(values: Sequence[bytes], offsets: Sequence[int]) -> list[Head | None]:
+    """The head of each record; None where it must be decoded whole."""
+    if not values:
+        return []
+    found = front(values)
+    cursor = found.cursor
+    names = [_grouped(cursor, text) for text in found.names]
     columns = (
-        _sixteen(data, stream.start),
-        _sixteen(data, time.start),
-        generation.tolist(),
-        number.tolist(),
-        (last == 1).tolist(),
+        _sixteen(cursor.data, found.stream),
+        _sixteen(cursor.data, found.time),
+        found.generation.tolist(),
+        found.number.tolist(),
+        found.last.tolist(),
         *names,
-        partition.tolist(),
-        offset.tolist(),
-        timestamp.tolist(),
+        found.source[0].tolist(),
+        found.source[1].tolist(),
+        found.timestamp.tolist(),
+        offsets,
         values,
     )
-    found = map(Head._make, zip(*columns, strict=True))
-    return [head if sound else None for head, sound in zip(found, cursor.sound.tolist(), strict=True)]
+    rows = map(Head._make, zip(*columns, strict=True))
+    return [head if sound else None for head, sound in zip(rows, cursor.sound.tolist(), strict=True)]
 
 
-def head_of(row: CdcRow, value: bytes) -> Head:
+def head_of(row: CdcRow, offset: int, value: bytes) -> Head:
     """The head of a row that was decoded whole."""
     return Head(
         row.stream_id,
@@ -130,6 +172,7 @@ def head_of(row: CdcRow, value: bytes) -> Head:
         row.source_partition,
         row.source_offset,
         row.timestamp,
+        offset,
         value,
     )
 
@@ -154,8 +197,7 @@ def _kind(type_: object) -> str:
 
 def _known(data: U8, starts: I64, ends: I64) -> Flags:
     """Where a record begins with a header of those schemas."""
-    windows = np.ndarray((len(data) - HEADER_BYTES + 1,), dtype=f"V{HEADER_BYTES}", buffer=data, strides=(1,))
-    marks = windows[starts].view(np.uint8).reshape(-1, HEADER_BYTES)
+    marks = rows_of(data, starts, HEADER_BYTES)
     known: Flags = np.zeros(len(starts), dtype=bool)
     for mark in known_headers():
         known |= (marks == np.frombuffer(mark, dtype=np.uint8)).all(axis=1)
@@ -175,6 +217,5 @@ def _grouped(cursor: Cursor, span: Span) -> list[str]:
 
 def _sixteen(data: U8, starts: I64) -> list[bytes]:
     """16 bytes from each place on; nothing of meaning where the buffer ends before."""
-    windows = np.ndarray((len(data) - 15,), dtype="V16", buffer=data, strides=(1,))
-    found = windows[np.minimum(starts, len(windows) - 1)].tobytes()
+    found = rows_of(data, np.minimum(starts, len(data) - 16), 16).tobytes()
     return [found[at : at + 16] for at in range(0, len(found), 16)]

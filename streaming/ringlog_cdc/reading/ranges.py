@@ -29,7 +29,6 @@ from ringlog.client.cdc.topics import Record, Topics
 from ringlog.kernel.changes import TableChange
 from ringlog.wire.codec import writer
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import CdcRow
 from ringlog.wire.single_object import HEADER_BYTES, split
 from ringlog_cdc.reading.heads import Head, decoded, head_of, heads, known_headers
 from ringlog_cdc.reading.whole import OnePass, Readable, readable
@@ -199,15 +198,16 @@ def headed(records: Sequence[Record]) -> Iterator[tuple[int, int, Head | None]]:
 
     Raises Unreadable.
     """
-    values = [record.value for record in records if record.value is not None]
-    found = iter(heads(values))
+    given = [(record.value, record.offset) for record in records if record.value is not None]
+    found = iter(heads([value for value, _ in given], [offset for _, offset in given]))
     for record in records:
         if record.value is None:
             yield record.partition, record.offset, None
         else:
             head = next(found)
             if head is None:
-                head = head_of(decoded(record.value, record.partition, record.offset), record.value)
+                row = decoded(record.value, record.partition, record.offset)
+                head = head_of(row, record.offset, record.value)
             yield record.partition, record.offset, head
 
 
@@ -229,8 +229,11 @@ def is_known(record: Record) -> bool:
     return True
 
 
-def rows_of(settings: ReadSettings, found: CdcRange | WholeRange) -> Iterator[tuple[CdcRow, ...]]:
-    """A task: the writes of a range, those of each poll together. Raises LogUnavailable, RowsLost, Unreadable."""
+def rows_of(settings: ReadSettings, found: CdcRange | WholeRange) -> Iterator[tuple[Head, ...]]:
+    """A task: the rows of the writes of a range, those of each poll together.
+
+    Raises LogUnavailable, RowsLost, Unreadable.
+    """
     tables = frozenset({settings.table})
     if isinstance(found, WholeRange):
         whole: OnePass[Head] = OnePass(found.partition, found.begin, found.generations, found.start, tables)
@@ -248,7 +251,7 @@ def rows_of(settings: ReadSettings, found: CdcRange | WholeRange) -> Iterator[tu
 
 def _read(
     settings: ReadSettings, found: CdcRange | WholeRange, take: Callable[[int, Head], tuple[Head, ...]]
-) -> Iterator[tuple[CdcRow, ...]]:
+) -> Iterator[tuple[Head, ...]]:
     topics = Topics(settings.bootstrap_servers, settings.cluster)
     try:
         position = kept_from(settings, found.partition, found.begin, topics.bounds()[found.partition][0])
@@ -263,11 +266,11 @@ def _read(
             if not learned and not all(map(is_known, records)):
                 topics.start()  # a later release writes the log: its schemas are in a topic
                 learned = True
-            rows: list[CdcRow] = []
+            rows: list[Head] = []
             for _, offset, head in headed(records):
                 position = offset if head is None else offset + 1
                 if head is not None and offset < found.end:
-                    rows += [one.row(found.partition, offset) for one in take(offset, head)]
+                    rows += take(offset, head)
             if rows:
                 yield tuple(rows)
     finally:

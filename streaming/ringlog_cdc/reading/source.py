@@ -33,6 +33,7 @@ from ringlog.kernel.changes import TableChange
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
 from ringlog_cdc.reading.ranges import CdcRange, ReadSettings, Scan, WholeRange, ranges_between, rows_of
+from ringlog_cdc.reading.vectors import batch_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +110,7 @@ class CdcBatchReader(DataSourceReader):
         """A task."""
         assert isinstance(partition, WholeRange)
         for rows in rows_of(self._settings, partition):
-            yield self._columns.batch(rows)
+            yield batch_of(self._columns, rows, partition.partition)
 
 
 class CdcStreamReader(DataSourceStreamReader):
@@ -154,7 +155,7 @@ class CdcStreamReader(DataSourceStreamReader):
         """A task."""
         assert isinstance(partition, CdcRange)
         for rows in rows_of(self._settings, partition):
-            yield self._columns.batch(rows)
+            yield batch_of(self._columns, rows, partition.partition)
 
     def stop(self) -> None:
         """The query has ended."""
