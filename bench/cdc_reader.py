@@ -42,6 +42,9 @@ KEYS = 10_000
 STREAMS_OF = tuple(-(2**63) + 1 + 2**64 // 64 * number for number in range(64))
 TABLE = "shop.orders"
 
+Where = tuple[str, str, str]
+"""Brokers, cluster, table."""
+
 
 def main() -> None:
     """Measure and print."""
@@ -66,23 +69,29 @@ def _measure_all(info: StackInfo, folder: Path, rows: int) -> None:
         where = (info.bootstrap_servers, name, TABLE)
         print(f"{rows:,} rows")
         print(f"{'reader':36} {'rows/s':>9} {'of a bare count':>15}")
-        bare = 0.0
-        for cores in (2, 1):
-            session = open_session("ringlog-bench", jars("spark"), f"local[{cores}]")
-            try:
-                _written(read_cdc(session, *where).limit(1))  # the first Python worker is slow to start
-                bare = bare or _timed(
-                    rows, lambda: _bare(session, info.bootstrap_servers, topic_name(name, "cdc"), rows)
-                )
-                if cores == 2:
-                    _show("bare count, 2 tasks at a time", bare, bare)
-                    found = _timed(rows, lambda: _followed(session, where, folder, rows))
-                    _show("ringlog-cdc as a stream, 2 tasks", found, bare)
-                found = _timed(rows, lambda: _written(read_cdc(session, *where)))
-                _show(f"ringlog-cdc as a batch, {cores} task{'s' if cores > 1 else ''}", found, bare)
-            finally:
-                session.stop()
+        bare = _by_spark(where, folder, rows, 2, 0.0)
+        _by_spark(where, folder, rows, 1, bare)
         _show("plain client", _timed(rows, lambda: _iterated(where, rows)), bare)
+
+
+def _by_spark(where: Where, folder: Path, rows: int, cores: int, bare: float) -> float:
+    """All that Spark does with so many tasks at a time; returns what a bare count did, ``bare`` if that is known."""
+    session = open_session("ringlog-bench", jars("spark"), f"local[{cores}]")
+    try:
+        _written(read_cdc(session, *where).limit(1))  # the first Python worker is slow to start
+        if not bare:
+            bare = _timed(rows, lambda: _bare(session, where, rows))
+            _show(f"bare count, {cores} tasks", bare, bare)
+            _show(
+                f"ringlog-cdc, stream, {cores} tasks",
+                _timed(rows, lambda: _followed(session, where, folder, rows)),
+                bare,
+            )
+        found = _timed(rows, lambda: _written(read_cdc(session, *where)))
+        _show(f"ringlog-cdc, batch, {cores} task{'s' if cores > 1 else ''}", found, bare)
+    finally:
+        session.stop()
+    return bare
 
 
 def _fill(log: CdcLog, rows: int) -> None:
@@ -103,8 +112,9 @@ def _fill(log: CdcLog, rows: int) -> None:
     )
 
 
-def _bare(session: SparkSession, bootstrap: str, topic: str, rows: int) -> None:
-    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.isolation.level": "read_committed"}
+def _bare(session: SparkSession, where: Where, rows: int) -> None:
+    options = {"kafka.bootstrap.servers": where[0], "kafka.isolation.level": "read_committed"}
+    options["subscribe"] = topic_name(where[1], "cdc")
     assert session.read.format("kafka").options(**options).load().count() == rows
 
 
@@ -112,7 +122,7 @@ def _written(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _followed(session: SparkSession, where: tuple[str, str, str], folder: Path, rows: int) -> None:
+def _followed(session: SparkSession, where: Where, folder: Path, rows: int) -> None:
     seen: list[int] = []
     query = (
         read_cdc(session, *where, stream=True)
@@ -127,7 +137,7 @@ def _followed(session: SparkSession, where: tuple[str, str, str], folder: Path, 
     assert sum(seen) == rows
 
 
-def _iterated(where: tuple[str, str, str], rows: int) -> None:
+def _iterated(where: Where, rows: int) -> None:
     with CdcReader(where[0], where[1], tables=[where[2]], until_end=True) as reader:
         assert sum(len(change.rows) for change in reader) == rows
 
