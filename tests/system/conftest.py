@@ -37,7 +37,7 @@ def cluster_name() -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark session with the Kafka and Avro connectors, few partitions and no console noise."""
+    """One local Spark session with the connectors of Kafka and Delta, few partitions and no console noise."""
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
@@ -47,7 +47,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = (
             SparkSession.builder.master("local[2]")
             .appName("ringlog-tests")
-            .config("spark.jars", ",".join(str(jar) for jar in jars("spark")))
+            .config("spark.jars", ",".join(str(jar) for jar in (*jars("spark"), *jars("lake"))))
+            .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+            .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
             .config("spark.driver.memory", "1g")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
