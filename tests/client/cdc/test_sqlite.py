@@ -10,10 +10,12 @@ import pytest
 
 from ringlog.client.cdc.errors import ProgressInUse, UnknownTable
 from ringlog.client.cdc.sqlite import SqliteTables, state_of, state_text
-from ringlog.client.cdc.table import PartitionState, fold
+from ringlog.client.cdc.table import fold
+from ringlog.kernel.rows.partition import PartitionState
 from ringlog.runtime.clock import ManualClock
 from tests.client.cdc.changes import AT, TABLE, change, row
-from tests.client.cdc.test_table import SHAPE, draw, rows_of
+from tests.client.cdc.test_table import SHAPE, rows_of
+from tests.kernel.rows.histories import draw
 
 UUID = "04c29680-833b-11ee-8000-000000000001"
 

@@ -22,8 +22,11 @@ from ringlog.client.cdc.errors import UnknownTable
 from ringlog.client.cdc.output import json_value
 from ringlog.client.cdc.rows import Change
 from ringlog.client.cdc.stores import FileLock
-from ringlog.client.cdc.table import Cell, PartitionState, Range, RowState, SeenRow, TableShape, fold, next_expiry, seen
+from ringlog.client.cdc.table import TableShape, fold
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.rows.cells import Cell, RowState
+from ringlog.kernel.rows.partition import PartitionState, Range
+from ringlog.kernel.rows.reading import SeenRow, next_expiry, seen
 from ringlog.kernel.values import Micros
 from ringlog.runtime.clock import Clock, SystemClock
 
@@ -142,7 +145,7 @@ class SqliteTables:
         fixed = {column: _cell(shape.types.value(column, part)) for column, part in zip(names, key, strict=True)}
         where = " AND ".join(f"{_quoted(column)} IS ?" for column in fixed)
         self._connection.execute(f"DELETE FROM {_quoted(name)} WHERE {where}", tuple(fixed.values()))
-        for row in seen(state, shape, now):
+        for row in seen(state, shape.columns, now):
             self._insert(name, fixed, row, shape)
 
     def _insert(self, name: str, fixed: Mapping[str, Any], row: SeenRow, shape: TableShape) -> None:

@@ -46,6 +46,8 @@ class DeletedElements(Protocol):
 
     @property
     def column(self) -> str: ...
+    @property
+    def keys(self) -> tuple[bytes, ...]: ...
 
 
 class Bounds(Protocol):
@@ -54,7 +56,11 @@ class Bounds(Protocol):
     @property
     def start(self) -> tuple[bytes, ...]: ...
     @property
+    def start_inclusive(self) -> bool: ...
+    @property
     def end(self) -> tuple[bytes, ...]: ...
+    @property
+    def end_inclusive(self) -> bool: ...
 
 
 class Statement(Protocol):

@@ -1,0 +1,127 @@
+"""A partition as its writes left it: its rows, static columns, and the tombstones of ranges and of the whole.
+
+As with rows, ``join`` is commutative, associative and idempotent to the last field: a state holds nothing that lies
+under one of its own tombstones, no row that says nothing, and of equal ranges the newest delete. Ranges that overlap
+stay as they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from immutables import Map
+
+from ringlog.kernel.rows.cells import NEVER, NOTHING, RowState, join_rows, under
+from ringlog.kernel.schema.collections import key_type
+from ringlog.kernel.schema.order import sort_key
+from ringlog.kernel.values import Micros
+
+Key = tuple[bytes | None, ...]
+"""A clustering key, or a prefix of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows between two prefixes of the clustering key are gone up to and with ``deleted``."""
+
+    start: Key
+    start_inclusive: bool
+    end: Key
+    end_inclusive: bool
+    deleted: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Everything that is known of a partition. ``ranges``: in a fixed order."""
+
+    deleted: Micros = NEVER
+    ranges: tuple[Range, ...] = ()
+    static: RowState = NOTHING
+    rows: Map[Key, RowState] = field(default_factory=Map)
+
+
+class Columns:
+    """What merging and reading must know of a table: the types of the clustering columns, names of the static columns,
+    multi-cell columns with their types.
+    """
+
+    def __init__(
+        self, clustering_types: Iterable[str], static: Iterable[str], multi_cell: Iterable[tuple[str, str]]
+    ) -> None:
+        self.clustering_types = tuple(clustering_types)
+        self.static = frozenset(static)
+        self.multi_cell: Mapping[str, str] = dict(multi_cell)
+        self._element_types = {name: key_type(kind) for name, kind in self.multi_cell.items()}
+
+    def order(self, key: Key) -> tuple[Any, ...]:
+        """What clustering keys, or prefixes of them, are compared by."""
+        return tuple(_order(kind, part) for kind, part in zip(self.clustering_types, key, strict=False))
+
+    def element_order(self, column: str, key: bytes) -> tuple[Any, ...]:
+        """What the keys of a column's elements are compared by."""
+        return _order(self._element_types[column], key)
+
+    def covers(self, found: Range, key: Key) -> bool:
+        """Is the row in the range? An empty prefix bounds nothing."""
+        own, start, end = self.order(key), self.order(found.start), self.order(found.end)
+        from_start, to_end = own[: len(start)], own[: len(end)]
+        is_behind = from_start > start or (from_start == start and (found.start_inclusive or not start))
+        return is_behind and (to_end < end or (to_end == end and (found.end_inclusive or not end)))
+
+    def gone(self, state: PartitionState, key: Key) -> Micros:
+        """The newest tombstone of the partition, and of its ranges, that lies on a row."""
+        return max((state.deleted, *(item.deleted for item in state.ranges if self.covers(item, key))))
+
+
+def partition_state(
+    columns: Columns,
+    deleted: Micros = NEVER,
+    ranges: Iterable[Range] = (),
+    static: RowState = NOTHING,
+    rows: Iterable[tuple[Key, RowState]] = (),
+) -> PartitionState:
+    """A state in normal form; each row comes once."""
+    bare = PartitionState(deleted, _newest(ranges, deleted), under(static, deleted))
+    kept = ((key, under(row, columns.gone(bare, key))) for key, row in rows)
+    return PartitionState(bare.deleted, bare.ranges, bare.static, Map({k: row for k, row in kept if row != NOTHING}))
+
+
+def join(one: PartitionState, other: PartitionState, columns: Columns) -> PartitionState:
+    """The state after the writes of both. Costs least where ``other`` is the small one."""
+    deleted = max(one.deleted, other.deleted)
+    ranges = _newest((*one.ranges, *other.ranges), deleted) if other.ranges or deleted > one.deleted else one.ranges
+    static = under(join_rows(one.static, other.static), deleted)
+    if deleted > one.deleted or ranges != one.ranges:
+        rows = {**one.rows, **{key: join_rows(one.rows.get(key, NOTHING), row) for key, row in other.rows.items()}}
+        return partition_state(columns, deleted, ranges, static, rows.items())
+    bare, kept = PartitionState(deleted, ranges), one.rows.mutate()
+    for key, row in other.rows.items():
+        joined = under(join_rows(one.rows.get(key, NOTHING), row), columns.gone(bare, key))
+        if joined != NOTHING:
+            kept[key] = joined
+        elif key in kept:
+            del kept[key]
+    return PartitionState(deleted, ranges, static, kept.finish())
+
+
+def _newest(ranges: Iterable[Range], deleted: Micros) -> tuple[Range, ...]:
+    """Ranges that the partition's own tombstone leaves, of equal ones the newest, in order."""
+    found: dict[tuple[Key, bool, Key, bool], Micros] = {}
+    for item in ranges:
+        place = (item.start, item.start_inclusive or not item.start, item.end, item.end_inclusive or not item.end)
+        if item.deleted > deleted:
+            found[place] = max(item.deleted, found.get(place, NEVER))
+    return tuple(Range(*place, found[place]) for place in sorted(found, key=_bytes_order))
+
+
+def _bytes_order(place: tuple[Key, bool, Key, bool]) -> tuple[Any, ...]:
+    start, start_inclusive, end, end_inclusive = place
+    return tuple(part or b"" for part in start), start_inclusive, tuple(part or b"" for part in end), end_inclusive
+
+
+def _order(kind: str, data: bytes | None) -> tuple[Any, ...]:
+    """A value's place among those of its type; null before all."""
+    return () if data is None else sort_key(kind, data)

@@ -1,0 +1,126 @@
+"""What a write leaves, as the state of a partition that nothing else was ever written to.
+
+To carry a write out is to join it (``partition.join``). A statement's parts:
+
+==================  ==============================================================================================
+INSERT              as UPDATE, and the row's marker: the row is there though all its columns be null
+UPDATE              cells; of a multi-cell column, one for each element; static columns go to the static row
+null                a dead cell; of a multi-cell column, all elements of before are gone
+``replaced``        all elements of before are gone, and those in ``cells`` added
+``deleted_elements``  dead elements
+ROW_DELETE          everything of the row up to and with its timestamp is gone
+RANGE_DELETE        likewise, of the rows between two bounds; nothing if no row can lie there
+PARTITION_DELETE    likewise, of the partition
+==================  ==============================================================================================
+
+A statement has the timestamp and the time to live of its write unless it names its own; a time to live of 0 is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import Protocol
+
+from ringlog.kernel.generations.statements import Statement, TableShape, is_static_only, statements_of
+from ringlog.kernel.generations.statements import Write as StatementWrite
+from ringlog.kernel.rows.cells import NEVER, NOTHING, Cell, Place, RowState, row_state
+from ringlog.kernel.rows.partition import Columns, PartitionState, Range, join, partition_state
+from ringlog.kernel.schema.collections import cells_of
+from ringlog.kernel.schema.order import is_empty_range
+from ringlog.kernel.values import Micros
+
+SECOND: Micros = 1_000_000
+
+
+class Write(StatementWrite, Protocol):
+    """A whole write; its own timestamp is there."""
+
+    @property
+    def timestamp(self) -> Micros: ...
+
+
+def columns_of(shape: TableShape) -> Columns:
+    """The columns of a table by what rules and splitting know of it."""
+    types = shape.clustering_types or ("blob",) * shape.clustering_key
+    return Columns(types, shape.static, shape.collections)
+
+
+def expiry(timestamp: Micros, ttl: int | None) -> Micros | None:
+    """When cells of a write expire; ``ttl`` in seconds, None or 0: never."""
+    return timestamp + ttl * SECOND if ttl else None
+
+
+def written_row(
+    columns: Columns,
+    timestamp: Micros,
+    ttl: int | None,
+    cells: Iterable[tuple[str, bytes | None]],
+    taken: Iterable[tuple[str, tuple[bytes, ...]]] = (),
+    *,
+    is_insert: bool = False,
+) -> RowState:
+    """What the columns of one statement leave of a row. A null in a multi-cell column: its earlier elements are gone;
+    such a column may come with a null and with a value. ``taken``: keys of elements.
+    """
+    expires = expiry(timestamp, ttl)
+    found: list[tuple[Place, Cell]] = []
+    wiped: dict[str, Micros] = {}
+    for name, value in cells:
+        kind = columns.multi_cell.get(name)
+        if kind is None:
+            found.append(((name, None), Cell(timestamp, value, None if value is None else expires)))
+        elif value is None:
+            wiped[name] = timestamp - 1
+        else:
+            found += (((name, key), Cell(timestamp, data, expires)) for key, data in cells_of(kind, value))
+    found += (((name, key), Cell(timestamp, None)) for name, keys in taken for key in keys)
+    marker = Cell(timestamp, b"", expires) if is_insert else None
+    return row_state(NEVER, marker, found, wiped)
+
+
+def effect_of(write: Write, shape: TableShape, columns: Columns) -> PartitionState:
+    """What a write leaves that no rule refuses; all its statements take effect together."""
+    parts = (
+        _effect(
+            statement,
+            write.timestamp if statement.timestamp is None else statement.timestamp,
+            write.ttl if statement.ttl is None else statement.ttl,
+            shape,
+            columns,
+        )
+        for statement in statements_of(write)
+    )
+    return reduce(lambda one, other: join(one, other, columns), parts)
+
+
+def _effect(
+    statement: Statement, timestamp: Micros, ttl: int | None, shape: TableShape, columns: Columns
+) -> PartitionState:
+    if statement.operation == "PARTITION_DELETE":
+        return PartitionState(deleted=timestamp)
+    if statement.operation == "ROW_DELETE":
+        return partition_state(columns, rows=((statement.clustering_key, RowState(deleted=timestamp)),))
+    if statement.operation == "RANGE_DELETE":
+        return range_effect(statement, timestamp, columns)
+    cells = [(cell.column, cell.value) for cell in statement.cells] + [(name, None) for name in statement.replaced]
+    taken = [(one.column, one.keys) for one in statement.deleted_elements]
+    of_static, of_row = (
+        ([one for one in cells if (one[0] in columns.static) is where],
+         [one for one in taken if (one[0] in columns.static) is where])
+        for where in (True, False)
+    )  # fmt: skip
+    has_row = bool(statement.clustering_key or not shape.clustering_key or not is_static_only(statement, shape))
+    row = written_row(columns, timestamp, ttl, *of_row, is_insert=statement.operation == "INSERT" and has_row)
+    static = written_row(columns, timestamp, ttl, *of_static) if columns.static else NOTHING
+    return partition_state(columns, static=static, rows=((statement.clustering_key, row),))
+
+
+def range_effect(statement: Statement, timestamp: Micros, columns: Columns) -> PartitionState:
+    """What the delete of a range leaves."""
+    bounds = statement.bounds
+    assert bounds is not None, "a range delete has bounds"
+    sides = (bounds.start, bounds.start_inclusive, bounds.end, bounds.end_inclusive)
+    if is_empty_range(columns.clustering_types, *sides):
+        return PartitionState()
+    return partition_state(columns, ranges=(Range(*sides, timestamp),))

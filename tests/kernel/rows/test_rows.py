@@ -1,0 +1,120 @@
+"""Rows by last write wins: the join is a semilattice's, and readers see what a brute-force model sees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import reduce
+from random import Random
+
+from ringlog.kernel.rows.cells import NEVER, NOTHING, Cell, RowState, join_rows, row_state, under
+from ringlog.kernel.rows.partition import PartitionState, join
+from ringlog.kernel.rows.reading import live_rows, next_expiry, seen
+from ringlog.kernel.rows.writes import columns_of, effect_of, written_row
+from ringlog.kernel.schema.types import serialize
+from ringlog.wire.records import Mutation
+from tests.kernel.rows.histories import KINDS, SECOND, SHAPE, Statement, draw, model, mutation_of, viewed
+
+COLUMNS = columns_of(SHAPE)
+SEEDS = 250
+
+
+def effect(mutation: Mutation) -> PartitionState:
+    return effect_of(mutation, SHAPE, COLUMNS)
+
+
+def joined(states: Iterable[PartitionState]) -> PartitionState:
+    return reduce(lambda one, other: join(one, other, COLUMNS), states, PartitionState())
+
+
+def drawn(chance: Random, most: int = 6) -> list[Statement]:
+    latest = chance.choice((3, 30))
+    return [draw(chance, latest) for _ in range(chance.randint(1, most))]
+
+
+def test_readers_see_what_the_model_sees_whatever_the_order_of_arrival() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        chance = Random(seed)
+        writes = [drawn(chance) for _ in range(chance.randint(1, 6))]
+        met.update(statement.kind for write in writes for statement in write)
+        arrivals = [*writes, *chance.sample(writes, len(writes) // 2)]
+        chance.shuffle(arrivals)
+        state = joined(effect(mutation_of(write)) for write in arrivals)
+        for now in (0, 15 * SECOND, 31 * SECOND, 60 * SECOND):
+            wanted = model([statement for write in writes for statement in write], now)
+            assert viewed(seen(state, COLUMNS, now)) == wanted, (seed, now)
+    assert set(met) == set(KINDS)
+
+
+def test_the_join_is_commutative_associative_and_idempotent_to_the_last_field() -> None:
+    for seed in range(SEEDS):
+        chance = Random(seed)
+        a, b, c = (joined(effect(mutation_of(drawn(chance, 8))) for _ in range(2)) for _ in range(3))
+        assert join(a, b, COLUMNS) == join(b, a, COLUMNS), seed
+        assert join(join(a, b, COLUMNS), c, COLUMNS) == join(a, join(b, c, COLUMNS), COLUMNS), seed
+        assert join(a, a, COLUMNS) == a, seed
+        assert join(join(a, b, COLUMNS), b, COLUMNS) == join(a, b, COLUMNS), seed
+        assert join(PartitionState(), a, COLUMNS) == a == join(a, PartitionState(), COLUMNS), seed
+
+
+def test_rows_alone_join_likewise() -> None:
+    for seed in range(SEEDS):
+        chance = Random(seed)
+        a, b, c = (row(chance) for _ in range(3))
+        assert join_rows(a, b) == join_rows(b, a), seed
+        assert join_rows(join_rows(a, b), c) == join_rows(a, join_rows(b, c)), seed
+        assert join_rows(a, a) == a == join_rows(a, NOTHING), seed
+        gone = chance.randint(0, 4)
+        assert under(join_rows(a, b), gone) == under(join_rows(under(a, gone), b), gone), seed
+
+
+def row(chance: Random) -> RowState:
+    cells = [
+        (chance.choice((("v", None), ("m", b"x"), ("m", b"y"))), cell(chance)) for _ in range(chance.randint(0, 4))
+    ]
+    wiped = {"m": chance.randint(0, 4)} if chance.random() < 0.3 else {}
+    deleted = chance.choice((NEVER, NEVER, chance.randint(0, 4)))
+    return row_state(deleted, chance.choice((None, cell(chance, (b"",)))), cells, wiped)
+
+
+def cell(chance: Random, values: tuple[bytes | None, ...] = (None, b"", b"1")) -> Cell:
+    value = chance.choice(values)
+    return Cell(chance.randint(0, 4), value, None if value is None else chance.choice((None, 5, 6)))
+
+
+def test_a_write_is_its_statements_joined() -> None:
+    for seed in range(SEEDS):
+        statements = drawn(Random(seed), 8)
+        assert effect(mutation_of(statements)) == joined(effect(mutation_of([one])) for one in statements), seed
+
+
+def test_statements_take_time_and_ttl_of_their_write() -> None:
+    whole = mutation_of([Statement("insert", 5 * SECOND, (1, 1), (("v", 1),), ttl=7)])
+    (more,) = mutation_of([Statement("update", 1, (1, 1), (("v", 2),))] * 2).more
+    same = effect(replace(whole, more=(replace(more, timestamp=None, ttl=None),)))
+    assert [found.expires for found in same.rows[whole.clustering_key].cells.values()] == [12 * SECOND]
+    stays = effect(replace(whole, more=(replace(more, timestamp=6 * SECOND, ttl=0),)))
+    ((place, kept),) = stays.rows[whole.clustering_key].cells.items()
+    assert (place, kept) == (("v", None), Cell(6 * SECOND, serialize("int", 2)))
+    assert next_expiry(stays, 0) == 12 * SECOND, "the marker's"
+    assert next_expiry(stays, 12 * SECOND) is None
+
+
+def test_a_replaced_collection_keeps_the_elements_of_the_write_that_replaces_it() -> None:
+    def put(at: int, *cells: tuple[str, bytes | None]) -> RowState:
+        return written_row(COLUMNS, at, None, cells)
+
+    one, two = serialize("frozen<set<int>>", (1,)), serialize("frozen<set<int>>", (2,))
+    state = join_rows(put(9, ("e", one)), put(10, ("e", None), ("e", two)))
+    assert {key for _, key in state.cells} == {serialize("int", 2)}
+    assert ("e", serialize("int", 1)) in join_rows(put(10, ("e", one)), state).cells, "of the same time: stays"
+    static, rows = live_rows(PartitionState(static=state), COLUMNS, 0)
+    assert static is not None
+    assert not rows
+
+
+def test_a_range_in_which_no_row_can_lie_leaves_nothing() -> None:
+    empty = Statement("range_delete", 3, bounds=((1,), True, (0,), True))
+    assert effect(mutation_of([empty])) == PartitionState()
