@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import FACTS_TYPE, NEVER, ROWS_TYPE, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
+from ringlog_cdc.frames import records_of_source, within
+from ringlog_cdc.lake.columns import TableFields, fields_of
+from ringlog_cdc.lake.sink import Lake
 from ringlog_cdc.plan import (
     OffsetRange,
     PartitionFacts,
@@ -41,10 +45,11 @@ from ringlog_cdc.plan import (
 )
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
+from ringlog_cdc.recovery import Index, without
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
-from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
+from ringlog_cdc.verdicts import CODES, KNOWN, ROUTED, SKIPPED
 from ringlog_cdc.writer import Writer
 
 BARRIER_S = 30.0
@@ -84,6 +89,8 @@ class BatchRunner:
         progress: Progress,
         partitions: int,
         starts: Mapping[int, int],
+        index: Index,
+        lake: Lake | None = None,
     ) -> None:
         self.idle = threading.Event()
         self.idle.set()
@@ -100,6 +107,8 @@ class BatchRunner:
         self._partitions = partitions
         self._counters: dict[tuple[int, ...], list[Column]] = {}
         self._starts = dict(starts)
+        self._index = index
+        self._lake = lake
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -245,7 +254,8 @@ class BatchRunner:
 
     def _context(self, state: ClusterState) -> dict[str, Any]:
         settings = self._settings
-        return context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max)
+        context = context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max)
+        return context if self._lake is None else context | {"columns": fields_of(state)}
 
     # ------------------------------------------------------------------------------------------ execution
 
@@ -281,23 +291,42 @@ class BatchRunner:
         state = self._replica.state
         closed = closed_for(entry, state)
         function = rows_function(self._table(entry.context, context, closed, state), part)
+        known = self._index.known(entry)
+        if known is not None:
+            function = without(function, self._session.sparkContext.broadcast(known))
         timestamps = [timestamp for name, timestamp in context["generations"] if name not in closed]
         counts = Observation()
         is_row = F.col("reason") == ROUTED
         topic = F.when(is_row, F.lit(self._settings.sink_topic)).otherwise(F.lit(self._settings.letters_topic))
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         options |= {f"kafka.{name}": value for name, value in self._settings.producer}
-        (
-            records.mapInArrow(function, ROWS_TYPE)
-            .observe(counts, *self._counted(tuple(timestamps)))
-            .where(F.col("reason") >= ROUTED)
-            .select(topic.alias("topic"), "partition", "key", "value")
-            .write.format("kafka")
-            .options(**options)
-            .mode("append")
-            .save()
-        )
+        out = records.mapInArrow(function, ROWS_TYPE)
+        with self._both_sinks(out, entry, context.get("columns") or fields_of(state)) as out:
+            (
+                out.observe(counts, *self._counted(tuple(timestamps)))
+                .where(F.col("reason") >= ROUTED)
+                .select(topic.alias("topic"), "partition", "key", "value")
+                .write.format("kafka")
+                .options(**options)
+                .mode("append")
+                .save()
+            )
         _add(figures, counts.get, timestamps)
+
+    @contextmanager
+    def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:
+        """What goes out, made once for the topic and the lake, which gets it when the block that fills the topic ends."""
+        if self._lake is None:
+            yield out
+            return
+        self._lake.describe(self._replica.state)
+        ends = self._offsets.ends(self._settings.sink_topic)
+        kept = out.persist()
+        try:
+            yield kept
+            self._lake.append(kept.where(F.col("reason") == ROUTED).select("value"), entry, fields, ends)
+        finally:
+            kept.unpersist()
 
     def _counted(self, timestamps: tuple[int, ...]) -> list[Column]:
         if timestamps not in self._counters:
@@ -315,21 +344,6 @@ class BatchRunner:
             while len(self._tables) > TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables))).unpersist()
         return self._tables[key]
-
-
-def records_of_source(frame: DataFrame) -> DataFrame:
-    """Records of the Kafka source as the Arrow functions want them."""
-    return frame.select("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value")
-
-
-def within(ranges: Sequence[OffsetRange]) -> Column:
-    """True for the records of these ranges."""
-    condition = F.lit(False)
-    for item in ranges:
-        offset = F.col("offset")
-        inside = (offset >= F.lit(item.start)) & (offset < F.lit(item.end))
-        condition = condition | ((F.col("partition") == F.lit(item.partition)) & inside)
-    return condition
 
 
 def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
@@ -356,7 +370,7 @@ def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
 
 def _counters(timestamps: Sequence[int]) -> list[Column]:
     columns = [F.sum(F.when(F.col("first"), 1).otherwise(0)).alias("rows")]
-    for number in (SKIPPED, ROUTED, *CODES):
+    for number in (KNOWN, SKIPPED, ROUTED, *CODES):
         columns.append(F.sum(F.when(F.col("reason") == number, 1).otherwise(0)).alias(f"reason_{number + 1}"))
     for timestamp in timestamps:
         lies_in = (F.col("reason") == ROUTED) & (F.col("generation") == F.lit(timestamp))
@@ -366,6 +380,7 @@ def _counters(timestamps: Sequence[int]) -> list[Column]:
 
 def _add(figures: BatchFigures, counts: dict[str, Any], timestamps: list[int]) -> None:
     figures.rows += counts["rows"] or 0
+    figures.repeated += counts[f"reason_{KNOWN + 1}"] or 0
     figures.skipped += counts[f"reason_{SKIPPED + 1}"] or 0
     figures.written += counts[f"reason_{ROUTED + 1}"] or 0
     for number, code in CODES.items():

@@ -44,6 +44,9 @@ def run(
     producer: Annotated[
         Path | None, typer.Option(help="File with options of the Kafka producers; see: ringlog cdc grant.")
     ] = None,
+    lake: Annotated[
+        str | None, typer.Option(help="Folder or address for the rows as Delta tables, beside the topic.")
+    ] = None,
     stop_when_idle: Annotated[bool, typer.Option("--stop-when-idle", help="End when all is durable.")] = False,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
@@ -65,6 +68,7 @@ def run(
         direct=direct,
         metrics_port=metrics_port,
         producer=() if producer is None else producer_options(producer),
+        lake=lake,
     )
     try:
         job.run(settings, tuple(Path(name) for name in jars.split(",") if name), master or None, java_options)

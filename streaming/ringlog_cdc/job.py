@@ -24,9 +24,11 @@ from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Observer, Progress, unobserved
+from ringlog_cdc.recovery import Index, make_index
 from ringlog_cdc.session import CheckpointLock, open_session, prepare_session
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
@@ -74,13 +76,20 @@ class CdcJob:
             verify_topics(admin_client(settings.bootstrap_servers), settings.cluster, settings.bootstrap_servers, USED)
             self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
-            starts = self._first_offsets(offsets, state, is_new)
+            starts = self._first_offsets(offsets, state, store)
+            index = Index(settings.checkpoint)
+            recovers = index.is_needed(state, store.head)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
                 client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
             )
             epoch = self._register(client, is_new, before)
             self._open(self.writer.stop)
+            if recovers:
+                make_index(index, self._session, settings, offsets, state, starts, self.progress)
+            planned = None if index.is_made and store.head.sequence < 0 else store.durable_positions()
+            self._lake = open_lake(self._session, settings, client.read_barrier(), planned, offsets, self.progress)
+            self._replica = client.replica
             self.writer.start()
             self._store, self._ends, looks = (
                 store,
@@ -90,7 +99,17 @@ class CdcJob:
             self._open(self._ends.close)
             self._open(looks.close)
             self.runner = BatchRunner(
-                self._session, settings, client.replica, self.writer, store, looks, self.progress, partitions, starts
+                self._session,
+                settings,
+                client.replica,
+                self.writer,
+                store,
+                looks,
+                self.progress,
+                partitions,
+                starts,
+                index,
+                self._lake,
             )
             self._session.streams.addListener(self.progress)
             self._open(lambda: self._session.streams.removeListener(self.progress))
@@ -127,15 +146,16 @@ class CdcJob:
         self.metrics_port = metrics.port
         return metrics.observe
 
-    def _first_offsets(self, offsets: Offsets, state: ClusterState, is_new: bool) -> dict[int, int]:
-        """Where the source begins for this checkpoint. A new one leaves out what only closed generations would take.
+    def _first_offsets(self, offsets: Offsets, state: ClusterState, store: PlanStore) -> dict[int, int]:
+        """Where the source begins for this checkpoint. An empty one leaves out what only closed generations would take.
 
         Every write of a generation that is open is appended after its start, less the leeway ahead of now, which may
         have been greater once.
         """
         topic = self.settings.source_topic
         oldest = next((found for found in state.generations if found.closed is None), None)
-        if not is_new or oldest is None or oldest is state.generations[0]:
+        is_empty = store.head.sequence < 0 and not (self.settings.checkpoint / "spark" / "offsets" / "0").exists()
+        if not is_empty or oldest is None or oldest is state.generations[0]:
             return offsets.begins(topic)
         begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
         self._begins = json.dumps({topic: {str(partition): offset for partition, offset in begins.items()}})
@@ -192,6 +212,8 @@ class CdcJob:
             if not self._query.isActive:
                 self._raise_failure()
                 return
+            if self._lake is not None:
+                self._lake.describe(self._replica.state)
             if self.settings.stop_when_idle and self.is_idle():
                 return
 
@@ -239,7 +261,9 @@ class CdcJob:
 
 def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
     """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed."""
-    session = open_session(f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options)
+    session = open_session(
+        f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options, lake=settings.lake is not None
+    )
     job = CdcJob(settings, session)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.stopping.set())

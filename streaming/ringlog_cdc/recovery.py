@@ -18,7 +18,6 @@ Rows keep the order of their source: what is missing of it in a partition of the
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +25,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import Broadcast
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState
 from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.frames import TopicReader, at_or_after, chunks, within
 from ringlog_cdc.lake.heads import heads_of
 from ringlog_cdc.lake.sink import HEADS_TYPE, heads
 from ringlog_cdc.plan import OffsetRange, PlanEntry
@@ -51,7 +51,9 @@ CHUNK = 2_000_000
 CLOCK_MARGIN_US = 3_600_000_000
 """The CDC topic is read from this long before the time of the first mutation: its records have the time of their
 writer's clock. One that is slower leaves rows unseen, which are then written again: a reader drops them."""
-INDEX_TYPE = "partition int, offset bigint, timestamp bigint, number int, letter boolean"
+GROUP = 100_000
+"""Rows of a file that are looked at together, by their bounds."""
+NOTED = ("partition", "offset", "timestamp", "number", "letter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,89 +69,119 @@ class Known:
         return frozenset((partition, offset) for partition, offset, _, _ in self.rows)
 
 
-def is_needed(state: ClusterState, head: PlanEntry) -> bool:
-    """True for a checkpoint without plans where a writer's right to write was taken away: it may have written."""
-    return head.sequence < 0 and any(writer.fenced is not None for writer in state.writers.values())
-
-
 class Index:
     """Identities of what is in the topics, in the folder of a checkpoint."""
 
-    def __init__(self, session: SparkSession, checkpoint: Path) -> None:
-        self._session = session
-        self._checkpoint = checkpoint
+    def __init__(self, checkpoint: Path) -> None:
         self._folder = checkpoint / FOLDER
-        path = checkpoint / FILE
-        self.is_made = path.exists()
-        self.bounds = decode_bounds(path.read_bytes()) if self.is_made else {}
-        self._kept: tuple[int, Broadcast[Known]] | None = None
+        self._file = checkpoint / FILE
+        self.is_made = self._file.exists()
+        self.bounds = decode_bounds(self._file.read_bytes()) if self.is_made else {}
+        self._kept: tuple[int, Known] | None = None
 
-    def make(self, settings: JobSettings, offsets: Offsets, state: ClusterState, starts: Positions, say: Progress) -> None:
-        """Read both topics. ``starts``: where the job will begin to read each partition of the mutations."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        reader = TopicReader(self._session, settings, offsets)
-        begins = first_place(offsets, settings.sink_topic, state)
-        for topic, of_rows in ((settings.sink_topic, True), (settings.letters_topic, False)):
-            ends, first = offsets.ends(topic), begins if of_rows else offsets.begins(topic)
-            total, done = sum(ends.values()) - sum(first.values()), 0
-            for begin, end in chunks(first, ends, CHUNK):
-                found = reader.read(topic, begin, end)
-                chosen = self._rows(found, settings) if of_rows else self._letters(found, settings)
-                chosen.where(at_or_after(starts)).write.mode("append").parquet(str(self._folder))
-                done += sum(end.values()) - sum(begin.values())
-                say.emit("recovering", topic=topic, records=done, of=total)
-        self.bounds = self._bounds()
+    def is_needed(self, state: ClusterState, head: PlanEntry) -> bool:
+        """True for a checkpoint without plans, where a writer's right to write was taken away: it may have written.
+
+        Asked before this checkpoint's writer registers, which ends its fence; remembered after a crash.
+        """
+        if self.is_made or head.sequence >= 0:
+            return False
+        if any(writer.fenced is not None for writer in state.writers.values()):
+            self._folder.mkdir(exist_ok=True)
+        return self._folder.exists()
+
+    def begin(self) -> None:
+        """Forget what an attempt before this one noted."""
+        for path in self._folder.iterdir():
+            path.unlink()
+        self.bounds = {}
+
+    def note(self, found: pa.Table) -> None:
+        """Add identities: columns partition, offset, timestamp, number, and letter (of a mutation, not a row)."""
+        if not found.num_rows:
+            return
+        ordered = found.sort_by([("partition", "ascending"), ("offset", "ascending")])
+        pq.write_table(ordered, self._folder / f"{len(list(self._folder.iterdir())):06d}.parquet", row_group_size=GROUP)
+        lasts = found.group_by("partition").aggregate([("offset", "max")]).to_pylist()
+        for line in lasts:
+            self.bounds[line["partition"]] = max(self.bounds.get(line["partition"], 0), line["offset_max"] + 1)
+
+    def finish(self) -> None:
+        """All has been noted."""
         data = json.dumps({str(partition): bound for partition, bound in sorted(self.bounds.items())})
-        create_if_absent(self._checkpoint / FILE, data.encode() + b"\n")
+        create_if_absent(self._file, data.encode() + b"\n")
         self.is_made = True
-        say.emit("recovered", bounds=self.bounds)
 
-    @staticmethod
-    def _rows(found: DataFrame, settings: JobSettings) -> DataFrame:
-        rows = found.mapInArrow(heads, HEADS_TYPE).where(F.col("topic") == settings.source_topic)
-        return rows.select("partition", "offset", "timestamp", "number", F.lit(False).alias("letter"))
+    def concerns(self, ranges: Sequence[OffsetRange]) -> bool:
+        """True unless these ranges lie behind all that was there."""
+        return any(item.start < self.bounds.get(item.partition, 0) for item in ranges)
 
-    @staticmethod
-    def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
-        place = F.split(F.col("key").cast("string"), "/")
-        return found.where(place[0] == settings.source_topic).select(
-            place[1].cast("int").alias("partition"),
-            place[2].cast("bigint").alias("offset"),
-            F.lit(0).cast("bigint").alias("timestamp"),
-            F.lit(0).alias("number"),
-            F.lit(True).alias("letter"),
-        )
-
-    def _all(self) -> DataFrame | None:
-        """The index; None if nothing was there to be noted."""
-        if not any(self._folder.glob("*.parquet")):
-            return None
-        return self._session.read.schema(INDEX_TYPE).parquet(str(self._folder))
-
-    def _bounds(self) -> dict[int, int]:
-        found = self._all()
-        rows = () if found is None else found.groupBy("partition").agg(F.max("offset").alias("last")).collect()
-        return {row["partition"]: row["last"] + 1 for row in rows}
-
-    def known(self, entry: PlanEntry) -> Broadcast[Known] | None:
-        """What is there of a plan part; None: it lies behind all that was there."""
-        if all(item.start >= self.bounds.get(item.partition, 0) for item in entry.ranges):
+    def known(self, entry: PlanEntry) -> Known | None:
+        """What is there of a plan part; None: it lies behind all that was there. Raises ChainBroken."""
+        if not self.concerns(entry.ranges):
             return None
         if self._kept is None or self._kept[0] != entry.sequence:
-            if self._kept is not None:
-                self._kept[1].unpersist()
-            self._kept = entry.sequence, self._session.sparkContext.broadcast(self._look(entry.ranges))
+            self._kept = entry.sequence, self.look(entry.ranges)
         return self._kept[1]
 
-    def _look(self, ranges: Sequence[OffsetRange]) -> Known:
-        found = self._all()
-        if found is None:
+    def look(self, ranges: Sequence[OffsetRange]) -> Known:
+        """What is there of the mutations in these ranges. Raises ChainBroken."""
+        files = sorted(self._folder.glob("*.parquet")) if self._folder.exists() else []
+        if not files:
             raise ChainBroken(f"{FOLDER} of the checkpoint is gone, and {FILE} says that it is needed")
-        rows = found.where(within(ranges)).collect()
-        return Known(
-            frozenset((row[0], row[1], row[2], row[3]) for row in rows if not row[4]),
-            frozenset((row[0], row[1]) for row in rows if row[4]),
-        )
+        rows: set[tuple[int, int, int, int]] = set()
+        letters: set[tuple[int, int]] = set()
+        for item in ranges:
+            at = [("partition", "=", item.partition), ("offset", ">=", item.start), ("offset", "<", item.end)]
+            columns = pq.read_table([str(path) for path in files], filters=at).to_pydict()
+            for partition, offset, timestamp, number, letter in zip(*(columns[name] for name in NOTED), strict=True):
+                if letter:
+                    letters.add((partition, offset))
+                else:
+                    rows.add((partition, offset, timestamp, number))
+        return Known(frozenset(rows), frozenset(letters))
+
+
+def make_index(
+    index: Index,
+    session: SparkSession,
+    settings: JobSettings,
+    offsets: Offsets,
+    state: ClusterState,
+    starts: Positions,
+    say: Progress,
+) -> None:
+    """Read both topics, step by step. ``starts``: where the job will begin to read each partition of the mutations."""
+    index.begin()
+    reader = TopicReader(session, settings)
+    begins = first_place(offsets, settings.sink_topic, state)
+    for topic, of_rows in ((settings.sink_topic, True), (settings.letters_topic, False)):
+        ends, first = offsets.ends(topic), begins if of_rows else offsets.begins(topic)
+        total, done = sum(ends.values()) - sum(first.values()), 0
+        for begin, end in chunks(first, ends, CHUNK):
+            found = reader.read(topic, begin, end)
+            chosen = _rows(found, settings) if of_rows else _letters(found, settings)
+            index.note(chosen.where(at_or_after(starts)).toArrow())
+            done += sum(end.values()) - sum(begin.values())
+            say.emit("recovering", topic=topic, records=done, of=total)
+    index.finish()
+    say.emit("recovered", bounds=index.bounds)
+
+
+def _rows(found: DataFrame, settings: JobSettings) -> DataFrame:
+    rows = found.mapInArrow(heads, HEADS_TYPE).where(F.col("topic") == settings.source_topic)
+    return rows.select("partition", "offset", "timestamp", "number", F.lit(False).alias("letter"))
+
+
+def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
+    place = F.split(F.col("key").cast("string"), "/")
+    return found.where(place[0] == settings.source_topic).select(
+        place[1].cast("int").alias("partition"),
+        place[2].cast("bigint").alias("offset"),
+        F.lit(0).cast("bigint").alias("timestamp"),
+        F.lit(0).alias("number"),
+        F.lit(True).alias("letter"),
+    )
 
 
 def first_place(offsets: Offsets, topic: str, state: ClusterState) -> dict[int, int]:
@@ -158,52 +190,6 @@ def first_place(offsets: Offsets, topic: str, state: ClusterState) -> dict[int, 
     if oldest is None or oldest is state.generations[0]:
         return offsets.begins(topic)
     return offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum - CLOCK_MARGIN_US)
-
-
-class TopicReader:
-    """Records of topics as batches of Spark."""
-
-    def __init__(self, session: SparkSession, settings: JobSettings, offsets: Offsets) -> None:
-        self._session = session
-        self._settings = settings
-        self._offsets = offsets
-
-    def read(self, topic: str, begins: Positions, ends: Positions) -> DataFrame:
-        """Keys and values of the records from ``begins`` up to ``ends``."""
-        reader = self._session.read.format("kafka").option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
-        for name, places in (("startingOffsets", begins), ("endingOffsets", ends)):
-            text = json.dumps({topic: {str(partition): offset for partition, offset in places.items()}})
-            reader = reader.option(name, text)
-        found = reader.option("kafka.isolation.level", "read_committed").option("subscribe", topic).load()
-        return found.select("key", "value")
-
-
-def chunks(begins: Positions, ends: Positions, size: int) -> Iterable[tuple[dict[int, int], dict[int, int]]]:
-    """The offsets between two places in steps of about ``size``, each from and to."""
-    each = max(1, size // max(1, len(ends)))
-    at = {partition: begins.get(partition, 0) for partition in ends}
-    while any(at[partition] < end for partition, end in ends.items()):
-        to = {partition: min(end, at[partition] + each) for partition, end in ends.items()}
-        yield at, to
-        at = to
-
-
-def at_or_after(starts: Positions) -> Any:
-    """True for mutations at these offsets or behind them."""
-    condition = F.lit(False)
-    for partition, start in sorted(starts.items()):
-        condition = condition | ((F.col("partition") == F.lit(partition)) & (F.col("offset") >= F.lit(start)))
-    return condition
-
-
-def within(ranges: Sequence[OffsetRange]) -> Any:
-    """True for the records of these ranges."""
-    condition = F.lit(False)
-    for item in ranges:
-        offset = F.col("offset")
-        inside = (offset >= F.lit(item.start)) & (offset < F.lit(item.end))
-        condition = condition | ((F.col("partition") == F.lit(item.partition)) & inside)
-    return condition
 
 
 def without(function: Callable[[Batches], Batches], known: Any) -> Callable[[Batches], Batches]:
@@ -227,7 +213,9 @@ def is_known(batch: pa.RecordBatch, reasons: Any, there: Known, decided: frozens
     rows, letters = np.flatnonzero(reasons == ROUTED), np.flatnonzero(reasons > ROUTED)
     if len(rows):
         of = heads_of(batch.column("value").take(pa.array(rows)))
-        places = zip(of.partitions.tolist(), of.offsets.tolist(), of.timestamps.tolist(), of.numbers.tolist(), strict=True)
+        places = zip(
+            of.partitions.tolist(), of.offsets.tolist(), of.timestamps.tolist(), of.numbers.tolist(), strict=True
+        )
         found[rows] = [name in there.rows or name[:2] in there.letters for name in places]
     for number in letters.tolist():
         _, partition, offset = batch.column("key")[number].as_py().decode().rsplit("/", 2)

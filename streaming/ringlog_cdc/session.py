@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.lake import delta
 
 SQL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # partitioning is the job's own; each batch is small
@@ -30,11 +31,11 @@ LOCK_LOOK_S = 0.2
 
 
 def open_session(
-    name: str, jars: Sequence[Path], master: str | None, memory: str = "1g", java_options: str = ""
+    name: str, jars: Sequence[Path], master: str | None, memory: str = "1g", java_options: str = "", lake: bool = False
 ) -> SparkSession:
     """A session with the Kafka connector; the Python workers run under this interpreter.
 
-    ``master`` None: that of ``spark-submit`` or of the Spark configuration.
+    ``master`` None: that of ``spark-submit`` or of the Spark configuration. ``lake``: with Delta, which is in ``jars``.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder: Any = (
@@ -46,6 +47,8 @@ def open_session(
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
+    for key, value in delta.SETTINGS.items() if lake else ():
+        builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
     if jars:

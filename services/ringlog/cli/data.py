@@ -36,7 +36,7 @@ def _defaults() -> None:
         os.environ.setdefault("RINGLOG_BOOTSTRAP_SERVERS", last.bootstrap)
         os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
     with suppress(StackError):  # a Spark of the user's own may have the connectors
-        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in jars("spark")))
+        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in (*jars("spark"), *jars("lake"))))
 
 
 app.command("run")(run_job)

@@ -27,6 +27,7 @@ LAST = 2**63 - 1
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",  # of a table's list of files: 50 tasks are for lakes of millions
 }
 _MISSING = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
 
@@ -74,9 +75,7 @@ class Delta:
             write = write.partitionBy(GENERATION)
         write.save(path)
 
-    def overwrite(
-        self, path: str, rows: DataFrame, version: int, author: str, generation: int | None = None
-    ) -> None:
+    def overwrite(self, path: str, rows: DataFrame, version: int, author: str, generation: int | None = None) -> None:
         """Put rows in the place of all that is there, or of a generation's."""
         write = self._write(rows, version, {}, author).mode("overwrite")
         if generation is not None:

@@ -151,7 +151,7 @@ class Lake:
 
         No other author can add one of them afterwards. Whatever is repeated in ``rows`` is one row.
         """
-        found = {}
+        found: dict[str, int] = {}
         authors = self.others()
         fields = fields_of(state)
         for row in rows.select("table").distinct().collect():
