@@ -315,7 +315,7 @@ class BatchRunner:
 
     @contextmanager
     def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:
-        """What goes out, made once for the topic and the lake, which gets it when the block that fills the topic ends."""
+        """What goes out, made once for topic and lake; the lake gets it when the block that fills the topic ends."""
         if self._lake is None:
             yield out
             return

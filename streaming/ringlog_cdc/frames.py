@@ -1,4 +1,4 @@
-"""Records of topics as frames of Spark: those of the source in a batch, and stretches of any topic between two places."""
+"""Records of topics as frames of Spark: those of the source in a batch, stretches of a topic between two places."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState
 from ringlog_cdc.errors import ChainBroken
-from ringlog_cdc.frames import TopicReader, at_or_after, chunks, within
+from ringlog_cdc.frames import TopicReader, at_or_after, chunks
 from ringlog_cdc.lake.heads import heads_of
 from ringlog_cdc.lake.sink import HEADS_TYPE, heads
 from ringlog_cdc.plan import OffsetRange, PlanEntry

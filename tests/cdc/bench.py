@@ -15,6 +15,7 @@ from ringlog_cdc import batch as batches
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures
+from ringlog_cdc.recovery import Index
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.writer import Writer
 from tests.system.cdc_world import World, now_us
@@ -70,7 +71,9 @@ class Bench:
         quiet, no_session = Silent(), None
         settings = JobSettings("", "memory", folder)
         runner: Any = batches.BatchRunner
-        self.runner = runner(no_session, settings, replica, self.writer, self.store, ends, quiet, 8, {0: 0})
+        self.runner = runner(
+            no_session, settings, replica, self.writer, self.store, ends, quiet, 8, {0: 0}, Index(folder)
+        )
 
     def raise_horizon(self) -> int:
         """Raise the horizon to a lead beyond the clock; returns it."""

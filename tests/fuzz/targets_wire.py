@@ -131,9 +131,10 @@ def mutation(data: bytes) -> None:
     for head in (peek(data), _head(data)):
         if head is not None:
             assert head == (f"{found.keyspace}.{found.table}", found.partition_key), "the head says something else"
-    if not refusal(rules_of(story().state), found, NOW):
+    rules = rules_of(story().state)
+    if not refusal(rules, found, NOW):
         token_of(compose([part for part in found.partition_key if part is not None]))
-    merged([found, found], NOW)
+        merged([found, found], rules.tables[f"{found.keyspace}.{found.table}"], NOW)
 
 
 @cache

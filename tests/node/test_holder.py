@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import CancelOperation, StreamReport
+from ringlog.kernel.commands.model import CancelOperation, CdcOptions, CreateTable, DropTable, StreamReport
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.state import ClusterState
 from ringlog.node.holder import Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.node.store import Version
-from ringlog.wire.records import Change, Mutation, decode_mutation, encode_mutation
-from tests.kernel.entries import applied
+from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
+from tests.kernel.entries import applied, uuid
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, replicas, step, write
 
 PARTITIONS = 2
@@ -324,11 +323,15 @@ def test_deletes_and_refusals() -> None:
     assert len(holder.store) == 2
 
 
-def test_a_write_of_several_statements_is_counted_and_not_kept() -> None:
+def test_rows_of_a_table_go_with_it_though_another_one_of_its_name_comes_at_once() -> None:
+    state = cluster((0,), factor=1)
     holder = Holder(name_of(1))
-    holder.adopt(cluster((0,), factor=1))
-    one = write("k", 1)
-    several = replace(one, more=(Change("ROW_DELETE", one.clustering_key),))
-    assert holder.admit(several, APPENDED, encode_mutation(several)) == "not_flat"
-    assert holder.admit(one, APPENDED, encode_mutation(one)) == "kept"
-    assert len(holder.store) == 1
+    holder.adopt(state)
+    held = write("k", 1)
+    assert holder.admit(held, APPENDED, encode_mutation(held)) == "kept"
+    table = state.tables[TABLE]
+    again = CreateTable(
+        "shop", "orders", uuid(2, space=9), table.columns, table.partition_key, table.clustering_key, CdcOptions()
+    )
+    holder.adopt(applied(state, DropTable("shop", "orders"), again))
+    assert len(holder.store) == 0

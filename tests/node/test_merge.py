@@ -1,16 +1,17 @@
-"""Reading by last write wins: worked cases, and against a model that decides column by column."""
+"""One partition as a reader sees it: worked cases of what merging the writes of a node gives."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from ringlog.node.merge import SECOND_US, CellState, RowState, merged
-from ringlog.wire.records import INSERT, PARTITION_DELETE, ROW_DELETE, UPDATE, Cell, Mutation
+from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.rows.writes import SECOND
+from ringlog.kernel.schema.types import serialize
+from ringlog.node.merge import LiveCell, LivePartition, LiveRow, merged
+from ringlog.wire.records import INSERT, PARTITION_DELETE, ROW_DELETE, UPDATE, Cell, Change, DeletedElements, Mutation
 from tests.node.world import write
 
 ROW = (1).to_bytes(8, "big")
-FOREVER = 0
+SHAPE = TableShape(1, 1, False, ("text",), ("bigint",), ("s",), (("m", "map<text, int>"),))
+EARLY = 0
 
 
 def put(at: int, operation: str = INSERT, ttl: int | None = None, number: int = 1, **cells: bytes | None) -> Mutation:
@@ -21,79 +22,64 @@ def put(at: int, operation: str = INSERT, ttl: int | None = None, number: int = 
     return write("k", number, at, **changes)
 
 
-def only(*writes: Mutation, now: int = FOREVER) -> RowState | None:
-    found = merged(writes, now)
-    assert merged(reversed(writes), now) == found, "the order of arrival counts"
-    return found[0] if found else None
+def whole(*writes: Mutation, now: int = EARLY) -> LivePartition:
+    found = merged(writes, SHAPE, now)
+    assert merged([*reversed(writes), *writes], SHAPE, now) == found, "the order of arrival counts"
+    return found
+
+
+def only(*writes: Mutation, now: int = EARLY) -> LiveRow | None:
+    rows = whole(*writes, now=now).rows
+    return rows[0] if rows else None
 
 
 def test_the_later_write_of_a_column_wins_and_others_stay() -> None:
-    assert only(put(1, a=b"1", b=b"1"), put(2, UPDATE, a=b"2")) == RowState(
-        (ROW,), 1, (CellState("a", b"2", 2), CellState("b", b"1", 1))
+    assert only(put(1, a=b"1", b=b"1"), put(2, UPDATE, a=b"2")) == LiveRow(
+        (ROW,), 1, (LiveCell("a", b"2", 2), LiveCell("b", b"1", 1))
     )
 
 
-def test_of_equal_timestamps_a_delete_wins_then_the_greater_value() -> None:
-    assert only(put(1, a=b"1"), put(1, UPDATE, a=b"2"), put(1, UPDATE, b=b"1"), put(1, UPDATE, b=None)) == RowState(
-        (ROW,), 1, (CellState("a", b"2", 1),)
+def test_of_equal_timestamps_a_delete_wins_then_what_expires_then_the_greater_value() -> None:
+    assert only(put(1, a=b"1"), put(1, UPDATE, a=b"2"), put(1, UPDATE, b=b"1"), put(1, UPDATE, b=None)) == LiveRow(
+        (ROW,), 1, (LiveCell("a", b"2", 1),)
     )
+    assert only(put(1, a=b"2"), put(1, UPDATE, 9, a=b"1")) == LiveRow((ROW,), 1, (LiveCell("a", b"1", 1),))
 
 
-def test_a_row_delete_covers_up_to_its_timestamp() -> None:
+def test_deletes_cover_up_to_their_timestamp() -> None:
     assert only(put(1, a=b"1"), put(1, ROW_DELETE)) is None
-    assert only(put(1, a=b"1"), put(1, ROW_DELETE), put(2, UPDATE, b=b"2")) == RowState(
-        (ROW,), None, (CellState("b", b"2", 2),)
+    assert only(put(1, a=b"1"), put(1, ROW_DELETE), put(2, UPDATE, b=b"2")) == LiveRow(
+        (ROW,), None, (LiveCell("b", b"2", 2),)
     )
-
-
-def test_a_partition_delete_covers_every_row() -> None:
-    assert merged([put(1, number=1, a=b"1"), put(3, number=2, a=b"3"), put(2, PARTITION_DELETE)], FOREVER) == (
-        RowState(((2).to_bytes(8, "big"),), 3, (CellState("a", b"3", 3),)),
+    assert whole(put(1, number=1, a=b"1"), put(3, number=2, a=b"3"), put(2, PARTITION_DELETE)).rows == (
+        LiveRow(((2).to_bytes(8, "big"),), 3, (LiveCell("a", b"3", 3),)),
     )
 
 
 def test_an_updated_row_lives_by_its_cells_only() -> None:
     assert only(put(1, UPDATE, a=b"1"), put(2, UPDATE, a=None)) is None
-    assert only(put(1, INSERT, a=b"1"), put(2, UPDATE, a=None)) == RowState((ROW,), 1, ())
+    assert only(put(1, INSERT, a=b"1"), put(2, UPDATE, a=None)) == LiveRow((ROW,), 1, ())
 
 
 def test_what_expired_does_not_bring_back_what_it_replaced() -> None:
     writes = (put(1, a=b"1"), put(2, UPDATE, ttl=10, a=b"2"))
-    end = 2 + 10 * SECOND_US
-    assert only(*writes, now=end - 1) == RowState((ROW,), 1, (CellState("a", b"2", 2),))
-    assert only(*writes, now=end) == RowState((ROW,), 1, ())
-    assert only(put(1, INSERT, ttl=10, a=b"1"), now=1 + 10 * SECOND_US) is None
+    end = 2 + 10 * SECOND
+    assert only(*writes, now=end - 1) == LiveRow((ROW,), 1, (LiveCell("a", b"2", 2),))
+    assert only(*writes, now=end) == LiveRow((ROW,), 1, ())
+    assert only(put(1, INSERT, ttl=10, a=b"1"), now=1 + 10 * SECOND) is None
 
 
-operations = st.sampled_from([INSERT, UPDATE, ROW_DELETE, PARTITION_DELETE])
-values = st.none() | st.sampled_from([b"", b"1", b"2"])
-writes_ = st.lists(
-    st.builds(
-        lambda at, operation, a, b: put(at, operation, None, 1, **({} if "DELETE" in operation else {"a": a, "b": b})),
-        st.integers(0, 4),
-        operations,
-        values,
-        values,
-    ),
-    max_size=8,
-)
+def test_a_collection_is_merged_by_its_elements_and_shown_whole() -> None:
+    def pairs(*items: tuple[str, int]) -> bytes:
+        return serialize("frozen<map<text, int>>", items)
+
+    first = put(1, m=pairs(("x", 1), ("y", 1)))
+    more = (Change(UPDATE, (ROW,), (Cell("s", b"s"),), 3), Change(UPDATE, (ROW,), (Cell("m", pairs(("z", 3))),), 3))
+    second = write("k", 1, 2, operation=UPDATE, cells=(), more=more)
+    third = write("k", 1, 4, operation=UPDATE, cells=(), deleted_elements=(DeletedElements("m", (b"x",)),))
+    row = LiveRow((ROW,), 1, (LiveCell("m", pairs(("y", 1), ("z", 3)), 3),))
+    assert whole(first, second, third) == LivePartition((LiveCell("s", b"s", 3),), (row,))
 
 
-@given(writes_)
-def test_against_a_model_per_column(given_: list[Mutation]) -> None:
-    deletes = [w.timestamp for w in given_ if "DELETE" in w.operation]
-    alive = [w for w in given_ if "DELETE" not in w.operation and w.timestamp > max(deletes, default=-1)]
-    expected = {}
-    for column in ("a", "b"):
-        cells = [(w.timestamp, c.value) for w in alive for c in w.cells if c.column == column]
-        newest = [value for at, value in cells if at == max(at for at, _ in cells)]
-        if newest and None not in newest:
-            expected[column] = max(newest)  # type: ignore[type-var]
-    row = only(*given_)
-    inserts = [w.timestamp for w in alive if w.operation == INSERT]
-    if not expected and not inserts:
-        assert row is None
-    else:
-        assert row is not None
-        assert {cell.column: cell.value for cell in row.cells} == expected
-        assert row.inserted == max(inserts, default=None)
+def test_a_value_from_before_the_column_was_a_collection_says_nothing() -> None:
+    assert only(put(1, m=b"no map", a=b"1")) == LiveRow((ROW,), 1, (LiveCell("a", b"1", 1),))

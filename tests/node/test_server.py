@@ -64,6 +64,7 @@ def test_rows_are_merged(holder: Holder) -> None:
     assert asked(holder, "GET", path_of(key)).json() == {
         "epoch": STATE.epoch,
         "versions": 2,
+        "static": {},
         "rows": [
             {
                 "clustering_key": [(1).to_bytes(8, "big").hex()],

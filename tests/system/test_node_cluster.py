@@ -1,6 +1,8 @@
 """Nodes as real processes: a fourth one joins under load, a source is killed while it streams, nodes are restarted.
 
-At the end every node answers exactly the rows that a plain look at the placement gives it.
+Writes are of every kind: several statements and timestamps, collections, static columns, deletes of rows, ranges and
+partitions. At the end every node answers, for exactly the partitions that a plain look at the placement gives it, what
+a brute-force model makes of the writes.
 """
 
 from __future__ import annotations
@@ -9,11 +11,15 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import httpx
 import pytest
 from confluent_kafka import Producer
+from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, mutation_of, viewed
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.nodes_world import NodeProcess, NodesWorld
 
@@ -22,11 +28,12 @@ from ringlog.kernel.commands.model import CdcOptions, Column, CreateKeyspace, Cr
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.rows.reading import SeenRow
 from ringlog.kernel.state import Operation
 from ringlog.log.topics import MUTATIONS
 from ringlog.stack import StackInfo
 from ringlog.wire.partitions import mutation_key, mutation_partition
-from ringlog.wire.records import Cell, Mutation, encode_mutation
+from ringlog.wire.records import Mutation, encode_mutation
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -40,15 +47,17 @@ class World(NodesWorld):
     def __init__(self, stack: StackInfo, cluster: str, folder: Path) -> None:
         super().__init__(AgentsWorld(stack, cluster, folder), folder)
         self.written: list[Mutation] = []
+        self.statements: dict[bytes, list[Statement]] = {}
+        self._dice = Random(6)
         self._producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "enable.idempotence": True})
 
     def join(self) -> Operation | None:
         return next((op for op in self.agents.state.operations.values() if op.stage != FINISHED), None)
 
     def create(self) -> None:
-        columns = tuple(Column(name, kind) for name, kind in (("k", "text"), ("c", "bigint"), ("v", "blob")))
-        table = CreateTable("shop", "orders", str(uuid.uuid4()), columns, ("k",), ("c",), CdcOptions())
-        for command in (CreateKeyspace("shop", Replication("simple", 2)), table):
+        columns = tuple(Column(name, kind, name == "s") for name, kind in TYPES.items())
+        table = CreateTable("ks", "t", str(uuid.uuid4()), columns, ("p",), ("c", "d"), CdcOptions())
+        for command in (CreateKeyspace("ks", Replication("simple", 2)), table):
             assert isinstance(self.agents.client.submit(command), AppliedResult)
 
     def write(self, count: int) -> None:
@@ -56,13 +65,13 @@ class World(NodesWorld):
         for _ in range(count):
             number = len(self.written)
             key = f"k{number % KEYS}".encode()
-            cells = (Cell("v", number.to_bytes(4, "big") * 20),)
-            clustering = ((number // KEYS).to_bytes(8, "big"),)
-            made = Mutation(None, None, "shop", "orders", 1 + number, None, "INSERT", (key,), clustering, cells)
+            statements = [draw(self._dice) for _ in range(self._dice.choice((1, 1, 1, 4)))]
+            self.statements.setdefault(key, []).extend(statements)
+            made = replace(mutation_of(statements), partition_key=(key,), mutation_id=str(uuid.uuid4()))
             self.written.append(made)
-            place = mutation_key("shop", "orders", key)
+            place = mutation_key("ks", "t", key)
             # Every tenth record travels under a key that is not its own: what it says of itself counts.
-            kafka_key = place if number % 10 else mutation_key("shop", "orders", b"k0")
+            kafka_key = place if number % 10 else mutation_key("ks", "t", b"k0")
             self._producer.produce(
                 topic, encode_mutation(made), key=kafka_key, partition=mutation_partition(place, MUTATIONS.partitions)
             )
@@ -94,22 +103,30 @@ class World(NodesWorld):
         until(settled, f"the rows {wanted}: {[self.status(name) for name in self.nodes]}", 90)
 
     def check_answers(self) -> None:
-        """Read replicas answer every row with its value; others answer nothing."""
-        expected: dict[bytes, dict[str, str]] = {}
-        for mutation in self.written:
-            own = expected.setdefault(mutation.partition_key[0] or b"", {})
-            own[(mutation.clustering_key[0] or b"").hex()] = (mutation.cells[0].value or b"").hex()
+        """Read replicas answer what the model sees, where all time to live is over; others answer nothing."""
+        now = 60 * SECOND
         with httpx.Client(timeout=10) as http:
-            for key, rows in expected.items():
+            for key, statements in self.statements.items():
                 for name in self.nodes:
                     member = self.member(name)
                     assert member is not None
-                    answer = http.get(f"http://{member.address}/v1/tables/shop.orders/rows/{key.hex()}")
+                    answer = http.get(f"http://{member.address}/v1/tables/ks.t/rows/{key.hex()}")
                     if member.id not in self.replicas(key):
                         assert answer.status_code == 421
                         continue
-                    found = {row["clustering_key"][0]: row["cells"]["v"]["value"] for row in answer.json()["rows"]}
-                    assert found == rows
+                    assert viewed(seen_in(answer.json())) == model(statements, now), (key, name)
+
+
+def seen_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
+    """The rows of a node's answer."""
+
+    def values(cells: dict[str, Any]) -> dict[str, bytes]:
+        return {name: bytes.fromhex(cell["value"]) for name, cell in cells.items()}
+
+    static = values(answer["static"])
+    rows = [(tuple(map(bytes.fromhex, row["clustering_key"])), values(row["cells"])) for row in answer["rows"]]
+    found = tuple(SeenRow(key, cells, static) for key, cells in rows)
+    return found or ((SeenRow(None, {}, static),) if static else ())
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from functools import lru_cache
 
 from ringlog.kernel.commands.model import StreamReport
 from ringlog.kernel.generations.admission import Rules, refusal, rules_of
-from ringlog.kernel.generations.statements import is_flat
+from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.ownership.placements import placement_key, placement_of_keyspace
 from ringlog.kernel.ring.murmur3 import token_of
@@ -37,9 +37,8 @@ from ringlog.node.store import RowStore, Version, checksum
 from ringlog.wire.records import Mutation
 
 Range = tuple[int, int]
-KEPT, NOT_MINE, NOT_FLAT = "kept", "not_mine", "not_flat"
-"""Verdicts on writes that no rule refuses. This node keeps flat rows: writes of several statements, of collections,
-static columns or ranges are logged by the pipeline, counted here, and not kept."""
+KEPT, NOT_MINE = "kept", "not_mine"
+"""Verdicts on writes that no rule refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class Holder:
         with self.lock:
             if state.epoch <= self.state.epoch:
                 return []
-            before, self.state = self._owned, state
+            before, tables, self.state = self._owned, self.state.tables, state
             self._rules = rules_of(state)
             self._owned = {
                 name: owned_by(placement_of_keyspace(state, table.keyspace), self.node)
@@ -109,7 +108,9 @@ class Holder:
             }
             for table in self.store.tables():
                 owned = self._owned.get(table, NOTHING)
-                if owned != before.get(table):
+                if table in state.tables and state.tables[table].id != tables[table].id:
+                    self.store.keep(table, NOTHING.takes)  # another table of that name: these rows are none of it
+                elif owned != before.get(table):
                     self.store.keep(table, owned.takes)
             current = {op.id: op for op in state.operations.values() if self._gains(op)}
             self.reports = {name: report for name, report in self.reports.items() if name in current}
@@ -156,8 +157,7 @@ class Holder:
         return owned is not None and not owned.takes(_token(compose(head[1])))
 
     def admit(self, mutation: Mutation, append_time_us: int, value: bytes) -> str:
-        """Judge one write under the adopted epoch: ``kept``, ``not_mine``, ``not_flat``, or the code of the rule that
-        refuses it.
+        """Judge one write under the adopted epoch: ``kept``, ``not_mine``, or the code of the rule that refuses it.
 
         The rules are those of the CDC pipeline (same order, same clock: the broker's append time), so that a row
         and its CDC record are refused together.
@@ -171,8 +171,6 @@ class Holder:
             token = _token(key)
             if not self._owned[name].takes(token):
                 return NOT_MINE
-            if not is_flat(mutation, self._rules.tables[name]):
-                return NOT_FLAT
             self.store.add(Version(name, token, key, mutation.clustering_key, mutation.timestamp, value))
             return KEPT
 
@@ -194,6 +192,10 @@ class Holder:
             if not owned.answers(_token(partition_key)):
                 raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
             return self.state.epoch, self.store.partition(table, partition_key)
+
+    def shape(self, table: str) -> TableShape:
+        """The shape of a table that there is at the adopted epoch."""
+        return self._rules.tables[table]
 
     # ----------------------------------------------------------------------------------------- streaming
 

@@ -1,75 +1,69 @@
-"""One partition as a reader sees it: the versions of its rows merged by last write wins.
+"""One partition as a reader sees it: the writes that a node keeps of it, joined.
 
-The rules are Cassandra's. Per column the greatest timestamp wins; of equal ones a delete wins over a value, and the
-greater value over the lesser. A row delete covers what its row had up to and with its timestamp, a partition delete
-what all rows had. A row exists while it was inserted (and that did not expire) or has a live cell; a value whose
-time to live is over counts as deleted.
-
-The order in which writes are given does not matter.
+How writes are joined stands in ``ringlog.kernel.rows``; the order in which they are given, and how often, does not
+matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
-from ringlog.wire.records import INSERT, PARTITION_DELETE, ROW_DELETE, Mutation
-
-SECOND_US = 1_000_000
-BEFORE_ALL = -(2**63)
-Clustering = tuple[bytes | None, ...]
+from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.rows.cells import RowState
+from ringlog.kernel.rows.partition import Columns, Key, PartitionState, join
+from ringlog.kernel.rows.reading import live_rows, values_of
+from ringlog.kernel.rows.writes import columns_of, effect_of
+from ringlog.kernel.values import Micros
+from ringlog.wire.records import Mutation
 
 
 @dataclass(frozen=True, slots=True)
-class CellState:
-    """The live value of a column, in CQL serialisation, and the timestamp of its write (microseconds)."""
+class LiveCell:
+    """The live value of a column, in CQL serialisation, and the timestamp of its write (microseconds). A collection
+    that is not frozen is whole, as the log of changes has it, with the timestamp of its newest element.
+    """
 
     column: str
     value: bytes
-    timestamp: int
+    timestamp: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class RowState:
+class LiveRow:
     """A live row. ``inserted``: timestamp of the insert that keeps it alive without cells; None: only its cells do."""
 
-    clustering_key: Clustering
-    inserted: int | None
-    cells: tuple[CellState, ...]
+    clustering_key: Key
+    inserted: Micros | None
+    cells: tuple[LiveCell, ...]
 
 
-def merged(writes: Iterable[Mutation], now_us: int) -> tuple[RowState, ...]:
-    """The live rows of one partition at ``now_us``, by clustering key (as bytes); cells by column."""
-    partition_delete = BEFORE_ALL
-    rows: dict[Clustering, list[Mutation]] = {}
-    for write in writes:
-        if write.operation == PARTITION_DELETE:
-            partition_delete = max(partition_delete, write.timestamp)
-        else:
-            rows.setdefault(write.clustering_key, []).append(write)
-    found = (_row(key, rows[key], partition_delete, now_us) for key in sorted(rows, key=_order))
-    return tuple(row for row in found if row is not None)
+@dataclass(frozen=True, slots=True)
+class LivePartition:
+    """Rows in the order of the clustering key, cells in that of their columns' names."""
+
+    static: tuple[LiveCell, ...]
+    rows: tuple[LiveRow, ...]
 
 
-def _row(key: Clustering, writes: list[Mutation], covered: int, now_us: int) -> RowState | None:
-    covered = max([covered, *(w.timestamp for w in writes if w.operation == ROW_DELETE)])
-    marker: tuple[int, bool] | None = None
-    winners: dict[str, tuple[int, bool, bytes]] = {}
-    for write in writes:
-        if write.operation == ROW_DELETE or write.timestamp <= covered:
-            continue
-        over = write.ttl is not None and write.timestamp + write.ttl * SECOND_US <= now_us
-        if write.operation == INSERT:
-            marker = max(marker or (BEFORE_ALL, False), (write.timestamp, over))
-        for cell in write.cells:
-            candidate = (write.timestamp, over or cell.value is None, cell.value or b"")
-            winners[cell.column] = max(winners.get(cell.column, candidate), candidate)
-    cells = tuple(
-        CellState(column, value, timestamp) for column, (timestamp, gone, value) in sorted(winners.items()) if not gone
+def merged(writes: Iterable[Mutation], shape: TableShape, now: Micros) -> LivePartition:
+    """What is live of one partition at ``now``; no rule of the table refuses the writes."""
+    columns = columns_of(shape)
+    effects = (effect_of(write, shape, columns) for write in writes)
+    state = reduce(lambda one, other: join(one, other, columns), effects, PartitionState())
+    static, rows = live_rows(state, columns, now)
+    return LivePartition(
+        static=() if static is None else _cells(static, columns),
+        rows=tuple(
+            LiveRow(key, None if row.marker is None else row.marker.timestamp, _cells(row, columns))
+            for key, row in rows
+        ),
     )
-    inserted = marker[0] if marker is not None and not marker[1] else None
-    return RowState(key, inserted, cells) if cells or inserted is not None else None
 
 
-def _order(key: Clustering) -> tuple[bytes, ...]:
-    return tuple(b"" if part is None else b"\x01" + part for part in key)
+def _cells(row: RowState, columns: Columns) -> tuple[LiveCell, ...]:
+    newest: dict[str, Micros] = {}
+    for (column, _), cell in row.cells.items():
+        newest[column] = max(cell.timestamp, newest.get(column, cell.timestamp))
+    return tuple(LiveCell(name, value, newest[name]) for name, value in values_of(row, columns).items())

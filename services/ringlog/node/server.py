@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 
 from ringlog.node.data_side import DataSide
 from ringlog.node.holder import Holder, NotReady, NotServed
-from ringlog.node.merge import RowState, merged
+from ringlog.node.merge import LiveCell, LiveRow, merged
 from ringlog.runtime.clock import Clock
 from ringlog.wire.records import decode_mutation
 
@@ -65,20 +65,30 @@ def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = No
             key = bytes.fromhex(partition_key_hex)
         except ValueError:
             raise HTTPException(422, "the partition key must be hex") from None
-        with _refusals():
+        with _refusals(), holder.lock:
             epoch, versions = holder.read(table, key)
-        live = merged((decode_mutation(version.value) for version in versions), clock.now_us())
-        return {"epoch": epoch, "versions": len(versions), "rows": [_shown(row) for row in live]}
+            shape = holder.shape(table)
+        live = merged((decode_mutation(version.value) for version in versions), shape, clock.now_us())
+        return {
+            "epoch": epoch,
+            "versions": len(versions),
+            "static": _shown_cells(live.static),
+            "rows": [_shown(row) for row in live.rows],
+        }
 
     return api
 
 
-def _shown(row: RowState) -> dict[str, Any]:
+def _shown(row: LiveRow) -> dict[str, Any]:
     return {
         "clustering_key": [None if part is None else part.hex() for part in row.clustering_key],
         "inserted": row.inserted,
-        "cells": {cell.column: {"value": cell.value.hex(), "timestamp": cell.timestamp} for cell in row.cells},
+        "cells": _shown_cells(row.cells),
     }
+
+
+def _shown_cells(cells: tuple[LiveCell, ...]) -> dict[str, Any]:
+    return {cell.column: {"value": cell.value.hex(), "timestamp": cell.timestamp} for cell in cells}
 
 
 def _about(data: DataSide) -> dict[str, Any]:

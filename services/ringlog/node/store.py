@@ -2,8 +2,9 @@
 
 A row is the set of its versions, each (write timestamp, encoded mutation). Adding a version that is already there
 changes nothing, so rows that reach a node twice (streamed from another node, and read from the mutations topic)
-merge without a rule of their own. Deletes are versions like all others: what they delete is decided on reading
-(``ringlog.node.merge``). Nothing here knows about epochs or ownership: the caller says which tokens to list or to keep.
+merge without a rule of their own. Deletes are versions like all others, and so is a write of several statements, which
+stands whole at the row of its first one: what they do is decided on reading (``ringlog.node.merge``). Nothing here
+knows about epochs or ownership: the caller says which tokens to list or to keep.
 
 Invariant: what ``versions`` and ``checksum`` give depends only on the set of versions, not on the order of arrival.
 """

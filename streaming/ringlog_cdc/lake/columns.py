@@ -15,8 +15,8 @@ column                     type
 A column of a Delta table keeps its type and its name for ever. So what the lake has already decides: a new column of
 the base table is added; one that has gone stays, and is null from then on; one that came back with another type, or
 differs from another one only in upper and lower case, which Delta does not tell apart, is left out, and its values
-are in ``cdc$undecoded`` as they are in the log (keys of elements taken out in hex, by comma). Nothing stops the job, and
-nothing is lost.
+are in ``cdc$undecoded`` as they are in the log (keys of elements taken out in hex, by comma). Nothing stops the job,
+and nothing is lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The start of a job with a lake: it signs, fills what is missing from the CDC topic, and brings descriptions in step.
 
-A lake is filled once for each checkpoint that meets it, before its first batch. A new lake gets what the topic has; one
-that an earlier checkpoint of the same writer has written to lacks at most what came after that one's newest commit. Rows
-of plan parts that are stored and not carried out are left to these.
+A lake is filled once for each checkpoint that meets it, before its first batch. A new lake gets what the topic has. One
+that an earlier checkpoint of the same writer has written to lacks at most what came after that one's newest commit.
+Rows of plan parts that are stored and not carried out are left to these.
 """
 
 from __future__ import annotations

@@ -76,7 +76,9 @@ def test_a_lake_is_neither_left_nor_changed_in_silence(tmp_path: Path) -> None:
     assert changed.value.code == "lake_changed"
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"root": "x"}', b'{"cluster_id":1,"writer":"","checkpoint":"","root":""}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"root": "x"}', b'{"cluster_id":1,"writer":"","checkpoint":"","root":""}']
+)
 def test_an_identity_that_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(ChainBroken):
         decode_identity(data)
@@ -121,7 +123,9 @@ def test_a_row_has_the_columns_of_the_log_and_says_where_it_came_from() -> None:
 def test_values_of_a_column_that_is_left_out_are_there_as_they_are_in_the_log() -> None:
     out = frozenset({"name", "cdc$deleted_name", "cdc$deleted_elements_tags"})
     taken = DeletedElements("tags", (b"x", b"\xff"))
-    batch = LakeColumns(table_of("shop.people", FIELDS), out).batch([row(), row(cells=(), deleted=("name",)), row(deleted_elements=(taken,), cells=())])
+    batch = LakeColumns(table_of("shop.people", FIELDS), out).batch(
+        [row(), row(cells=(), deleted=("name",)), row(deleted_elements=(taken,), cells=())]
+    )
     assert "name" not in batch.schema.names
     found = [dict(line["cdc$undecoded"]) for line in batch.to_pylist()]
     assert found == [{"name": b"Ada"}, {"cdc$deleted_name": b"\1"}, {"cdc$deleted_elements_tags": b"78,ff"}]

@@ -19,6 +19,7 @@ A statement has the timestamp and the time to live of its write unless it names 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import reduce
 from typing import Protocol
 
@@ -62,6 +63,8 @@ def written_row(
 ) -> RowState:
     """What the columns of one statement leave of a row. A null in a multi-cell column: its earlier elements are gone;
     such a column may come with a null and with a value. ``taken``: keys of elements.
+
+    Bytes that are no value of a multi-cell column say nothing: they were written before the table had the column.
     """
     expires = expiry(timestamp, ttl)
     found: list[tuple[Place, Cell]] = []
@@ -73,7 +76,8 @@ def written_row(
         elif value is None:
             wiped[name] = timestamp - 1
         else:
-            found += (((name, key), Cell(timestamp, data, expires)) for key, data in cells_of(kind, value))
+            with suppress(ValueError):
+                found += (((name, key), Cell(timestamp, data, expires)) for key, data in cells_of(kind, value))
     found += (((name, key), Cell(timestamp, None)) for name, keys in taken for key in keys)
     marker = Cell(timestamp, b"", expires) if is_insert else None
     return row_state(NEVER, marker, found, wiped)

@@ -1,0 +1,102 @@
+"""Writes of every kind on a cluster that a node joins: all replicas show what a brute-force model shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+from ringlog.kernel.commands.model import CdcOptions, Column, CreateKeyspace, CreateTable, Replication
+from ringlog.kernel.operations.stages import FINISHED
+from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.rows.reading import SeenRow
+from ringlog.kernel.state import ClusterState
+from ringlog.node.holder import Holder
+from ringlog.node.merge import merged
+from ringlog.wire.records import decode_mutation, encode_mutation
+from tests.kernel.entries import applied, founded, uuid
+from tests.kernel.rows.histories import KINDS, SECOND, TYPES, Statement, draw, model, mutation_of, viewed
+from tests.node.world import begin_join, joined, name_of, step
+
+TABLE = "ks.t"
+KEYS = tuple(f"k{number}".encode() for number in range(12))
+
+
+class World:
+    """Holders of four nodes, the fourth of which joins; ``written``: the statements of each key."""
+
+    def __init__(self, dice: Random) -> None:
+        self.dice = dice
+        state = founded()
+        for number in range(1, 4):
+            state = joined(state, number, tuple(dice.randrange(-(2**63) + 1, 2**63) for _ in range(3)))
+        columns = tuple(Column(name, kind, name == "s") for name, kind in TYPES.items())
+        table = CreateTable("ks", "t", uuid(1, space=9), columns, ("p",), ("c", "d"), CdcOptions())
+        self.state: ClusterState = applied(state, CreateKeyspace("ks", Replication("simple", 2)), table)
+        self.holders = {name_of(number): Holder(name_of(number)) for number in range(1, 5)}
+        self.written: dict[bytes, list[Statement]] = {key: [] for key in KEYS}
+        self.met: Counter[str] = Counter()
+        self.offset = 0
+        for holder in self.holders.values():
+            holder.positions[0] = 0
+            holder.caught_up = True
+            holder.adopt(self.state)
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            key = self.dice.choice(KEYS)
+            statements = [draw(self.dice, 5) for _ in range(self.dice.randint(1, 4))]
+            self.met.update(one.kind for one in statements)
+            self.written[key] += statements
+            mutation = replace(mutation_of(statements), partition_key=(key,))
+            self.offset += 1
+            for holder in self.holders.values():
+                assert holder.admit(mutation, 0, encode_mutation(mutation)) in ("kept", "not_mine")
+                holder.passed(0, self.offset)
+
+    def join(self) -> None:
+        tokens = tuple(self.dice.randrange(-(2**63) + 1, 2**63) for _ in range(3))
+        self.state, operation = begin_join(self.state, 4, tokens)
+        joiner = self.holders[name_of(4)]
+        while self.state.operations[operation].stage != FINISHED:
+            fetches = joiner.adopt(self.state)
+            self.write(5)  # before the sources know of it
+            for holder in self.holders.values():
+                holder.adopt(self.state)
+            for fetch in fetches:
+                source = self.holders[fetch.source]
+                snapshot = source.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+                assert joiner.receive(fetch, snapshot)
+            self.write(5)
+            self.state = step(self.state, operation, tuple(joiner.reports.values()))
+        for holder in self.holders.values():
+            holder.adopt(self.state)
+
+    def check(self) -> None:
+        (placement,) = self.state.placements.values()
+        for key, statements in self.written.items():
+            for name in nodes_of(group_at(placement, token_of(key)).read):
+                _, versions = self.holders[name].read(TABLE, key)
+                shape = self.holders[name].shape(TABLE)
+                for now in (0, 4 * SECOND, 60 * SECOND):
+                    live = merged((decode_mutation(version.value) for version in versions), shape, now)
+                    static = {cell.column: cell.value for cell in live.static}
+                    rows = [SeenRow(r.clustering_key, {c.column: c.value for c in r.cells}, static) for r in live.rows]
+                    got = tuple(rows) or ((SeenRow(None, {}, static),) if static else ())
+                    assert viewed(got) == model(statements, now), (key, name, now)
+
+
+def test_replicas_show_what_the_model_shows_after_a_join_under_load() -> None:
+    met: Counter[str] = Counter()
+    streamed = 0
+    for seed in range(5):
+        world = World(Random(seed))
+        world.write(60)
+        world.check()
+        world.join()
+        world.check()
+        met += world.met
+        streamed += sum(report.rows for op in world.state.operations.values() for report in op.reports)
+    assert set(met) == set(KINDS)
+    assert streamed > 50
