@@ -97,32 +97,12 @@ class CdcJob:
             )
             epoch = self._register(client, is_new, before)
             self._open(self.writer.stop)
+            self._store = store
             if recovers:
                 make_index(index, self._session, settings, offsets, state, starts, self.progress)
-            planned = None if index.is_made and store.head.sequence < 0 else store.durable_positions()
-            self._lake = open_lake(self._session, settings, client.read_barrier(), planned, offsets, self.progress)
-            self._replica = client.replica
+            self._meet_lake(client, offsets, index)
             self.writer.start()
-            self._store, self._ends, looks = (
-                store,
-                Offsets(settings.bootstrap_servers),
-                Offsets(settings.bootstrap_servers),
-            )
-            self._open(self._ends.close)
-            self._open(looks.close)
-            self.runner = BatchRunner(
-                self._session,
-                settings,
-                client.replica,
-                self.writer,
-                store,
-                looks,
-                self.progress,
-                partitions,
-                starts,
-                index,
-                self._lake,
-            )
+            self.runner = self._runner(client, partitions, starts, index)
             self._session.streams.addListener(self.progress)
             self._open(lambda: self._session.streams.removeListener(self.progress))
             self._query = self._begin()
@@ -137,6 +117,33 @@ class CdcJob:
             self._close()
             raise
         return self
+
+    def _meet_lake(self, client: Client, offsets: Offsets, index: Index) -> None:
+        """The lake, if there is one, gets what the topic has; rows of stored plan parts are left to these."""
+        with self.writer.lock:
+            planned = self._store.durable_positions()
+            takes_all = index.is_made and self._store.head.sequence < 0
+        state = client.read_barrier()
+        left = None if takes_all else planned
+        self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
+
+    def _runner(self, client: Client, partitions: int, starts: dict[int, int], index: Index) -> BatchRunner:
+        self._ends, looks = Offsets(self.settings.bootstrap_servers), Offsets(self.settings.bootstrap_servers)
+        self._open(self._ends.close)
+        self._open(looks.close)
+        return BatchRunner(
+            self._session,
+            self.settings,
+            client.replica,
+            self.writer,
+            self._store,
+            looks,
+            self.progress,
+            partitions,
+            starts,
+            index,
+            self._lake,
+        )
 
     def _observer(self, client: Client) -> Observer:
         """What is told each line of the progress: the metrics, if they were asked for."""

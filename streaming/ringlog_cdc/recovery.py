@@ -25,12 +25,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import decode_dead_letter
+from ringlog_cdc.arrow import LETTER
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.frames import TopicReader, at_or_after, chunks
 from ringlog_cdc.lake.heads import heads_of
@@ -40,7 +44,8 @@ from ringlog_cdc.plan_store import create_if_absent
 from ringlog_cdc.progress import Progress
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
-from ringlog_cdc.verdicts import KNOWN, ROUTED
+from ringlog_cdc.tally import GENERATION, REASON, Tally, counted
+from ringlog_cdc.verdicts import KNOWN, NUMBERS, ROUTED
 
 Batches = Iterable[pa.RecordBatch]
 Positions = Mapping[int, int]
@@ -192,36 +197,49 @@ def first_place(offsets: Offsets, topic: str, state: ClusterState) -> dict[int, 
     return offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum - CLOCK_MARGIN_US)
 
 
-def without(function: Callable[[Batches], Batches], known: Any) -> Callable[[Batches], Batches]:
-    """The function of the rows, with ``KNOWN`` as the reason of those that are there. ``known``: a broadcast."""
+def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> Callable[[Batches], Batches]:
+    """The function of the rows, without what is there. ``known``: a broadcast; ``counts``: accumulates tallies."""
 
     def outgoing(batches: Batches) -> Batches:
         there: Known = known.value
         decided = there.decided
         for batch in function(batches):
-            place = batch.schema.get_field_index("reason")
-            reasons = batch.column(place).to_numpy(zero_copy_only=False).copy()
-            reasons[is_known(batch, reasons, there, decided)] = KNOWN
-            yield batch.set_column(place, batch.schema.field(place), pa.array(reasons, pa.int32()))
+            found = known_in(batch, there, decided)
+            counts.add(correction(batch.filter(pa.array(found))))
+            yield batch.filter(pa.array(~found))
 
     return outgoing
 
 
-def is_known(batch: pa.RecordBatch, reasons: Any, there: Known, decided: frozenset[tuple[int, int]]) -> Any:
+def known_in(batch: pa.RecordBatch, there: Known, decided: frozenset[tuple[int, int]]) -> NDArray[np.bool_]:
     """True for the records of a batch of ``OUT`` that must not go out."""
-    found = np.zeros(len(reasons), dtype=bool)
-    rows, letters = np.flatnonzero(reasons == ROUTED), np.flatnonzero(reasons > ROUTED)
+    partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+    found = np.zeros(len(partitions), dtype=bool)
+    rows, letters = np.flatnonzero(partitions != LETTER), np.flatnonzero(partitions == LETTER)
     if len(rows):
         of = heads_of(batch.column("value").take(pa.array(rows)))
-        places = zip(
-            of.partitions.tolist(), of.offsets.tolist(), of.timestamps.tolist(), of.numbers.tolist(), strict=True
-        )
-        found[rows] = [name in there.rows or name[:2] in there.letters for name in places]
+        columns = of.partitions, of.offsets, of.timestamps, of.numbers
+        names = zip(*(column.tolist() for column in columns), strict=True)
+        found[rows] = [name in there.rows or name[:2] in there.letters for name in names]
     for number in letters.tolist():
         _, partition, offset = batch.column("key")[number].as_py().decode().rsplit("/", 2)
         place = int(partition), int(offset)
         found[number] = place in there.letters or place in decided
     return found
+
+
+def correction(batch: pa.RecordBatch) -> Tally:
+    """What was counted of records that do not go out, taken back, and they as ``KNOWN``."""
+    is_row = pa.array(batch.column("partition").to_numpy(zero_copy_only=False) != LETTER)
+    rows = batch.filter(is_row).column("value")
+    letters = batch.filter(pc.invert(is_row)).column("value").to_pylist()
+    tally: Tally = {(REASON, KNOWN): batch.num_rows, (REASON, ROUTED): -len(rows)}
+    for key, count in counted(GENERATION, heads_of(rows).generations):
+        tally[key] = -count
+    for letter in letters:
+        key = (REASON, NUMBERS[decode_dead_letter(letter).reason])
+        tally[key] = tally.get(key, 0) - 1
+    return tally
 
 
 def decode_bounds(data: bytes) -> dict[int, int]:

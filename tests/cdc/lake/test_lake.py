@@ -31,7 +31,7 @@ def row(**changes: object) -> CdcRow:
     fields: dict[str, object] = {
         "stream_id": (-5).to_bytes(8, "big", signed=True) + bytes(8),
         "generation": 1_000,
-        "time": uuid.uuid1().bytes,
+        "time": bytes(range(16)),
         "batch_seq_no": 0,
         "operation": 2,
         "ttl": None,

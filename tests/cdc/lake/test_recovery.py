@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,66 +14,76 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.wire.partitions import dead_letter_key
-from ringlog.wire.records import encode_cdc_row
-from ringlog_cdc.arrow import OUT
+from ringlog.wire.records import DeadLetter, encode_cdc_row, encode_dead_letter
+from ringlog_cdc.arrow import LETTER, OUT
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.frames import chunks
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.recovery import FILE, FOLDER, Index, Known, decode_bounds, without
-from ringlog_cdc.verdicts import KNOWN, ROUTED, SKIPPED
+from ringlog_cdc.tally import GENERATION, REASON, Tally, TallyParam, of_kind
+from ringlog_cdc.verdicts import KNOWN, NUMBERS, ROUTED
 from tests.cdc.lake.test_lake import row
 
-LETTER = 3
 Identity = tuple[int, int, int, int]
 
 
-def out_of(outs: Iterable[tuple[int, Identity]]) -> pa.RecordBatch:
-    """What goes out for records: a reason and the identity of the row, or of the letter's mutation."""
+def out_of(outs: Iterable[tuple[bool, Identity]]) -> pa.RecordBatch:
+    """What goes out for records: rows or letters, and the identity of the row, or of the letter's mutation."""
     found = list(outs)
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([True] * len(found), pa.bool_()),
-            pa.array([reason for reason, _ in found], pa.int32()),
-            pa.array([0] * len(found), pa.int64()),
-            pa.array([0] * len(found), pa.int32()),
+            pa.array([LETTER if letter else 5 for letter, _ in found], pa.int32()),
             pa.array([dead_letter_key("c.mutations", name[0], name[1]) for _, name in found], pa.binary()),
-            pa.array([_value(reason, name) for reason, name in found], pa.binary()),
+            pa.array([_value(letter, name) for letter, name in found], pa.binary()),
         ],
         names=list(OUT),
     )
 
 
-def _value(reason: int, name: Identity) -> bytes:
-    if reason != ROUTED:
-        return b"a letter"
+def _value(letter: bool, name: Identity) -> bytes:
+    if letter:
+        return encode_dead_letter(DeadLetter("unreadable", "", "c.mutations", name[0], name[1], 0, None, None, "w", 1))
     return encode_cdc_row(row(source_partition=name[0], source_offset=name[1], timestamp=name[2], batch_seq_no=name[3]))
 
 
+class Counts:
+    """An accumulator."""
+
+    def __init__(self) -> None:
+        self.value: Tally = {}
+
+    def add(self, tally: Tally) -> None:
+        TallyParam().addInPlace(self.value, tally)
+
+
 IDENTITIES = st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(10, 12), st.integers(0, 2))
-REASONS = st.sampled_from([ROUTED, ROUTED, SKIPPED, LETTER])
 
 
 @given(
-    outs=st.lists(st.tuples(REASONS, IDENTITIES), max_size=30),
+    outs=st.lists(st.tuples(st.booleans(), IDENTITIES), max_size=30),
     rows=st.frozensets(IDENTITIES),
     letters=st.frozensets(st.tuples(st.integers(0, 2), st.integers(0, 5))),
 )
 def test_what_is_there_is_left_out_and_all_else_is_as_it_was(
-    outs: list[tuple[int, Identity]], rows: frozenset[Identity], letters: frozenset[tuple[int, int]]
+    outs: list[tuple[bool, Identity]], rows: frozenset[Identity], letters: frozenset[tuple[int, int]]
 ) -> None:
     there: Any = SimpleNamespace(value=Known(rows, letters))
-    before = out_of(outs)
-    (after,) = without(lambda batches: batches, there)([before])
-    for number, (reason, name) in enumerate(outs):
-        has_row = any(known[:2] == name[:2] for known in rows)
-        is_there = {
-            ROUTED: name in rows or name[:2] in letters,
-            LETTER: name[:2] in letters or has_row,
-            SKIPPED: False,
-        }[reason]
-        assert after["reason"][number].as_py() == (KNOWN if is_there else reason)
-    others = [name for name in OUT if name != "reason"]
-    assert after.select(others).equals(before.select(others))
+    counts = Counts()
+    decided = {known[:2] for known in rows}
+    left = [
+        (letter, name)
+        for letter, name in outs
+        if name[:2] not in letters and (name[:2] not in decided if letter else name not in rows)
+    ]
+    (after,) = without(lambda batches: batches, there, counts)([out_of(outs)])
+    assert after.equals(out_of(left))
+    gone = Counter(letter for letter, _ in outs) - Counter(letter for letter, _ in left)
+    assert of_kind(counts.value, REASON) == {
+        reason: count
+        for reason, count in ((KNOWN, gone.total()), (ROUTED, -gone[False]), (NUMBERS["unreadable"], -gone[True]))
+        if count
+    }
+    assert of_kind(counts.value, GENERATION) == ({1_000: -gone[False]} if gone[False] else {})
 
 
 def index_of(checkpoint: Path, chunks_of: Iterable[list[tuple[Identity, bool]]]) -> Index:
