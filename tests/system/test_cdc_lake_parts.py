@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.system.cdc_world import World, founded, now_us, write
-from tests.system.test_cdc_job import run_to_idle
+from tests.system.test_cdc_job import forget_last_batch, run_to_idle
 from tests.system.test_cdc_lake import TOKENS, rows_in, rows_of_topic, table_in
 
 from ringlog.stack import StackInfo
@@ -38,10 +38,6 @@ class BrokenError(Exception):
     """What a test lets happen."""
 
 
-def newest(folder: Path, pattern: str) -> Path:
-    return max(folder.glob(pattern), key=lambda path: int(path.stem))
-
-
 def test_a_part_is_carried_out_for_the_sink_that_lacks_it_and_a_reader_of_one_stream_opens_few_files(
     stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,8 +61,7 @@ def test_a_part_is_carried_out_for_the_sink_that_lacks_it_and_a_reader_of_one_st
     assert rows_in(spark, lake, "orders") == Counter(rows_of_topic(shop).keys())
     # Both have it, and nobody has noted that: the topic gets it again, byte for byte, the lake does not.
     before = rows_of_topic(shop)
-    newest(checkpoint / "plans", "[0-9]*.done").unlink()
-    newest(checkpoint / "spark" / "commits", "[0-9]*").unlink()
+    forget_last_batch(checkpoint)
     run_to_idle(stack, shop.cluster, checkpoint, spark, **options)
     after = rows_of_topic(shop)
     assert after.keys() == before.keys()

@@ -93,7 +93,7 @@ class Delta:
         if self.load(path) is None:
             return ()
         history = self.session.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT {COMMITS}").select("userMetadata").collect()
-        return tuple(json.loads(row["userMetadata"]) for row in history if row["userMetadata"])
+        return tuple(decode_told(row["userMetadata"].encode()) for row in history if row["userMetadata"])
 
     def _write(self, rows: DataFrame, version: int | None, told: Mapping[str, Any], author: str | None) -> Any:
         write = rows.write.format("delta").option("userMetadata", json.dumps(told, sort_keys=True))
@@ -104,6 +104,17 @@ class Delta:
 
 COMMITS = 200
 """How many commits of a table are looked through for one of the job's: others compact it now and then."""
+
+
+def decode_told(data: bytes) -> dict[str, Any]:
+    """What a commit of the job was told; nothing for the words of anybody else."""
+    try:
+        found = json.loads(data)
+        places = {int(partition): offset for partition, offset in found.get("cdc_from", {}).items()}
+        is_ours = isinstance(found.get("writer", ""), str) and all(type(offset) is int for offset in places.values())
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return dict(found) if is_ours else {}
 
 
 def types_of(schema: StructType) -> dict[str, str]:
