@@ -229,12 +229,13 @@ def known_in(batch: pa.RecordBatch, there: Known, decided: frozenset[tuple[int, 
 
 
 def correction(batch: pa.RecordBatch) -> Tally:
-    """What was counted of records that do not go out, taken back, and they as ``KNOWN``."""
+    """What was counted of records that do not go out, taken back, and their mutations as ``KNOWN``."""
     is_row = pa.array(batch.column("partition").to_numpy(zero_copy_only=False) != LETTER)
-    rows = batch.filter(is_row).column("value")
+    rows = heads_of(batch.filter(is_row).column("value"))
     letters = batch.filter(pc.invert(is_row)).column("value").to_pylist()
-    tally: Tally = {(REASON, KNOWN): batch.num_rows, (REASON, ROUTED): -len(rows)}
-    for key, count in counted(GENERATION, heads_of(rows).generations):
+    places = set(zip(rows.partitions.tolist(), rows.offsets.tolist(), strict=True))
+    tally: Tally = {(REASON, KNOWN): len(places) + len(letters), (REASON, ROUTED): -len(rows.offsets)}
+    for key, count in counted(GENERATION, rows.generations):
         tally[key] = -count
     for letter in letters:
         key = (REASON, NUMBERS[decode_dead_letter(letter).reason])
