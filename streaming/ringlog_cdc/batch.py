@@ -31,6 +31,8 @@ from ringlog_cdc.arrow import FACTS_TYPE, LETTER, NEVER, ROWS_TYPE, facts_functi
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.frames import records_of_source, within
+from ringlog_cdc.images.tables import image_tables
+from ringlog_cdc.images.work import ImageFolder, ImageWork
 from ringlog_cdc.lake.columns import TableFields, fields_of
 from ringlog_cdc.lake.sink import Lake
 from ringlog_cdc.plan import (
@@ -90,6 +92,7 @@ class BatchRunner:
         progress: Progress,
         partitions: int,
         starts: Mapping[int, int],
+        images: ImageFolder,
         index: Index,
         lake: Lake | None = None,
     ) -> None:
@@ -108,6 +111,7 @@ class BatchRunner:
         self._partitions = partitions
         self._counts: Accumulator[Tally] | None = None
         self._starts = dict(starts)
+        self._images = images
         self._index = index
         self._lake = lake
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
@@ -255,7 +259,8 @@ class BatchRunner:
 
     def _context(self, state: ClusterState) -> dict[str, Any]:
         settings = self._settings
-        context = context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max)
+        ttl = settings.image_ttl_s * 1_000_000
+        context = context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max, ttl)
         return context if self._lake is None else context | {"columns": fields_of(state)}
 
     # ------------------------------------------------------------------------------------------ execution
@@ -291,8 +296,8 @@ class BatchRunner:
         )
         state = self._replica.state
         closed = closed_for(entry, state)
-        counts = self._nothing_counted()
-        function = rows_function(self._table(entry.context, context, closed, state), part, counts)
+        counts, images = self._nothing_counted(), self._images_of(entry, context)
+        function = rows_function(self._table(entry.context, context, closed, state), part, counts, images)
         known = self._index.known(entry)
         if known is not None:
             function = without(function, self._session.sparkContext.broadcast(known), counts)
@@ -311,6 +316,8 @@ class BatchRunner:
                 .save()
             )
             _add(figures, counts.value)
+        if images is not None:
+            self._images.settle(images)
 
     @contextmanager
     def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:
@@ -326,6 +333,16 @@ class BatchRunner:
             self._lake.append(kept.where(F.col("partition") > LETTER).select("value"), entry, fields, ends)
         finally:
             kept.unpersist()
+
+    def _images_of(self, entry: PlanEntry, context: dict[str, Any]) -> ImageWork | None:
+        """What the tasks of a part must know of images; None if its tables have none."""
+        before = self._store.before(entry)
+        is_first = before is None or not self._store.context(before.context).get("images")
+        kept_from: dict[int, int] = {}
+        for part in (*self._store.parts(entry.batch - 1), *self._store.parts(entry.batch)):
+            for item in part.ranges:
+                kept_from.setdefault(item.partition, item.start)
+        return self._images.work(image_tables(context), entry.ranges, kept_from, is_first)
 
     def _nothing_counted(self) -> Accumulator[Tally]:
         """The accumulator of all batches, at its begin: the driver's part of Spark never forgets one."""

@@ -15,6 +15,10 @@ from ringlog_cdc.settings import JobSettings
 ROW_BYTES_MAX = 2_000_000
 """The CDC topic takes records of 2 MiB; key and header of a row need little of it."""
 
+LakeOption = Annotated[
+    str | None, typer.Option(help="Folder or address for the rows as Delta tables, beside the topic.")
+]
+
 app = typer.Typer(no_args_is_help=True, help="The CDC pipeline on Spark.")
 
 
@@ -46,13 +50,17 @@ def run(
     producer: Annotated[
         Path | None, typer.Option(help="File with options of the Kafka producers; see: ringlog cdc grant.")
     ] = None,
-    lake: Annotated[
-        str | None, typer.Option(help="Folder or address for the rows as Delta tables, beside the topic.")
-    ] = None,
+    lake: LakeOption = None,
     stop_when_idle: Annotated[bool, typer.Option("--stop-when-idle", help="End when all is durable.")] = False,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
     ] = None,
+    image_ttl: Annotated[
+        int, typer.Option(min=0, help="Seconds after which a row that nobody writes has no preimage; 0: it always has.")
+    ] = 0,
+    images_anew: Annotated[
+        bool, typer.Option("--images-anew", help="Forget the rows that images are made of: they were lost.")
+    ] = False,
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
 ) -> None:
     """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
@@ -70,6 +78,8 @@ def run(
         stop_when_idle=stop_when_idle,
         direct=direct,
         metrics_port=metrics_port,
+        image_ttl_s=image_ttl,
+        images_anew=images_anew,
         producer=() if producer is None else producer_options(producer),
         lake=lake,
     )

@@ -24,6 +24,7 @@ from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
@@ -102,7 +103,8 @@ class CdcJob:
                 make_index(index, self._session, settings, offsets, state, starts, self.progress)
             self._meet_lake(client, offsets, index)
             self.writer.start()
-            self.runner = self._runner(client, partitions, starts, index)
+            images = ImageFolder(settings.checkpoint, epoch, settings.images_anew)
+            self.runner = self._runner(client, partitions, starts, images, index)
             self._session.streams.addListener(self.progress)
             self._open(lambda: self._session.streams.removeListener(self.progress))
             self._query = self._begin()
@@ -127,7 +129,9 @@ class CdcJob:
         left = None if takes_all else planned
         self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
 
-    def _runner(self, client: Client, partitions: int, starts: dict[int, int], index: Index) -> BatchRunner:
+    def _runner(
+        self, client: Client, partitions: int, starts: dict[int, int], images: ImageFolder, index: Index
+    ) -> BatchRunner:
         self._ends, looks = Offsets(self.settings.bootstrap_servers), Offsets(self.settings.bootstrap_servers)
         self._open(self._ends.close)
         self._open(looks.close)
@@ -141,6 +145,7 @@ class CdcJob:
             self.progress,
             partitions,
             starts,
+            images,
             index,
             self._lake,
         )

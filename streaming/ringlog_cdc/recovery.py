@@ -6,7 +6,8 @@ and notes the identities of all rows and letters of the mutations that it will r
 lies within their bounds then leaves out what is there:
 
 - nothing of a mutation that has a letter goes out;
-- a row that is there does not go out again;
+- a row that is there does not go out again, and of a write (of its part with one timestamp) whose last row is there
+  none does: with other options of the table it may have had another number of rows;
 - no letter goes out for a mutation that has a row: its generation may have closed since.
 
 The index is made once, after the right of all earlier incarnations to write was taken away, and never changed: a part
@@ -58,14 +59,18 @@ CLOCK_MARGIN_US = 3_600_000_000
 writer's clock. One that is slower leaves rows unseen, which are then written again: a reader drops them."""
 GROUP = 100_000
 """Rows of a file that are looked at together, by their bounds."""
-NOTED = ("partition", "offset", "timestamp", "number", "letter")
+NOTED = ("partition", "offset", "timestamp", "number", "last", "letter")
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is there of the mutations of a plan part: rows by (partition, offset, timestamp, number), and letters."""
+    """What is there of the mutations of a plan part: rows by (partition, offset, timestamp, number), and letters.
+
+    ``whole``: parts of writes, named without the number, whose last row is there.
+    """
 
     rows: frozenset[tuple[int, int, int, int]]
+    whole: frozenset[tuple[int, int, int]]
     letters: frozenset[tuple[int, int]]
 
     @property
@@ -102,7 +107,7 @@ class Index:
         self.bounds = {}
 
     def note(self, found: pa.Table) -> None:
-        """Add identities: columns partition, offset, timestamp, number, and letter (of a mutation, not a row)."""
+        """Add identities: columns partition, offset, timestamp, number, last (row), and letter (instead)."""
         if not found.num_rows:
             return
         ordered = found.sort_by([("partition", "ascending"), ("offset", "ascending")])
@@ -135,16 +140,21 @@ class Index:
         if not files:
             raise ChainBroken(f"{FOLDER} of the checkpoint is gone, and {FILE} says that it is needed")
         rows: set[tuple[int, int, int, int]] = set()
+        whole: set[tuple[int, int, int]] = set()
         letters: set[tuple[int, int]] = set()
         for item in ranges:
             at = [("partition", "=", item.partition), ("offset", ">=", item.start), ("offset", "<", item.end)]
             columns = pq.read_table([str(path) for path in files], filters=at).to_pydict()
-            for partition, offset, timestamp, number, letter in zip(*(columns[name] for name in NOTED), strict=True):
+            for partition, offset, timestamp, number, last, letter in zip(
+                *(columns[name] for name in NOTED), strict=True
+            ):
                 if letter:
                     letters.add((partition, offset))
                 else:
                     rows.add((partition, offset, timestamp, number))
-        return Known(frozenset(rows), frozenset(letters))
+                if last:
+                    whole.add((partition, offset, timestamp))
+        return Known(frozenset(rows), frozenset(whole), frozenset(letters))
 
 
 def make_index(
@@ -175,7 +185,7 @@ def make_index(
 
 def _rows(found: DataFrame, settings: JobSettings) -> DataFrame:
     rows = found.mapInArrow(heads, HEADS_TYPE).where(F.col("topic") == settings.source_topic)
-    return rows.select("partition", "offset", "timestamp", "number", F.lit(False).alias("letter"))
+    return rows.select("partition", "offset", "timestamp", "number", "last", F.lit(False).alias("letter"))
 
 
 def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
@@ -185,6 +195,7 @@ def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
         place[2].cast("bigint").alias("offset"),
         F.lit(0).cast("bigint").alias("timestamp"),
         F.lit(0).alias("number"),
+        F.lit(False).alias("last"),
         F.lit(True).alias("letter"),
     )
 
@@ -220,7 +231,7 @@ def known_in(batch: pa.RecordBatch, there: Known, decided: frozenset[tuple[int, 
         of = heads_of(batch.column("value").take(pa.array(rows)))
         columns = of.partitions, of.offsets, of.timestamps, of.numbers
         names = zip(*(column.tolist() for column in columns), strict=True)
-        found[rows] = [name in there.rows or name[:2] in there.letters for name in names]
+        found[rows] = [name in there.rows or name[:3] in there.whole or name[:2] in there.letters for name in names]
     for number in letters.tolist():
         _, partition, offset = batch.column("key")[number].as_py().decode().rsplit("/", 2)
         place = int(partition), int(offset)

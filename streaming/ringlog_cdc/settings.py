@@ -15,6 +15,8 @@ class JobSettings:
     ``direct``: append promises to the log without a validator (recovery, tests). ``producer``: (name, value) options of
     the Kafka producers that write rows and dead letters, by Kafka's names: credentials that a fence can take away.
     ``lake``: folder or address that gets the rows as Delta tables, too; None: nowhere.
+    ``image_ttl_s``: seconds after which a row that nobody writes has no preimage any more; 0: it always has.
+    ``images_anew``: forget what images are made of, see ``ringlog_cdc.images``.
     """
 
     bootstrap_servers: str
@@ -29,6 +31,8 @@ class JobSettings:
     metrics_port: int | None = None
     producer: tuple[tuple[str, str], ...] = ()
     lake: str | None = None
+    image_ttl_s: int = 0
+    images_anew: bool = False
 
     @property
     def source_topic(self) -> str:

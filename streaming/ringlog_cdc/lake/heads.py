@@ -46,6 +46,7 @@ class Heads:
     partitions: I64
     offsets: I64
     timestamps: I64
+    lasts: NDArray[np.bool_]
 
 
 def heads_of(values: pa.Array) -> Heads:
@@ -60,7 +61,7 @@ def heads_of(values: pa.Array) -> Heads:
     numbers = cursor.number()
     cursor.number()
     _number_or_null(cursor)
-    cursor.byte()
+    lasts = cursor.byte() == 1
     keyspaces, tables = _texts(buffer, cursor.sized()), _texts(buffer, cursor.sized())
     _id_or_null(cursor)
     topics = _texts(buffer, cursor.sized())
@@ -70,7 +71,7 @@ def heads_of(values: pa.Array) -> Heads:
     places = stream.start[:, None] + np.arange(8)
     tokens = buffer[places].copy().view(">i8").astype(np.int64).reshape(-1)
     names = pc.binary_join_element_wise(keyspaces, tables, ".")
-    return Heads(names, topics, generations, tokens, numbers, partitions, offsets, timestamps)
+    return Heads(names, topics, generations, tokens, numbers, partitions, offsets, timestamps, lasts)
 
 
 def _number_or_null(cursor: Cursor) -> None:

@@ -48,7 +48,7 @@ ROWS_PER_FILE = 200_000
 """A part of more rows of one table is written in several files, each with streams of its own."""
 HEADS_TYPE = (
     "table string, topic string, generation bigint, token bigint, number int, partition int, offset bigint, "
-    "timestamp bigint, value binary"
+    "timestamp bigint, last boolean, value binary"
 )
 ORDER = (GENERATION, TOKEN, "cdc$timestamp", SOURCE_PARTITION, SOURCE_OFFSET, "cdc$batch_seq_no")
 IDENTITY = {
@@ -196,13 +196,14 @@ def heads(batches: Batches) -> Batches:
                 pa.array(found.partitions.astype("int32")),
                 pa.array(found.offsets),
                 pa.array(found.timestamps),
+                pa.array(found.lasts),
                 values,
             ],
             names=list(COLUMNS),
         )
 
 
-COLUMNS = ("table", "topic", "generation", "token", "number", "partition", "offset", "timestamp", "value")
+COLUMNS = ("table", "topic", "generation", "token", "number", "partition", "offset", "timestamp", "last", "value")
 
 
 def decoder(columns: LakeColumns) -> Callable[[Batches], Batches]:

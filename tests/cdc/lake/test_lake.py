@@ -143,17 +143,25 @@ def test_a_row_of_a_table_that_nobody_knows_any_more_loses_nothing() -> None:
 def test_heads_are_what_the_rows_say_of_themselves() -> None:
     rows = [
         row(),
-        row(ttl=70_000, batch_seq_no=300, mutation_id=str(uuid.uuid4()), keyspace="a", table="b" * 40),
+        row(
+            end_of_batch=False,
+            ttl=70_000,
+            batch_seq_no=300,
+            mutation_id=str(uuid.uuid4()),
+            keyspace="a",
+            table="b" * 40,
+        ),
         row(stream_id=b"\x7f" + bytes(15), source_partition=0, source_offset=0, timestamp=-1, generation=2**62),
     ]
     found = heads_of(pa.array([encode_cdc_row(one) for one in rows], pa.binary()))
     assert found.tables.to_pylist() == [f"{one.keyspace}.{one.table}" for one in rows]
-    assert found.topics.to_pylist() == ["c.mutations"] * 3
+    assert found.topics.to_pylist() == ["c.mutations"] * 4
     assert found.tokens.tolist() == [int.from_bytes(one.stream_id[:8], "big", signed=True) for one in rows]
     assert found.generations.tolist() == [one.generation for one in rows]
     assert found.numbers.tolist() == [one.batch_seq_no for one in rows]
     assert found.partitions.tolist() == [one.source_partition for one in rows]
     assert found.offsets.tolist() == [one.source_offset for one in rows]
+    assert found.lasts.tolist() == [one.end_of_batch for one in rows]
     assert found.timestamps.tolist() == [one.timestamp for one in rows]
     assert heads_of(pa.array([], pa.binary())).offsets.tolist() == []
 

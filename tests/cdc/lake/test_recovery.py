@@ -62,18 +62,24 @@ IDENTITIES = st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(10, 12)
 @given(
     outs=st.lists(st.tuples(st.booleans(), IDENTITIES), max_size=30),
     rows=st.frozensets(IDENTITIES),
+    lasts=st.frozensets(IDENTITIES, max_size=5),
     letters=st.frozensets(st.tuples(st.integers(0, 2), st.integers(0, 5))),
 )
 def test_what_is_there_is_left_out_and_all_else_is_as_it_was(
-    outs: list[tuple[bool, Identity]], rows: frozenset[Identity], letters: frozenset[tuple[int, int]]
+    outs: list[tuple[bool, Identity]],
+    rows: frozenset[Identity],
+    lasts: frozenset[Identity],
+    letters: frozenset[tuple[int, int]],
 ) -> None:
-    there: Any = SimpleNamespace(value=Known(rows, letters))
+    rows |= lasts
+    whole = frozenset(name[:3] for name in lasts)
+    there: Any = SimpleNamespace(value=Known(rows, whole, letters))
     counts = Counts()
     decided = {known[:2] for known in rows}
     left = [
         (letter, name)
         for letter, name in outs
-        if name[:2] not in letters and (name[:2] not in decided if letter else name not in rows)
+        if name[:2] not in letters and (name[:2] not in decided if letter else not {name, name[:3]} & {*rows, *whole})
     ]
     (after,) = without(lambda batches: batches, there, counts)([out_of(outs)])
     assert after.equals(out_of(left))
@@ -102,6 +108,7 @@ def index_of(checkpoint: Path, chunks_of: Iterable[list[tuple[Identity, bool]]])
                 "offset": pa.array([name[1] for name, _ in noted], pa.int64()),
                 "timestamp": pa.array([name[2] for name, _ in noted], pa.int64()),
                 "number": pa.array([name[3] for name, _ in noted], pa.int32()),
+                "last": pa.array([not letter and name[3] == 0 for name, letter in noted], pa.bool_()),
                 "letter": pa.array([letter for _, letter in noted], pa.bool_()),
             }
         )
@@ -116,8 +123,9 @@ def test_an_index_gives_what_lies_in_a_part_and_nothing_behind_its_bounds(tmp_pa
     assert index.is_made
     assert index.bounds == {0: 50, 1: 10}
     known = index.look((OffsetRange(0, 48, 60), OffsetRange(1, 0, 8)))
-    assert known == Known(frozenset({(0, 48, 100, 0), (0, 49, 100, 0), (1, 7, 100, 0), (1, 7, 100, 1)}), frozenset())
-    assert index.look((OffsetRange(1, 8, 10),)) == Known(frozenset(), frozenset({(1, 9)}))
+    there = frozenset({(0, 48, 100, 0), (0, 49, 100, 0), (1, 7, 100, 0), (1, 7, 100, 1)})
+    assert known == Known(there, frozenset(name[:3] for name in there), frozenset())
+    assert index.look((OffsetRange(1, 8, 10),)) == Known(frozenset(), frozenset(), frozenset({(1, 9)}))
     assert not index.concerns((OffsetRange(0, 50, 60), OffsetRange(1, 10, 11)))
     assert index.concerns((OffsetRange(0, 49, 60),))
 
