@@ -11,6 +11,7 @@ import json
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from ringlog_cdc.progress import Observer, Progress, unobserved
 from ringlog_cdc.recovery import Index, make_index
 from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
+    SPARK_GONE,
     CheckpointLock,
     check_session,
     forward_signals,
@@ -297,13 +299,20 @@ def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_
     if is_submitted():
         forward_signals(session, job.stopping.set)
     try:
-        try:
-            job.start()
-        except StopRequested:
-            return
-        try:
-            job.wait()
-        finally:
-            job.stop()
+        _until_stopped(job)
+    except SPARK_GONE as error:
+        raise CdcError("spark_lost", "Spark's JVM has ended", "the checkpoint is whole: start the job again") from error
     finally:
-        session.stop()
+        with suppress(*SPARK_GONE):
+            session.stop()
+
+
+def _until_stopped(job: CdcJob) -> None:
+    try:
+        job.start()
+    except StopRequested:
+        return
+    try:
+        job.wait()
+    finally:
+        job.stop()

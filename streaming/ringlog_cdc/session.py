@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
@@ -39,6 +40,8 @@ SQL_SETTINGS = {
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 PROBES = 2
 """Tasks that look whether the workers have what the job needs."""
+SPARK_GONE = (Py4JNetworkError, ConnectionError)
+"""What calls raise when the JVM has ended."""
 LOCK_WAIT_S = 30.0
 LOCK_LOOK_S = 0.2
 
@@ -54,8 +57,9 @@ def open_session(
     """A session with the Kafka connector. ``master`` None: that of ``spark-submit`` or of Spark's configuration.
 
     ``lake``: with Delta. A local session's Python workers run under this interpreter; others under ``PYSPARK_PYTHON``,
-    and where that is not set under the one that has this interpreter's path on their host. Raises CdcError
-    ``connect_unsupported``.
+    and where that is not set under the one that has this interpreter's path on their host.
+
+    Raises CdcError ``connect_unsupported``, ``spark_not_started``.
     """
     if (master or "").startswith("sc://") or any(name in os.environ for name in CONNECT_VARIABLES):
         raise connect_unsupported()
@@ -76,7 +80,13 @@ def open_session(
             builder = builder.config("spark.driver.extraJavaOptions", flags)
         if jars:
             builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
-    session: SparkSession = builder.getOrCreate()
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        said = str(error).strip().splitlines()[-1]
+        raise CdcError(
+            "spark_not_started", said, "Spark's own words are above; is Java 17 there, the master up?"
+        ) from error
     return session
 
 

@@ -143,14 +143,8 @@ def test_a_row_of_a_table_that_nobody_knows_any_more_loses_nothing() -> None:
 def test_heads_are_what_the_rows_say_of_themselves() -> None:
     rows = [
         row(),
-        row(
-            end_of_batch=False,
-            ttl=70_000,
-            batch_seq_no=300,
-            mutation_id=str(uuid.uuid4()),
-            keyspace="a",
-            table="b" * 40,
-        ),
+        row(ttl=70_000, batch_seq_no=300, mutation_id=str(uuid.uuid4()), keyspace="a", table="b" * 40),
+        row(end_of_batch=False),
         row(stream_id=b"\x7f" + bytes(15), source_partition=0, source_offset=0, timestamp=-1, generation=2**62),
     ]
     found = heads_of(pa.array([encode_cdc_row(one) for one in rows], pa.binary()))
