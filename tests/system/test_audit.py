@@ -21,7 +21,8 @@ from ringlog.audit.report import Report
 from ringlog.audit.topics import AuditError, records
 from ringlog.audit.verify import Expected, audit
 from ringlog.client.founding import publish_schemas
-from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA, ChangeRecord, project
+from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA, ChangeRecord, EpochChange, project
+from ringlog.kernel.commands.model import ChangeSettings, Command, InitializeCluster, Noop
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.lookup import generation_at, stream_of
@@ -29,9 +30,10 @@ from ringlog.kernel.generations.statements import is_compound
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Generation
-from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
+from ringlog.log.topics import CDC, DEAD_LETTERS, METADATA, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import encode_change_record
+from ringlog.wire.entries import author_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.partitions import cdc_partition, dead_letter_key, mutation_key, mutation_partition
 from ringlog.wire.records import (
@@ -51,6 +53,8 @@ from ringlog_cdc.split import Piece, split
 pytestmark = pytest.mark.system
 
 HOUR_US = 3_600_000_000
+LEEWAY = "cdc_leeway_us"
+CLUSTER_ID = "00000000-0000-7000-8000-000000000001"
 CODES = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
 
 
@@ -78,7 +82,7 @@ def two_generations(now: int) -> ClusterState:
             ("g2", HOUR_US // 6, dict(state.token_owners.items())),
         )
     )
-    return replace(state, generations=generations, settings=state.settings.set("cdc_leeway_us", HOUR_US // 2))
+    return replace(state, generations=generations, settings=state.settings.set(LEEWAY, HOUR_US // 2))
 
 
 def mutations(now: int) -> list[tuple[bytes, bytes]]:
@@ -132,7 +136,7 @@ class World:
         self.bootstrap, self.cluster = stack.bootstrap_servers, cluster
         now = time.time_ns() // 1000
         self.state = two_generations(now)
-        wanted = (MUTATIONS, CDC, DEAD_LETTERS, SCHEMAS)
+        wanted = (METADATA, MUTATIONS, CDC, DEAD_LETTERS, SCHEMAS)
         names = {spec.suffix for spec in wanted} | {SCHEMA, CDC_GENERATIONS, CDC_STREAMS, EPOCHS}
         create_topics(admin_client(self.bootstrap), cluster, specs=[spec for spec in TOPICS if spec.suffix in names])
         publish_schemas(self.bootstrap, cluster)
@@ -208,6 +212,26 @@ class World:
         """Other fields in a row or a letter."""
         out.row = replace(out.row, **fields)  # type: ignore[arg-type]
 
+    def raise_leeway(self) -> None:
+        """A metadata log: half an hour at the founding, three hours since epoch 2; between them a lost race."""
+        now = time.time_ns() // 1000
+        made: list[str | None] = [None]
+
+        def append(command: Command, *, is_lost: bool = False) -> None:
+            name = str(uuid.uuid4())
+            entry = author_entry(CLUSTER_ID, name, made[-1], str(uuid.uuid4()), 0, "test", now, command)
+            self._send("metadata", 0, b"", entry.data)
+            if not is_lost:
+                made.append(name)
+
+        append(InitializeCluster(self.cluster, ((LEEWAY, HOUR_US // 2),)))
+        append(ChangeSettings(((LEEWAY, 1),)), is_lost=True)
+        append(ChangeSettings((("history_entries", 100), (LEEWAY, 3 * HOUR_US))))
+        append(Noop())
+        self.changes = [change for change in self.changes if change.topic != EPOCHS]
+        head = EpochChange(3, self.state.cluster_id, made[-1] or "", now)
+        self.changes.append(ChangeRecord(EPOCHS, "head", head))
+
     def publish(self) -> None:
         """Write what the publisher and the job would."""
         for change in self.changes:
@@ -216,9 +240,9 @@ class World:
             self._send(out.topic, out.partition, out.key, out.value)
         self._producer.flush()
 
-    def audited(self, **expected: int) -> Report:
-        """The audit's report on what was published."""
-        leeway = setting(self.state, "cdc_leeway_us")
+    def audited(self, *, by_log: bool = False, **expected: int) -> Report:
+        """The audit's report on what was published. ``by_log``: there is a metadata log."""
+        leeway = None if by_log else setting(self.state, LEEWAY)
         return audit(self.bootstrap, self.cluster, Expected(leeway_us=leeway, **expected), lambda _: None)
 
 
@@ -412,6 +436,41 @@ def test_every_planted_error_is_found(world: World, what: str) -> None:
     # What lies in another place, or comes again, may be out of order there as well.
     assert found - {"order"} == found_by - {"order"}
     assert ("order" in found) or ("order" not in found_by)
+
+
+def ahead(world: World) -> Out:
+    """The letter of the write that lies two hours ahead."""
+    return next(o for o in _letters(world) if isinstance(o.row, DeadLetter) and o.row.reason == "timestamp_in_future")
+
+
+def test_every_write_is_judged_by_the_leeway_that_was_in_force(world: World) -> None:
+    world.raise_leeway()
+    world.publish()
+    assert world.audited(by_log=True, written=66, rejected=13).ok
+
+
+def test_a_letter_of_an_epoch_whose_leeway_lets_the_write_in_is_found(world: World) -> None:
+    world.raise_leeway()
+    world.change(ahead(world), epoch=2)
+    world.publish()
+    assert failed(world.audited(by_log=True)) == {"dead_letters"}
+
+
+def test_a_row_may_be_there_if_a_later_leeway_let_it_in(world: World) -> None:
+    world.raise_leeway()
+    out = ahead(world)
+    assert isinstance(out.row, DeadLetter)
+    world.outgoing.remove(out)
+    world.outgoing.append(world._row(decode_mutation(out.row.value or b""), (out.row.partition, out.row.offset)))
+    world.publish()
+    assert failed(world.audited()) == {"stream"}, "by the leeway of its epoch alone it is none"
+    assert world.audited(by_log=True, written=67, rejected=12).ok
+
+
+def test_a_log_that_does_not_lead_to_the_published_epoch_ends_the_audit(world: World) -> None:
+    world.publish()
+    with pytest.raises(AuditError, match="founding"):
+        world.audited(by_log=True)
 
 
 def test_a_generation_without_its_ranges_ends_the_audit(world: World) -> None:

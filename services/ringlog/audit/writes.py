@@ -129,15 +129,18 @@ class Reading:
         table = self._rules.tables.get(f"{mutation['keyspace']}.{mutation['table']}")
         return table is not None and is_compound(mutation, table.columns)
 
-    def whole(self, write: Write) -> tuple[str, list[Part] | None]:
-        """(the reason to refuse a write, decoded whole; the rows that the log must have of it, None: as it stands)."""
+    def whole(self, write: Write, epoch: int | None = None) -> tuple[str, list[Part] | None]:
+        """(the reason to refuse a write, decoded whole; the rows that the log must have of it, None: as it stands).
+
+        ``epoch``: at which it was judged, None: unknown.
+        """
         try:
             mutation = self._decoder.decode(write.value)
         except AuditError:
             return UNREADABLE, None
         if not self._is_compound(mutation):
-            return write.refusal, None
-        refusal = self._rules.refusal(mutation, write.now, compound=True)
+            return write.refusal if epoch is None else self._rules.refusal(mutation, write.now, epoch=epoch), None
+        refusal = self._rules.refusal(mutation, write.now, compound=True, epoch=epoch)
         if refusal:
             return refusal, None
         table = self._rules.tables[f"{mutation['keyspace']}.{mutation['table']}"]
