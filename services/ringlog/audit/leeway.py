@@ -5,8 +5,8 @@ it. Those are the entries that count, one an epoch: an author that lost a race, 
 states that nothing follows. Of them only founding and settings are looked into.
 
 Which leeway counts: behind the start of a generation that of its commit; ahead of now that of the epoch at which the
-write was judged. A dead letter tells that epoch. A row does not: its write was judged some time after it was appended, so
-it may be there if any leeway since then lets it in.
+write was judged. A dead letter tells that epoch. A row does not: its write was judged some time after it was appended,
+so it may be there if any leeway since then lets it in.
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ def _columns(row: dict[str, Any]) -> Columns:
         partition=tuple(types[name] for name in row["partition_key"]),
         clustering=tuple(types[name] for name in row["clustering_key"]),
         static=frozenset(column["name"] for column in row["columns"] if column.get("static")),
-        collections={name: kind for name, kind in types.items() if kind.strip().startswith(("list", "set", "map"))},
+        collections={
+            name: kind for name, kind in types.items() if kind.strip().startswith(("list", "set", "map", "udt"))
+        },
     )
 
 
