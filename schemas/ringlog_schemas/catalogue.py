@@ -16,7 +16,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +29,9 @@ FAMILIES = ("log", "commands", "requests", "acks", "agents", "mutations", "cdc",
 VERSION = "ringlog.version"
 """The attribute of a command's schema that tells its version."""
 
-_ROOT = Path(__file__).parent
+SUFFIX = ".avsc"
+
+_ROOT = files("ringlog_schemas")  # a folder, or a part of the archive that a Spark worker was sent
 _VERSION = re.compile(r"v[1-9][0-9]*")
 
 
@@ -66,13 +69,15 @@ def fingerprint_of(schema: Mapping[str, Any]) -> int:
     return int.from_bytes(bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO")), "little")
 
 
-def _load(root: Path) -> Mapping[str, Schema]:
+def _load(root: Traversable) -> Mapping[str, Schema]:
     found: dict[str, Schema] = {}
     for family in FAMILIES:
-        for path in sorted((root / family).glob("*.avsc")):
+        folder = root / family
+        paths = folder.iterdir() if folder.is_dir() else ()  # an old version has fewer families
+        for path in sorted((path for path in paths if path.name.endswith(SUFFIX)), key=lambda path: path.name):
             parsed = json.loads(path.read_text(encoding="utf-8"))
             full_name = f"{parsed['namespace']}.{parsed['name']}"
-            if full_name != f"ringlog.{family}.{path.stem}":
+            if full_name != f"ringlog.{family}.{path.name.removesuffix(SUFFIX)}":
                 raise ValueError(f"{path.name} in {family} declares {full_name}")
             found[full_name] = Schema(full_name, parsed, fingerprint_of(parsed))
     return MappingProxyType(found)

@@ -34,7 +34,9 @@ def run(
     row_bytes_max: Annotated[
         int, typer.Option(min=1, max=ROW_BYTES_MAX, help="Larger CDC rows become dead letters.")
     ] = 1_048_576,
-    master: Annotated[str, typer.Option(help="Spark master; empty: that of spark-submit.")] = "local[2]",
+    master: Annotated[
+        str | None, typer.Option(help="Spark master; none: spark-submit's, else local[2]; empty: of Spark's settings.")
+    ] = None,
     jars: Annotated[
         str, typer.Option(envvar="RINGLOG_SPARK_JARS", help="Connector jars, by comma; none: Spark has them.")
     ] = "",
@@ -52,6 +54,7 @@ def run(
 ) -> None:
     """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
     from ringlog_cdc import job
+    from ringlog_cdc.session import LOCAL, is_submitted
 
     settings = JobSettings(
         bootstrap_servers=bootstrap,
@@ -67,10 +70,18 @@ def run(
         producer=() if producer is None else producer_options(producer),
     )
     try:
+        if master is None and not is_submitted():
+            master = LOCAL
         job.run(settings, tuple(Path(name) for name in jars.split(",") if name), master or None, java_options)
     except (CdcError, LogError) as error:
         typer.echo(f"ringlog cdc: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+@app.command()
+def launcher() -> None:
+    """Print the path of the program to give to spark-submit, which takes the options of ``run``."""
+    typer.echo(Path(__file__).with_name("launcher") / "ringlog_cdc_run.py")
 
 
 def producer_options(path: Path) -> tuple[tuple[str, str], ...]:

@@ -27,7 +27,15 @@ from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Observer, Progress, unobserved
-from ringlog_cdc.session import CheckpointLock, open_session, prepare_session
+from ringlog_cdc.retention import RetentionKeeper
+from ringlog_cdc.session import (
+    CheckpointLock,
+    check_session,
+    forward_signals,
+    is_submitted,
+    open_session,
+    prepare_session,
+)
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.writer import Writer
@@ -55,6 +63,7 @@ class CdcJob:
     def start(self) -> CdcJob:
         """Lock, register, begin. Raises CdcError, LogError."""
         settings = self.settings
+        check_session(self._session)
         settings.checkpoint.mkdir(parents=True, exist_ok=True)
         prepare_session(self._session)
         try:
@@ -62,6 +71,7 @@ class CdcJob:
             client = Client(settings.bootstrap_servers, settings.cluster, f"cdc-{settings.writer}")
             client.start()
             self._open(client.close)
+            self._replica = client.replica
             offsets = Offsets(settings.bootstrap_servers)
             self._open(offsets.close)
             state = client.read_barrier()
@@ -71,9 +81,11 @@ class CdcJob:
             known = before is not None and before.fenced is None
             is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
             store = PlanStore(settings.checkpoint)
-            verify_topics(admin_client(settings.bootstrap_servers), settings.cluster, settings.bootstrap_servers, USED)
+            admin = admin_client(settings.bootstrap_servers)
+            verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED)
             self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
+            self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
             starts = self._first_offsets(offsets, state, is_new)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
@@ -174,13 +186,15 @@ class CdcJob:
             source = reader.load()
         except AnalysisException as error:
             raise CdcError(
-                "connector_missing", str(error).splitlines()[0], "give Spark the Kafka connector: --jars"
+                "connector_missing",
+                str(error).splitlines()[0],
+                "give Spark the Kafka connector: --jars, here or of spark-submit",
             ) from error
         return (
             source.writeStream.foreachBatch(self.runner)
             .queryName(f"ringlog-cdc-{settings.cluster}-{settings.writer}")
             .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
-            .option("checkpointLocation", str(settings.checkpoint / "spark"))
+            .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not of the cluster
             .start()
         )
 
@@ -189,6 +203,7 @@ class CdcJob:
         assert self._query is not None, "start it first"
         while not self.stopping.wait(LOOK_S):
             self.writer.check()
+            self._retention.keep(self._replica.state)
             if not self._query.isActive:
                 self._raise_failure()
                 return
@@ -243,6 +258,8 @@ def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_
     job = CdcJob(settings, session)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.stopping.set())
+    if is_submitted():
+        forward_signals(session, job.stopping.set)
     try:
         try:
             job.start()

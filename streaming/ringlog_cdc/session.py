@@ -1,6 +1,8 @@
 """The Spark session of the job, and the lock that keeps a second driver away from its checkpoint.
 
-The session is small and local unless ``spark-submit`` says otherwise.
+On the user's own machine the session is small and keeps to the loopback address. On any other Spark all of that is left
+to its configuration: the driver must have an address that the executors reach, and the executors a Python that has what
+the Arrow functions import. What they lack is found out before the job registers, not in its first batch.
 """
 
 from __future__ import annotations
@@ -8,15 +10,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from ringlog_cdc.errors import CdcError
 
+LOCAL = "local[2]"
+LOCAL_SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
 SQL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # partitioning is the job's own; each batch is small
     "spark.sql.session.timeZone": "UTC",
@@ -25,33 +35,116 @@ SQL_SETTINGS = {
     "spark.sql.sources.useV1SourceList": "",  # the old write path of the Kafka sink does not report observed counts
     "spark.sql.streaming.stopTimeout": "30s",
 }
+CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+PROBES = 2
+"""Tasks that look whether the workers have what the job needs."""
 LOCK_WAIT_S = 30.0
 LOCK_LOOK_S = 0.2
 
 
 def open_session(
-    name: str, jars: Sequence[Path], master: str | None, memory: str = "1g", java_options: str = ""
+    name: str, jars: Sequence[Path], master: str | None, memory: str = "", java_options: str = ""
 ) -> SparkSession:
-    """A session with the Kafka connector; the Python workers run under this interpreter.
+    """A session with the Kafka connector. ``master`` None: that of ``spark-submit`` or of Spark's configuration.
 
-    ``master`` None: that of ``spark-submit`` or of the Spark configuration.
+    A local session's Python workers run under this interpreter; others under ``PYSPARK_PYTHON``, and where that is not
+    set under the one that has this interpreter's path on their host. Raises CdcError ``connect_unsupported``.
     """
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder: Any = (
-        SparkSession.builder.appName(name)
-        .config("spark.driver.memory", memory)
-        .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC {java_options}")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-    )
+    if (master or "").startswith("sc://") or any(name in os.environ for name in CONNECT_VARIABLES):
+        raise connect_unsupported()
+    builder: Any = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    is_local = master is not None and master.startswith("local")
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        builder = builder.config(map=LOCAL_SETTINGS | ({"spark.driver.memory": memory} if memory else {}))
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is not None:
         builder = builder.master(master)
-    if jars:
-        builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
+    if not is_submitted():  # its JVM would run already, with the jars and options that it was given
+        flags = f"-XX:+UseSerialGC {java_options}" if is_local else java_options
+        if flags:
+            builder = builder.config("spark.driver.extraJavaOptions", flags)
+        if jars:
+            builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def is_submitted() -> bool:
+    """Was this program started by ``spark-submit``?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+class _Forwarded:
+    """A handler of a signal in the JVM."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+
+    def handle(self, _signal: Any) -> None:
+        """The signal has come."""
+        self._stop()
+
+    class Java:
+        """The interface for the JVM."""
+
+        implements: ClassVar = ["sun.misc.SignalHandler"]
+
+
+def forward_signals(session: SparkSession, stop: Callable[[], None]) -> None:
+    """Let SIGTERM and SIGINT of a submitted program call ``stop``.
+
+    They reach the JVM, whose child this process is: by itself it would end at once, in the middle of a batch.
+    """
+    context = session.sparkContext
+    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+    signals = _jvm(session).sun.misc
+    for name in ("TERM", "INT"):
+        signals.Signal.handle(signals.Signal(name), _Forwarded(stop))
+
+
+def connect_unsupported() -> CdcError:
+    """The error of a job that was given a Spark Connect server."""
+    return CdcError(
+        "connect_unsupported",
+        "the job does not run through Spark Connect, whose client has no driver to keep plans and promises in",
+        "start it beside the server with spark-submit (ringlog cdc launcher); reading the log works through Connect",
+    )
+
+
+def check_session(session: SparkSession) -> None:
+    """Raise CdcError unless the job can run on the session: ``connect_unsupported``, ``workers_lack_ringlog``."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise connect_unsupported()
+    context = session.sparkContext
+    if str(context.master).startswith("local"):
+        return
+    found = next(filter(None, context.parallelize(range(PROBES), PROBES).map(import_probe()).collect()), "")
+    if found:
+        raise CdcError(
+            "workers_lack_ringlog",
+            f"a Python worker of {context.master} says {found}",
+            "install ringlog[streaming] for the workers' Python, or send it: PYSPARK_PYTHON, --archives, --py-files",
+        )
+
+
+def import_probe() -> Callable[[int], str]:
+    """A function for a task: what its worker lacks of the job, empty if nothing.
+
+    It is pickled by value, as every function in a function is, and so runs where this module is not there.
+    """
+
+    def missing(_: int) -> str:
+        import importlib
+
+        try:
+            importlib.import_module("ringlog_cdc.arrow")
+        except ImportError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    return missing
 
 
 def prepare_session(session: SparkSession) -> None:

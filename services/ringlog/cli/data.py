@@ -18,11 +18,15 @@ from ringlog.cli import cdc, views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.fencing import fence_command, grant_command
 from ringlog.cli.importing import import_debezium
-from ringlog.cli.shown import when
+from ringlog.cli.shown import lifetime, when
+from ringlog.kernel.generations.expiry import log_retention
+from ringlog.log.retention import FOR_EVER, Retention, mending, retention_of
+from ringlog.log.topics import CDC, admin_client, topic_name
 from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
 from ringlog.stack.artifacts import jars
 from ringlog.stack.errors import StackError
+from ringlog_cdc.cli import launcher
 from ringlog_cdc.cli import run as run_job
 
 app = typer.Typer(help="Change data capture: generations, writers, the Spark job.", no_args_is_help=True)
@@ -40,6 +44,7 @@ def _defaults() -> None:
 
 
 app.command("run")(run_job)
+app.command("launcher")(launcher)
 app.command("grant")(grant_command)
 app.command("fence")(fence_command)
 app.command("tail")(cdc.tail)
@@ -50,8 +55,12 @@ app.command("import-debezium")(import_debezium)
 @app.command("status")
 def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
     """Generations in order, and how far each registered writer has promised to go."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        found = views.cdc(client.read_barrier())
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client:
+        state = client.read_barrier()
+    topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
+    kept = retention_of(admin_client(context.bootstrap), topic)
+    found = views.cdc(state) | {"retention": retention_json(kept, seconds)}
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -67,6 +76,20 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
         writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"], fenced)
     if found["writers"]:
         out.print(writers)
+    out.print(f"rows: kept {lifetime(kept.ms)} by the topic, {lifetime(seconds, 1)} promised by tables")
+    if not kept.covers(seconds):
+        out.print("rows may be gone before their tables' ttl; a running job mends it if it may, or by hand:")
+        out.print(f"  {mending(context.bootstrap, topic, kept, seconds)}", soft_wrap=True)
+
+
+def retention_json(kept: Retention, seconds: int | None) -> dict[str, object]:
+    """How long rows of the CDC log are kept; null: for ever."""
+    return {
+        "promised_seconds": seconds,
+        "kept_ms": None if kept.ms == FOR_EVER else kept.ms,
+        "kept_bytes": None if kept.bytes == FOR_EVER else kept.bytes,
+        "enough": kept.covers(seconds),
+    }
 
 
 def audit_command(

@@ -26,6 +26,11 @@ def _instant(micros: int) -> datetime | None:
         return None
 
 
+def lifetime(amount: int | None, a_second: int = 1_000) -> str:
+    """A time that something is kept, in units of which a second has so many; None or -1: for ever."""
+    return "for ever" if amount is None or amount < 0 else f"{amount / a_second:,.0f} s"
+
+
 def printable(text: str) -> str:
     """The text with a mark in the place of everything that would steer the terminal instead of being seen."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

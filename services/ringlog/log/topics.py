@@ -69,7 +69,9 @@ MUTATIONS = TopicSpec(
     _SAFE | _DELETE | {"message.timestamp.type": "LogAppendTime"},
     _LARGE | {"retention.ms": str(7 * _DAY_MS)},
 )
-CDC = TopicSpec("cdc", 8, _SAFE | _DELETE, _LARGE | {"retention.ms": str(7 * _DAY_MS)})
+CDC = TopicSpec(
+    "cdc", 8, _SAFE | _DELETE, _LARGE | _FOREVER | {"retention.ms": str(7 * _DAY_MS), "segment.ms": str(_DAY_MS)}
+)
 DEAD_LETTERS = TopicSpec(
     "dead-letters", 1, _SAFE | _DELETE, {"max.message.bytes": str(2 * RECORD_BYTES_MAX)} | _FOREVER
 )

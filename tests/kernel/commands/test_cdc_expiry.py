@@ -9,7 +9,7 @@ from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, GenerationChang
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.generations.admission import rules_of
 from ringlog.kernel.generations.describe import ranges_digest
-from ringlog.kernel.generations.expiry import SECOND_US, past_ttls
+from ringlog.kernel.generations.expiry import SECOND_US, log_retention, past_ttls
 from ringlog.kernel.generations.vectors import StreamTable
 from ringlog.kernel.state import ClusterState, PastTtl
 from tests.kernel.commands.test_cdc import FIRST, LOGGED, code, joined
@@ -88,12 +88,26 @@ def altered(ttl: int, enabled: bool = True) -> m.AlterTable:
 )
 def test_the_longest_promise_counts_also_when_it_is_past(tables: tuple[m.Command, ...], seconds: int | None) -> None:
     state = closed_state(*tables)
+    assert log_retention(state) == seconds
     if seconds is None:
         assert code(state, expiry(state, 2**50)) == "retention_not_over"
         return
     end = CLOSED_AT + seconds * SECOND_US
     assert code(state, expiry(state, end - 1)) == "retention_not_over"
     applied(state, expiry(state, end))
+
+
+def test_rows_are_kept_for_as_long_as_any_that_may_be_there_was_promised() -> None:
+    assert log_retention(founded()) == 0
+    state = joined(founded(), 1, 100, -1000, 1000)
+    state = applied(state, m.CreateKeyspace("ks", m.Replication("simple", 1)), LOGGED, altered(0), altered(30))
+    assert log_retention(state) is None
+    state = joined(state, 2, 200, 0)
+    assert log_retention(state) is None, "rows of the first generation stay for ever"
+    first, *others = state.generations
+    gone = replace(state, generations=(replace(first, expired=state.epoch), *others))
+    assert log_retention(gone) == 30
+    assert log_retention(replace(gone, generations=(gone.generations[0],))) == 30, "of those that are still to come"
 
 
 def test_what_tables_promised_before_the_commit_does_not_count() -> None:

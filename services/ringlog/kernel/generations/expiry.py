@@ -66,6 +66,18 @@ def retention(state: ClusterState, generation: Generation) -> int | None:
     return None if 0 in ttls else max(ttls, default=0)
 
 
+def log_retention(state: ClusterState) -> int | None:
+    """For how many seconds the topic of the CDC log must keep a row from its append on, whichever table and generation
+    it is of; None: for ever.
+    """
+    # What matters to the oldest matters most: a past promise counts for the generations committed before it ended.
+    oldest = next((found for found in state.generations if found.expired is None), None)
+    if oldest is not None:
+        return retention(state, oldest)
+    ttls = [table.cdc.ttl for _, table in in_order(state.tables) if table.cdc.enabled]
+    return None if 0 in ttls else max(ttls, default=0)
+
+
 def expires_at(state: ClusterState, generation: Generation, following: Generation) -> Micros | None:
     """When no row of a closed generation is kept any more, microseconds; None: never. ``following``: the next one."""
     seconds = retention(state, generation)

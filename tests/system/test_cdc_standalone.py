@@ -1,0 +1,133 @@
+"""The CDC job on a Spark standalone cluster: started with ``spark-submit``, its executors other processes that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.spark_cluster import ROOT, SparkCluster, driver_environment, spark_cluster, submit, worker_python
+
+from ringlog.stack import StackInfo
+from ringlog.stack.artifacts import jars
+from ringlog.wire.records import decode_cdc_row
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+HOUR_US = 3_600_000_000
+TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
+COUNT = 6_000
+BATCH = 1_500
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str) -> Iterator[World]:
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        yield world
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def job(command: list[str], python: Path, output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver as its own process."""
+    with output.open("ab") as file:
+        process = subprocess.Popen(
+            command, env=driver_environment(python), cwd=output.parent, stdout=file, stderr=subprocess.STDOUT
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def options(world: World, checkpoint: Path) -> list[str]:
+    return [
+        *("--bootstrap", world.bootstrap, "--cluster", world.cluster, "--checkpoint", str(checkpoint)),
+        *("--direct", "--max-offsets-per-trigger", str(BATCH), "--trigger-seconds", "0"),
+    ]
+
+
+def open_plans(checkpoint: Path) -> set[str]:
+    """Plans whose rows may not be durable, from the second on."""
+    names = [{path.stem for path in (checkpoint / "plans").glob(f"*.{end}")} for end in ("json", "done")]
+    return {name for name in names[0] - names[1] if int(name) >= 1}
+
+
+def kill_executor_in_batch(cluster: SparkCluster, checkpoint: Path, alive: Callable[[], None]) -> None:
+    """Stop the executor, and kill it if a batch is in hand that cannot be finished now."""
+    (executor,) = cluster.executors()
+    for _ in range(200):
+        until(lambda: open_plans(checkpoint), "a batch in hand", alive)
+        os.kill(executor, signal.SIGSTOP)
+        if open_plans(checkpoint):
+            os.kill(executor, signal.SIGKILL)
+            return
+        os.kill(executor, signal.SIGCONT)
+    raise AssertionError("no batch was in hand")
+
+
+def rows_of(world: World) -> tuple[int, int]:
+    """Copies of rows, and distinct ones, after a check that these are one for each mutation."""
+    found = world.read("cdc")
+    distinct = Counter((item.partition, item.key, item.value) for item in found)
+    sources = [(row.source_partition, row.source_offset) for row in (decode_cdc_row(value) for _, _, value in distinct)]
+    assert len(sources) == len(set(sources))
+    assert set(sources) == {(item.partition, item.offset) for item in world.read("mutations")}
+    return len(found) - len(sources), len(sources)
+
+
+def test_a_submitted_job_goes_on_when_its_executor_dies_in_a_batch_and_leaves_no_hole(
+    world: World, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    checkpoint, output = tmp_path / "checkpoint", tmp_path / "output"
+    python = worker_python(tmp_path)
+    launcher = Path(subprocess.check_output([sys.executable, "-m", "ringlog_cdc", "launcher"], text=True).strip())
+    connectors = ",".join(str(jar) for jar in jars("spark"))
+    world.send(write(f"customer-{number % 97}", number) for number in range(COUNT))
+
+    def failed() -> str:
+        return output.read_text()[-3000:]
+
+    wheel = [
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(tmp_path),
+        str(ROOT),
+    ]
+    subprocess.run([sys.executable, *wheel], check=True)
+    archive = next(tmp_path.glob("ringlog-*.whl")).rename(tmp_path / "ringlog.zip")
+    arguments = [*options(world, checkpoint), "--stop-when-idle"]
+    command = submit(cluster.url, launcher, *arguments, jars=connectors, py_files=str(archive))
+    with job(command, python, output) as driver:
+
+        def alive() -> None:
+            assert driver.poll() is None, failed()
+
+        until(lambda: open_plans(checkpoint), "a batch in hand", alive)
+        kill_executor_in_batch(cluster, checkpoint, alive)
+        assert driver.wait(240) == 0, failed()
+    copies, distinct = rows_of(world)
+    assert distinct == COUNT
+    assert copies <= BATCH
+    assert world.letters() == []
