@@ -62,7 +62,6 @@ def compound(first: int, second: int) -> list[Mutation]:
         ),
         replace(one, operation="INSERT", ttl=60, cells=(Cell("items", items(b=2)),), replaced=("items",)),
         replace(one, deleted_elements=(DeletedElements("items", (b"a", b"b")),), table="keys"),
-        replace(one, deleted_elements=(DeletedElements("to", (b"\0\1",)),), cells=(address(street="x"),)),
         replace(one, cells=(Cell("total", b"\0\0\0\2"),), clustering_key=()),
         replace(one, operation="RANGE_DELETE", clustering_key=(), bounds=Bounds((NUMBER,), True, (), False)),
         replace(
@@ -70,6 +69,7 @@ def compound(first: int, second: int) -> list[Mutation]:
         ),
         replace(one, cells=(Cell("amount", b"\0\0\0\3"),), more=(Change("ROW_DELETE", (NUMBER,), (), second),)),
         replace(one, operation="PARTITION_DELETE", clustering_key=(), more=(Change("INSERT", (NUMBER,), (), None, 9),)),
+        replace(one, deleted_elements=(DeletedElements("to", (b"\0\1",)),), cells=(address(street="x"),)),
     ]
 
 
