@@ -8,7 +8,7 @@ are named by their module, so a worker imports this and never the job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,19 @@ from ringlog_cdc import rows as one
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.mutations import Mutations, scan
 from ringlog_cdc.columnar.route import columns_of, is_compound, named
-from ringlog_cdc.columnar.scan import I64, U8, padded
+from ringlog_cdc.columnar.scan import padded
+from ringlog_cdc.columnar.words import I64, U8
 from ringlog_cdc.routing import RoutingTable, buffers, route
+from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, counted
 from ringlog_cdc.verdicts import ROUTED, SKIPPED
+from ringlog_cdc.workers import settle
 
 IN = ("partition", "offset", "appended", "key", "value")
 FACTS_TYPE = "partition int, held bigint, used bigint"
-OUT = ("first", "reason", "generation", "partition", "key", "value")
-ROWS_TYPE = "first boolean, reason int, generation bigint, partition int, key binary, value binary"
+OUT = ("partition", "key", "value")
+ROWS_TYPE = "partition int, key binary, value binary"
+LETTER = -1
+"""The partition of a dead letter: it goes to another topic."""
 NEVER = 2**63 - 1
 """The offset of a held write where there is none."""
 
@@ -122,35 +127,36 @@ def uses_of(found: Records, leeway: int) -> I64:
 # ------------------------------------------------------------------------------------------------------- rows
 
 
-def rows_function(table: Any, part: one.Part) -> Callable[[Batches], Batches]:
-    """What goes out under the broadcast ``RoutingTable``: partition, key and value of rows (reason ``ROUTED``) and of
-    dead letters (their number); a record of which nothing goes out leaves its reason alone. ``first``: of its record.
+def rows_function(table: Any, part: one.Part, counts: Any) -> Callable[[Batches], Batches]:
+    """What goes out under the broadcast ``RoutingTable``, with the columns of ``ROWS_TYPE``: rows with their partition
+    of the CDC topic, dead letters with the partition ``LETTER``. ``counts``: an accumulator of tallies.
     """
 
     def outgoing(batches: Batches) -> Batches:
+        settle()
         for batch in batches:
             if batch.num_rows:
-                yield records_of(table.value, read(batch), part)
+                made = records_of(table.value, read(batch), part)
+                counts.add(made.tally())
+                yield made.batch()
 
     return outgoing
 
 
-def records_of(table: RoutingTable, found: Records, part: one.Part) -> pa.RecordBatch:
-    """What goes out for an Arrow batch, in the order of the source; columns as in ``ROWS_TYPE``."""
+def records_of(table: RoutingTable, found: Records, part: one.Part) -> Outgoing:
+    """What goes out for an Arrow batch, in the order of the source."""
     rows, skipped = _plain(table, found, part)
     left = np.setdiff1d(np.arange(len(found.offsets)), np.concatenate((rows.numbers, skipped)), assume_unique=True)
     others = one.outgoing(table, found.inputs(left), part) if len(left) else []
     parts = [some for some in (rows, _silent(skipped), _listed(left, others)) if len(some.numbers)]
-    if len(parts) == 1:
-        return parts[0].batch()
-    together = pa.Table.from_batches([some.batch() for some in parts])
-    order = np.argsort(np.concatenate([some.numbers for some in parts]), kind="stable")
-    return together.take(pa.array(order)).combine_chunks().to_batches()[0]
+    return _in_order(parts) if len(parts) > 1 else parts[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Columns of what goes out; ``numbers``: of the records in their Arrow batch, ascending."""
+    """Columns of what goes out, and of records of which nothing does; ``numbers``: of the records in their Arrow batch,
+    ascending; ``reasons``: ``ROUTED`` for rows, ``SKIPPED`` for nothing, else that of a dead letter.
+    """
 
     numbers: I64
     reasons: I32
@@ -161,16 +167,32 @@ class Outgoing:
 
     def batch(self) -> pa.RecordBatch:
         """As Spark wants it."""
-        first = np.diff(self.numbers, prepend=-1) != 0
-        columns = [
-            pa.array(first),
-            pa.array(self.reasons.astype(np.int32)),
-            pa.array(self.generations),
-            pa.array(self.partitions.astype(np.int32)),
-            self.keys.cast(pa.binary()),
-            self.values.cast(pa.binary()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=list(OUT))
+        partitions = np.where(self.reasons == ROUTED, self.partitions, LETTER).astype(np.int32)
+        columns = [pa.array(partitions), self.keys.cast(pa.binary()), self.values.cast(pa.binary())]
+        made = pa.RecordBatch.from_arrays(columns, names=list(OUT))
+        silent = self.reasons < ROUTED
+        return made.filter(pa.array(~silent)) if silent.any() else made
+
+    def tally(self) -> Tally:
+        """How many records these are, how many of each reason, how many rows of each generation."""
+        records = 1 + int(np.count_nonzero(np.diff(self.numbers)))
+        rows = self.generations[self.reasons == ROUTED]
+        return {RECORDS: records, **dict(counted(REASON, self.reasons)), **dict(counted(GENERATION, rows))}
+
+
+def _in_order(parts: Sequence[Outgoing]) -> Outgoing:
+    """All of them, by their records."""
+    numbers = np.concatenate([some.numbers for some in parts])
+    order = np.argsort(numbers, kind="stable")
+    places = pa.array(order)
+    return Outgoing(
+        numbers[order],
+        np.concatenate([some.reasons for some in parts])[order],
+        np.concatenate([some.generations for some in parts])[order],
+        np.concatenate([some.partitions for some in parts])[order],
+        pa.concat_arrays([some.keys.cast(pa.large_binary()) for some in parts]).take(places),
+        pa.concat_arrays([some.values for some in parts]).take(places),
+    )
 
 
 def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoing, I64]:

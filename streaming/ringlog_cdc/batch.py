@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark import Broadcast
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark import Accumulator, Broadcast
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
-from ringlog_cdc.arrow import FACTS_TYPE, NEVER, ROWS_TYPE, facts_function, rows_function
+from ringlog_cdc.arrow import FACTS_TYPE, LETTER, NEVER, ROWS_TYPE, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.plan import (
@@ -44,6 +44,7 @@ from ringlog_cdc.progress import BatchFigures, Progress
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
+from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
 from ringlog_cdc.writer import Writer
 
@@ -98,7 +99,7 @@ class BatchRunner:
         self._offsets = offsets
         self._progress = progress
         self._partitions = partitions
-        self._counters: dict[tuple[int, ...], list[Column]] = {}
+        self._counts: Accumulator[Tally] | None = None
         self._starts = dict(starts)
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
@@ -280,29 +281,29 @@ class BatchRunner:
         )
         state = self._replica.state
         closed = closed_for(entry, state)
-        function = rows_function(self._table(entry.context, context, closed, state), part)
-        timestamps = [timestamp for name, timestamp in context["generations"] if name not in closed]
-        counts = Observation()
-        is_row = F.col("reason") == ROUTED
+        counts = self._nothing_counted()
+        function = rows_function(self._table(entry.context, context, closed, state), part, counts)
+        is_row = F.col("partition") > LETTER
         topic = F.when(is_row, F.lit(self._settings.sink_topic)).otherwise(F.lit(self._settings.letters_topic))
+        partition = F.when(is_row, F.col("partition")).otherwise(F.lit(0))
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         options |= {f"kafka.{name}": value for name, value in self._settings.producer}
         (
             records.mapInArrow(function, ROWS_TYPE)
-            .observe(counts, *self._counted(tuple(timestamps)))
-            .where(F.col("reason") >= ROUTED)
-            .select(topic.alias("topic"), "partition", "key", "value")
+            .select(topic.alias("topic"), partition.alias("partition"), "key", "value")
             .write.format("kafka")
             .options(**options)
             .mode("append")
             .save()
         )
-        _add(figures, counts.get, timestamps)
+        _add(figures, counts.value)
 
-    def _counted(self, timestamps: tuple[int, ...]) -> list[Column]:
-        if timestamps not in self._counters:
-            self._counters = {timestamps: _counters(timestamps)}
-        return self._counters[timestamps]
+    def _nothing_counted(self) -> Accumulator[Tally]:
+        """The accumulator of all batches, at its begin: the driver's part of Spark never forgets one."""
+        if self._counts is None:
+            self._counts = self._session.sparkContext.accumulator({}, TallyParam())
+        self._counts.value = {}
+        return self._counts
 
     def _table(
         self, name: str, context: dict[str, Any], closed: tuple[str, ...], state: ClusterState
@@ -354,24 +355,12 @@ def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
     return found
 
 
-def _counters(timestamps: Sequence[int]) -> list[Column]:
-    columns = [F.sum(F.when(F.col("first"), 1).otherwise(0)).alias("rows")]
-    for number in (SKIPPED, ROUTED, *CODES):
-        columns.append(F.sum(F.when(F.col("reason") == number, 1).otherwise(0)).alias(f"reason_{number + 1}"))
-    for timestamp in timestamps:
-        lies_in = (F.col("reason") == ROUTED) & (F.col("generation") == F.lit(timestamp))
-        columns.append(F.sum(F.when(lies_in, 1).otherwise(0)).alias(f"generation_{timestamp}"))
-    return columns
-
-
-def _add(figures: BatchFigures, counts: dict[str, Any], timestamps: list[int]) -> None:
-    figures.rows += counts["rows"] or 0
-    figures.skipped += counts[f"reason_{SKIPPED + 1}"] or 0
-    figures.written += counts[f"reason_{ROUTED + 1}"] or 0
-    for number, code in CODES.items():
-        if counts[f"reason_{number + 1}"]:
-            figures.rejected[code] = figures.rejected.get(code, 0) + counts[f"reason_{number + 1}"]
-    for timestamp in timestamps:
-        if counts[f"generation_{timestamp}"]:
-            name = str(timestamp)
-            figures.generations[name] = figures.generations.get(name, 0) + counts[f"generation_{timestamp}"]
+def _add(figures: BatchFigures, tally: Tally) -> None:
+    reasons = of_kind(tally, REASON)
+    figures.rows += tally.get(RECORDS, 0)
+    figures.skipped += reasons.pop(SKIPPED, 0)
+    figures.written += reasons.pop(ROUTED, 0)
+    for number, count in reasons.items():
+        figures.rejected[CODES[number]] = figures.rejected.get(CODES[number], 0) + count
+    for timestamp, count in of_kind(tally, GENERATION).items():
+        figures.generations[str(timestamp)] = figures.generations.get(str(timestamp), 0) + count

@@ -52,7 +52,8 @@ def high_halves(timestamps: I64) -> I64:
 
 def low_halves(topic: int, partitions: NDArray[Any], offsets: I64, mutation_ids: U64, has_id: NDArray[np.bool_]) -> I64:
     """The last 8 bytes of each UUID likewise; ``mutation_ids`` has shape (n, 2) and counts where ``has_id`` is true."""
-    position = mix(mix(np.uint64(topic) ^ partitions.astype(np.uint64)) ^ offsets.view(np.uint64))
-    named = mix(mix(mutation_ids[:, 0]) ^ mutation_ids[:, 1])
-    chosen = np.where(has_id, named, position)
+    chosen = mix(mix(np.uint64(topic) ^ partitions.astype(np.uint64)) ^ offsets.view(np.uint64))
+    if has_id.any():
+        named = mix(mix(mutation_ids[:, 0]) ^ mutation_ids[:, 1])
+        chosen = np.where(has_id, named, chosen)
     return ((chosen & _VARIANT_MASK) | _VARIANT).view(np.int64)

@@ -11,13 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ringlog.kernel.schema.types import TIME_MAX_NS, VARINT_BYTES_MAX, TypeMismatch, deserialize
-
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
+from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii
 
 SIZES = {
     "boolean": 1,
@@ -40,7 +36,10 @@ COMPOSED_HEAD, COMPOSED_TAIL = 2, 1
 
 
 def well_typed(types: Sequence[str], data: U8, starts: I64, ends: I64) -> Flags:
-    """True where the key ``data[start:end]`` has components of these types; it is composed of as many."""
+    """True where the key ``data[start:end]`` has components of these types; it is composed of as many.
+
+    ``data`` has 8 bytes more behind the last key.
+    """
     good = np.ones(len(starts), dtype=bool)
     if len(types) == 1:
         return _of_type(types[0], data, starts, ends, good)
@@ -93,13 +92,7 @@ def _varint(data: U8, first: I64, end: I64) -> Flags:
 
 
 def _ascii(data: U8, first: I64, end: I64) -> Flags:
-    """True where no byte has its highest bit set."""
-    if not len(first):
-        return np.ones(0, dtype=bool)
-    low, high = int(first.min()), int(end.max())
-    before = np.concatenate(([0], np.cumsum(data[low:high] >= 0x80)))
-    found: Flags = before[end - low] == before[first - low]
-    return found
+    return is_ascii(data, first, end - first)
 
 
 def _text(data: U8, first: I64, end: I64) -> Flags:

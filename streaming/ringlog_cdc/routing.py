@@ -23,6 +23,7 @@ from ringlog.kernel.generations.vectors import StreamTable
 from ringlog.kernel.ring.vectors import tokens_of
 from ringlog.kernel.state import Generation
 from ringlog_cdc.cdc_time import high_halves, low_halves, topic_number
+from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.key_types import well_typed
 from ringlog_cdc.verdicts import NO_OPERATION, NUMBERS, PARTITION_DELETE, ROUTED, SKIPPED
 
@@ -198,6 +199,7 @@ def _badly_typed(shapes: Sequence[TableShape], codes: NDArray[np.int32], keys: p
     """True where a key that is looked at has a component of another type than its column; table after table."""
     found = np.zeros(len(codes), dtype=bool)
     data, starts = buffers(keys)
+    data = padded(data) if any(shape.partition_types for shape in shapes) else data
     for code, shape in enumerate(shapes):
         rows = np.flatnonzero(looked_at & (codes == code)) if shape.partition_types else ()
         if len(rows):

@@ -32,7 +32,7 @@ SQL_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",  # numpy works on whole batches: their number costs
-    "spark.sql.sources.useV1SourceList": "",  # the old write path of the Kafka sink does not report observed counts
+    "spark.sql.sources.useV1SourceList": "",  # a batch is written as a stream is: planned once
     "spark.sql.streaming.stopTimeout": "30s",
 }
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")

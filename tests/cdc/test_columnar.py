@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,13 +18,13 @@ from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.state import Generation, Node
 from ringlog.wire import canonical
 from ringlog.wire.records import Bounds, Cell, Change, DeletedElements, Mutation, encode_mutation
-from ringlog_cdc.arrow import NEVER, facts_function, read, records_of, rows_function
+from ringlog_cdc.arrow import LETTER, NEVER, Outgoing, facts_function, read, records_of, rows_function
 from ringlog_cdc.columnar.mutations import defaults_behind_cells
 from ringlog_cdc.columnar.scan import Cursor, padded
-from ringlog_cdc.plan import use_of
 from ringlog_cdc.routing import RoutingTable, routing_table
-from ringlog_cdc.rows import Part, read_mutation
-from ringlog_cdc.verdicts import NUMBERS, ROUTED
+from ringlog_cdc.rows import Input, Part, read_mutation
+from ringlog_cdc.tally import GENERATION, REASON, RECORDS, TallyParam, of_kind
+from ringlog_cdc.verdicts import NUMBERS, ROUTED, SKIPPED
 from ringlog_schemas import by_fingerprint
 
 TOPIC = "c.mutations"
@@ -154,13 +155,45 @@ def batch_of(values: list[bytes | None], partitions: int = 2) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "appended", "key", "value"])
 
 
+def listed(made: Outgoing) -> list[dict[str, object]]:
+    """What goes out and why, one by one; what Spark gets is the same but for what nothing goes out of."""
+    rows = [
+        {
+            "number": number,
+            "reason": reason,
+            "generation": generation,
+            "partition": partition,
+            "key": key,
+            "value": value,
+        }
+        for number, reason, generation, partition, key, value in zip(
+            made.numbers.tolist(),
+            made.reasons.tolist(),
+            made.generations.tolist(),
+            made.partitions.tolist(),
+            made.keys.to_pylist(),
+            made.values.to_pylist(),
+            strict=True,
+        )
+    ]
+    assert made.batch().to_pylist() == [
+        {"partition": row["partition"] if row["reason"] == ROUTED else LETTER, "key": row["key"], "value": row["value"]}
+        for row in rows
+        if row["reason"] != SKIPPED
+    ]
+    tally = made.tally()
+    assert tally[RECORDS] == len({row["number"] for row in rows})
+    assert of_kind(tally, REASON) == Counter(row["reason"] for row in rows)
+    assert of_kind(tally, GENERATION) == Counter(row["generation"] for row in rows if row["reason"] == ROUTED)
+    return rows
+
+
 def one_by_one(batch: pa.RecordBatch, part: Part = PART) -> list[dict[str, object]]:
     """What the definition makes of the same records: each as if it were not plain."""
     found = read(batch)
     every = np.arange(batch.num_rows)
     slow = replace(found, plain=every[:0], others=every)
-    rows: list[dict[str, object]] = records_of(TABLE, slow, part).to_pylist()
-    return rows
+    return listed(records_of(TABLE, slow, part))
 
 
 @given(st.lists(GOOD, min_size=1, max_size=30))
@@ -168,7 +201,7 @@ def test_good_writes_become_rows_without_being_looked_at_one_by_one(mutations: l
     batch = batch_of([encode_mutation(mutation) for mutation in mutations])
     found = read(batch)
     assert len(found.plain) == len(mutations)
-    out = records_of(TABLE, replace(found, keys=None, values=None), LARGE).to_pylist()
+    out = listed(records_of(TABLE, replace(found, keys=None, values=None), LARGE))
     assert out == one_by_one(batch, LARGE)
     assert {row["reason"] for row in out} == {ROUTED}
 
@@ -176,7 +209,7 @@ def test_good_writes_become_rows_without_being_looked_at_one_by_one(mutations: l
 @given(st.lists(GOOD, min_size=1, max_size=10), st.integers(1, 2**40))
 def test_what_expires_is_one_row_unless_there_is_a_null_in_it(mutations: list[Mutation], ttl: int) -> None:
     batch = batch_of([encode_mutation(replace(mutation, ttl=ttl)) for mutation in mutations])
-    out = records_of(TABLE, read(batch), LARGE).to_pylist()
+    out = listed(records_of(TABLE, read(batch), LARGE))
     assert out == one_by_one(batch, LARGE)
 
 
@@ -184,9 +217,9 @@ def test_what_expires_is_one_row_unless_there_is_a_null_in_it(mutations: list[Mu
 def test_a_plan_of_the_first_release_is_carried_out_as_then(values: list[bytes | None]) -> None:
     part = replace(LARGE, is_first=True)
     batch = batch_of(values)
-    out = records_of(TABLE, read(batch), part).to_pylist()
+    out = listed(records_of(TABLE, read(batch), part))
     assert out == one_by_one(batch, part)
-    assert all(row["first"] for row in out)
+    assert [row["number"] for row in out] == list(range(len(values)))
     # The mutations here are by today's schema, which the first release did not know.
     assert {row["reason"] for row in out} == {NUMBERS["unreadable"]}
 
@@ -194,7 +227,7 @@ def test_a_plan_of_the_first_release_is_carried_out_as_then(values: list[bytes |
 @given(st.lists(VALUES, min_size=1, max_size=30))
 def test_the_same_goes_out_as_for_each_record_by_itself(values: list[bytes | None]) -> None:
     batch = batch_of(values)
-    together = records_of(TABLE, read(batch), PART).to_pylist()
+    together = listed(records_of(TABLE, read(batch), PART))
     assert together == one_by_one(batch)
 
 
@@ -220,8 +253,8 @@ def test_facts_are_those_of_each_record(values: list[bytes | None], horizon: int
         uses = {}
         for row in rows:
             if row["partition"] == fact["partition"]:
-                mutation = read_mutation(row["value"])
-                uses[row["offset"]] = use_of(mutation.timestamp if mutation else 0, row["appended"], LEEWAY)
+                item = Input(0, 0, row["appended"], None, row["value"], read_mutation(row["value"]))
+                uses[row["offset"]] = item.use(LEEWAY)
         held = [offset for offset, use in uses.items() if use >= horizon]
         assert fact["held"] == min(held, default=NEVER)
         assert fact["used"] == max((use for use in uses.values() if use < horizon), default=0)
@@ -232,12 +265,22 @@ def test_an_array_longer_than_the_bound_is_read_by_itself() -> None:
     mutation = Mutation(None, None, "shop", "orders", NOW, None, "INSERT", (b"k",), (b"c",), cells)
     batch = batch_of([encode_mutation(mutation)])
     assert read(batch).plain.tolist() == []
-    assert records_of(TABLE, read(batch), LARGE).to_pylist() == one_by_one(batch, LARGE)
+    assert listed(records_of(TABLE, read(batch), LARGE)) == one_by_one(batch, LARGE)
 
 
-def test_an_empty_batch_gives_nothing() -> None:
-    function = rows_function(SimpleNamespace(value=TABLE), PART)
-    assert list(function(iter([batch_of([])]))) == []
+def test_tallies_of_arrow_batches_add_up() -> None:
+    mutation = Mutation(None, None, "shop", "orders", NOW, None, "INSERT", (b"k",), (b"c",), ())
+    many: list[bytes | None] = [encode_mutation(mutation)] * 3
+    added: list[dict[tuple[str, int], int]] = []
+    function = rows_function(SimpleNamespace(value=TABLE), LARGE, SimpleNamespace(add=added.append))
+    out = list(function(iter([batch_of(many), batch_of([]), batch_of([*many, None])])))
+    assert [batch.num_rows for batch in out] == [3, 4]
+    total = TallyParam().zero({})
+    for tally in added:
+        total = TallyParam().addInPlace(total, tally)
+    assert total[RECORDS] == 7
+    assert of_kind(total, REASON) == {ROUTED: 6, NUMBERS["unreadable"]: 1}
+    assert of_kind(total, GENERATION) == {NOW: 6}
 
 
 def test_the_fields_behind_the_cells_are_a_zero_byte_each_where_they_say_nothing() -> None:

@@ -29,7 +29,7 @@ def judged(types: tuple[str, ...], keys: list[tuple[bytes, ...]]) -> list[bool]:
     """The answer of the arrays, with other bytes around the keys."""
     composed = [compose(list(key)) for key in keys]
     ends = 3 + np.cumsum([len(key) for key in composed], dtype=np.int64)
-    data = np.frombuffer(b"\xff\x00\xff" + b"".join(composed) + b"\xff", dtype=np.uint8)
+    data = np.frombuffer(b"\xff\x00\xff" + b"".join(composed) + b"\xff" * 8, dtype=np.uint8)
     found = well_typed(types, data, ends - np.array([len(key) for key in composed], dtype=np.int64), ends)
     return found.tolist()
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from ringlog.wire.single_object import header
 from ringlog_cdc.columnar.mutations import Items, Mutations
 from ringlog_cdc.columnar.pieces import Pieces, encoded_numbers
-from ringlog_cdc.columnar.scan import I64, U8, Flags, Span
+from ringlog_cdc.columnar.scan import Span
+from ringlog_cdc.columnar.words import I64, KEEP, U8, Flags, words_of
 from ringlog_schemas import current
 
 CDC_ROW = "ringlog.cdc.CdcRow"
@@ -80,15 +81,27 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str)
     pieces.spans(_of(mutations.mutation_id, rows))
     _source(pieces, places, source_topic)
     pieces.spans(_of(mutations.timestamp_at, rows))
-    key = mutations.partition_key
-    pieces.numbers(key.count[rows])
-    for span in key.inner:
-        pieces.spans(_of(span, rows))
-    has_null = mutations.cells.any_null()[rows]
-    if has_null.any() or places.keys_only.any():
+    counts = mutations.partition_key.count[rows]
+    inner = [_of(span, rows) for span in mutations.partition_key.inner]
+    has_null = any(flags[rows].any() for flags in mutations.cells.is_null)
+    pieces.numbers(counts)
+    if has_null or places.keys_only.any():
+        for span in inner:
+            pieces.spans(span)
         _cells(pieces, mutations, rows, ~places.keys_only)
+        return pieces.joined()
+    rest = _of(mutations.rest, rows)
+    if inner and (counts == len(inner)).all():
+        # What is behind the key's last component stands behind it in the mutation, too.
+        last = inner.pop()
+        rest = Span(last.start, last.length + rest.length)
+    for span in inner:
+        pieces.spans(span)
+    behind = words_of(mutations.data)[rest.start + rest.length]
+    if (behind & KEEP[len(BEHIND_CELLS)] == 0).all():
+        pieces.spans(Span(rest.start, rest.length + len(BEHIND_CELLS)))
     else:
-        pieces.spans(_of(mutations.rest, rows))
+        pieces.spans(rest)
         pieces.constant(BEHIND_CELLS)
     return pieces.joined()
 
@@ -96,42 +109,32 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str)
 def _head(pieces: Pieces, places: Places) -> None:
     """Header, stream, generation, time, number within the write, operation."""
     count = len(places.generations)
-    mark = np.frombuffer(header(current()[CDC_ROW].fingerprint), dtype=np.uint8)
-    first = np.empty((count, len(mark) + 16), dtype=np.uint8)
-    first[:, : len(mark)] = mark
-    first[:, len(mark) :] = places.streams
-    second = np.zeros((count, 18), dtype=np.uint8)
-    second[:, :16] = places.times
-    second[:, 17] = places.operations << 1
-    numbers, lengths = encoded_numbers(places.generations)
-    same = int(lengths.max(initial=0))
-    if count and int(lengths.min()) == same:
-        pieces.rows(np.hstack((first, numbers[:, :same], second)))
-        return
-    pieces.rows(first)
-    pieces.rows(numbers, lengths)
-    pieces.rows(second)
+    pieces.constant(header(current()[CDC_ROW].fingerprint))
+    pieces.rows(places.streams)
+    if count and (places.generations == places.generations[0]).all():
+        pieces.constant(_number(int(places.generations[0])))
+    else:
+        pieces.numbers(places.generations)
+    pieces.rows(places.times)
+    tail = np.zeros((count, 2), dtype=np.uint8)
+    tail[:, 1] = places.operations << 1
+    pieces.rows(tail)
 
 
 def _source(pieces: Pieces, places: Places, source_topic: str) -> None:
     """Topic, partition, offset; the rows of a batch come from few partitions."""
     name = source_topic.encode()
-    lead = np.frombuffer(bytes(_number(len(name))) + name, dtype=np.uint8)
-    count = len(places.offsets)
-    offsets, lengths = encoded_numbers(places.offsets)
-    if count and int(places.partitions.min()) == int(places.partitions.max()):
-        lead = np.concatenate((lead, _number(int(places.partitions[0]))))
-        table = np.hstack((np.broadcast_to(lead, (count, len(lead))), offsets))
-        pieces.rows(table, lengths + len(lead))
-        return
-    pieces.constant(lead.tobytes())
-    pieces.numbers(places.partitions)
-    pieces.rows(offsets, lengths)
+    pieces.constant(_number(len(name)) + name)
+    if len(places.partitions) and (places.partitions == places.partitions[0]).all():
+        pieces.constant(_number(int(places.partitions[0])))
+    else:
+        pieces.numbers(places.partitions)
+    pieces.numbers(places.offsets)
 
 
-def _number(value: int) -> U8:
+def _number(value: int) -> bytes:
     table, lengths = encoded_numbers(np.array([value], dtype=np.int64))
-    return table[0, : int(lengths[0])]
+    return table[0, : int(lengths[0])].tobytes()
 
 
 def _cells(pieces: Pieces, mutations: Mutations, rows: I64, wanted: Flags) -> None:
@@ -161,4 +164,7 @@ def _array(pieces: Pieces, cells: Items, rows: I64, spans: tuple[Span, ...], cho
 
 
 def _of(span: Span, rows: I64) -> Span:
+    """Of these records, whose numbers ascend: as many as there are, are all."""
+    if len(rows) == len(span.start):
+        return span
     return Span(span.start[rows], span.length[rows])

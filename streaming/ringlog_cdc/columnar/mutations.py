@@ -15,16 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlog.wire.single_object import HEADER_BYTES, header
-from ringlog_cdc.columnar.scan import I64, U8, Cursor, Flags, Span
+from ringlog_cdc.columnar.scan import Cursor, Span
+from ringlog_cdc.columnar.words import I64, KEEP, U8, WORD, Flags, is_ascii, rows_of, words_of
 from ringlog_schemas import by_fingerprint
 
 MUTATION = "ringlog.mutations.Mutation"
 
 ITEMS_MAX = 256
 """Records with longer arrays are left to the reader of single records, so that one of them cannot slow down a batch."""
-
-_HIGH_BITS = np.uint64(0x8080808080808080)
-_KEEP = np.array([(1 << 8 * size) - 1 for size in range(9)], dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +102,7 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     timestamp_at = cursor.span_from(before)
     before = cursor.at
     part = cursor.where(cursor.null_or())
-    ttl_value = np.zeros(len(start), dtype=np.int64)
-    ttl_value[part.rows] = part.number()
+    ttl_value = part.spread(part.number())
     part.give_back()
     ttl = cursor.span_from(before)
     operation = cursor.number()
@@ -120,10 +117,15 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     tail = cursor.at
     cursor.skip(behind.clip(0))
     plain = cursor.sound & (cursor.at == end)
-    for place in range(int(behind.max(initial=0))):
-        plain = plain & ((place >= behind) | (data[np.minimum(tail + place, len(data) - 1)] == 0))
-    for text in (keyspace, table, *cells.content):
-        plain = plain & is_ascii(data, text)
+    assert int(behind.max(initial=0)) <= WORD, "one word is looked at"
+    plain = plain & (words_of(data)[tail] & KEEP.take(behind.clip(0)) == 0)
+    for text in cells.content:
+        plain = plain & is_ascii(data, text.start, text.length)
+    # Lengths below 64 are single bytes below 128: usually one look tells of both names.
+    short = is_ascii(data, names.start, names.length)
+    if not short.all():
+        both = is_ascii(data, keyspace.start, keyspace.length) & is_ascii(data, table.start, table.length)
+        plain = plain & both
     return Mutations(
         data=data,
         plain=plain,
@@ -157,7 +159,6 @@ def _items(cursor: Cursor, *, named: bool) -> Items:
     count = cursor.number()
     cursor.expect((count >= 0) & (count <= ITEMS_MAX))
     first = cursor.at
-    none = np.zeros(len(count), dtype=np.int64)
     whole, inner, content, nulls = [], [], [], []
     for place in range(int(count[cursor.sound].max(initial=0))):
         part = cursor.where(count > place)
@@ -170,54 +171,28 @@ def _items(cursor: Cursor, *, named: bool) -> Items:
         text = value.sized()
         value.give_back()
         part.give_back()
-        is_null = np.zeros(len(count), dtype=bool)
-        is_null[part.rows] = ~has_value
-        nulls.append(is_null)
-        whole.append(_spread(none, part.rows, part.span_from(begin)))
+        nulls.append(part.spread(~has_value))
+        whole.append(part.spread_span(part.span_from(begin)))
         if name is not None:
-            inner.append(_spread(none, part.rows, Span(begin, name_end - begin)))
-            content.append(_spread(none, part.rows, name))
+            inner.append(part.spread_span(Span(begin, name_end - begin)))
+            content.append(part.spread_span(name))
         else:
-            inner.append(_spread(none, part.rows, part.span_from(behind_branch)))
-            content.append(_spread(none, part.rows[value.rows], text))
+            inner.append(part.spread_span(part.span_from(behind_branch)))
+            content.append(part.spread_span(value.spread_span(text)))
     part = cursor.where(count > 0)
     part.expect(part.byte() == 0)
     part.give_back()
     return Items(count, first, tuple(whole), tuple(inner), tuple(content), tuple(nulls))
 
 
-def _spread(none: I64, rows: I64, span: Span) -> Span:
-    """A span of some rows as one of all of them, empty elsewhere."""
-    start, length = none.copy(), none.copy()
-    start[rows], length[rows] = span.start, span.length
-    return Span(start, length)
-
-
 def _headers(data: U8, start: I64, end: I64) -> tuple[I64, I64]:
     """(where each body begins, how many fields follow its cells: -1 where no released schema's header stands)."""
-    windows = np.ndarray((len(data) - HEADER_BYTES + 1,), dtype=f"V{HEADER_BYTES}", buffer=data, strides=(1,))
-    marks = windows[start].view(np.uint8).reshape(-1, HEADER_BYTES)
+    marks = rows_of(data, start, HEADER_BYTES)
     behind = np.full(len(start), -1, dtype=np.int64)
     for mark, fields in defaults_behind_cells():
         behind[(marks == np.frombuffer(mark, dtype=np.uint8)).all(axis=1)] = fields
     behind[end - start < HEADER_BYTES] = -1
     return np.where(behind < 0, end, start + HEADER_BYTES), behind
-
-
-def words_of(data: U8) -> NDArray[np.uint64]:
-    """The 8 bytes from each place of a buffer on, as a number; a view."""
-    return np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
-
-
-def is_ascii(data: U8, span: Span) -> Flags:
-    """True where no byte has its highest bit set."""
-    words = words_of(data)
-    found: Flags = np.ones(len(span.start), dtype=bool)
-    for begin in range(0, int(span.length.max(initial=0)), 8):
-        left = np.clip(span.length - begin, 0, 8)
-        rows = np.flatnonzero(left)
-        found[rows] &= (words[span.start[rows] + begin] & _KEEP[left[rows]] & _HIGH_BITS) == 0
-    return found
 
 
 def grouped(data: U8, span: Span, rows: I64, groups_max: int) -> tuple[NDArray[np.int32], list[bytes]]:
@@ -232,7 +207,7 @@ def grouped(data: U8, span: Span, rows: I64, groups_max: int) -> tuple[NDArray[n
         at = span.start[rows[left]]
         same = span.length[rows[left]] == size
         for begin in range(0, size, 8):
-            keep = _KEEP[min(size - begin, 8)]
+            keep = KEEP[min(size - begin, 8)]
             same &= (words[np.minimum(at + begin, len(words) - 1)] ^ words[start + begin]) & keep == 0
         codes[left[same]] = len(contents)
         contents.append(data[start : start + size].tobytes())

@@ -1,8 +1,10 @@
 """Many byte strings put together from pieces at once.
 
-A piece is a column: of each of n results the next few bytes, wherever they lie. Pieces are kept as Arrow's *views*
-(16 bytes: length, then up to 12 bytes themselves, or 4 bytes of prefix, number of a buffer, place in it), laid down
-result by result, and copied together by Arrow in one go, which costs little more than the bytes.
+A piece is a column: of each of n results the next few bytes, wherever they lie. Neighbours of the same few bytes' width
+in all results are laid side by side in a table, which is then one piece. Pieces are kept as Arrow's *views* (16 bytes:
+length, then up to 12 bytes themselves, or 4 bytes of prefix, number of a buffer, place in it), laid down result by
+result, and copied together by Arrow in one go, which costs little more than the bytes. The prefix serves comparisons;
+these views meet none, so it is left out.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ringlog_cdc.columnar.scan import I64, NUMBER_BYTES_MAX, U8, Span
+from ringlog_cdc.columnar.scan import NUMBER_BYTES_MAX, Span
+from ringlog_cdc.columnar.words import I64, U8, rows_of
 
 INLINE = 12
+WIDTH_MAX = 24
+"""Spans up to this width go into tables, if all have the same: longer ones are better copied once."""
 _VIEW = np.dtype([("length", "<i4"), ("head", "V12")])
 _FAR = np.dtype([("length", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("place", "<i4")])
 BUFFER_BYTES_MAX = 2**31 - 1
@@ -28,30 +33,25 @@ class Pieces:
         assert len(data) <= BUFFER_BYTES_MAX, "a batch is cut before it is that large"
         self._count = count
         self._buffers = [data]
+        self._table: list[U8] = []
         self._views: list[NDArray[np.void]] = []
+        self._lengths = np.zeros(count, dtype=np.int64)
 
     def constant(self, data: bytes) -> None:
         """The same bytes for all."""
-        self.rows(np.broadcast_to(np.frombuffer(data, dtype=np.uint8), (self._count, len(data))))
+        self._table.append(np.frombuffer(data, dtype=np.uint8))
 
     def rows(self, data: U8, lengths: I64 | None = None) -> None:
         """Of each the first ``lengths`` bytes (all) of its row of a table."""
         count, width = data.shape
         assert count == self._count, "a row for each"
-        if width <= INLINE:
-            views = np.zeros(count, dtype=_VIEW)
-            views["length"] = width if lengths is None else lengths
-            content = np.zeros((count, INLINE), dtype=np.uint8)
-            content[:, :width] = data
-            if lengths is not None:
-                content[np.arange(INLINE) >= lengths[:, None]] = 0
-            views["head"] = content.view("V12").ravel()
-            self._views.append(views)
+        if lengths is None or (same := _same(lengths)) is not None:
+            self._table.append(data if lengths is None else data[:, :same])
             return
+        self._lay_table()
         flat = np.zeros(count * width + INLINE, dtype=np.uint8)
         flat[: count * width] = data.ravel()
-        start = np.arange(count, dtype=np.int64) * width
-        self._spans(flat, Span(start, np.full(count, width) if lengths is None else lengths))
+        self._far(flat, Span(np.arange(count, dtype=np.int64) * width, lengths))
 
     def numbers(self, values: I64) -> None:
         """Zigzag numbers."""
@@ -59,50 +59,83 @@ class Pieces:
 
     def spans(self, span: Span) -> None:
         """Bytes of the buffer."""
-        self._spans(self._buffers[0], span)
+        same = _same(span.length)
+        if same == 0:
+            return
+        if same is not None and same <= WIDTH_MAX:
+            self._table.append(rows_of(self._buffers[0], span.start, same))
+            return
+        self._lay_table()
+        self._far(self._buffers[0], span)
 
-    def _spans(self, data: U8, span: Span) -> None:
+    def _lay_table(self) -> None:
+        """The columns that wait, side by side, become one piece."""
+        columns = [column for column in self._table if column.shape[-1]]
+        self._table = []
+        width = sum(column.shape[-1] for column in columns)
+        if not width or not self._count:
+            return
+        fields = [(str(place), f"V{column.shape[-1]}") for place, column in enumerate(columns)]
+        flat = np.zeros(self._count * width + INLINE, dtype=np.uint8)
+        table = flat[: self._count * width].view(np.dtype(fields))
+        for (name, kind), column in zip(fields, columns, strict=True):
+            table[name] = np.ascontiguousarray(column).view(kind).reshape(column.shape[:-1])
+        self._far(flat, Span(np.arange(self._count) * width, np.full(self._count, width)))
+
+    def _far(self, data: U8, span: Span) -> None:
+        """Views of a buffer that has ``INLINE`` bytes behind the last."""
         number = next((place for place, known in enumerate(self._buffers) if known is data), len(self._buffers))
         if number == len(self._buffers):
             self._buffers.append(data)
         views = np.zeros(self._count, dtype=_VIEW)
         views["length"] = span.length
-        windows = np.ndarray((len(data) - INLINE + 1,), dtype="V12", buffer=data, strides=(1,))
-        content = windows[span.start].view(np.uint8).reshape(-1, INLINE)
-        short = span.length <= INLINE
-        content[(np.arange(INLINE) >= span.length[:, None]) & short[:, None]] = 0
-        views["head"] = content.view("V12").ravel()
         far = views.view(_FAR)
-        far["buffer"][~short] = number
-        far["place"][~short] = span.start[~short]
+        far["buffer"] = number
+        far["place"] = span.start
+        short = np.flatnonzero(span.length <= INLINE)
+        if len(short):
+            content = rows_of(data, span.start[short], INLINE)
+            content[np.arange(INLINE) >= span.length[short, None]] = 0
+            views["head"][short] = content.view("V12").ravel()
         self._views.append(views)
+        self._lengths += span.length
 
     def joined(self) -> pa.LargeBinaryArray:
         """The results."""
+        self._lay_table()
         width = len(self._views)
         table = np.empty((self._count, width), dtype=_VIEW)
         for place, views in enumerate(self._views):
             table[:, place] = views
-        lengths = table["length"].sum(axis=1, dtype=np.int64)
         ends = np.zeros(self._count + 1, dtype=np.int64)
-        np.cumsum(lengths, out=ends[1:])
-        buffers = [None, pa.py_buffer(table), *map(pa.py_buffer, self._buffers)]
-        one_by_one = pa.Array.from_buffers(pa.binary_view(), self._count * width, buffers).cast(pa.large_binary())
-        content = one_by_one.buffers()[2] if self._count else pa.py_buffer(b"")
+        np.cumsum(self._lengths, out=ends[1:])
+        content = pa.py_buffer(b"")
+        if table.size:
+            buffers = [None, pa.py_buffer(table), *map(pa.py_buffer, self._buffers)]
+            one_by_one = pa.Array.from_buffers(pa.binary_view(), table.size, buffers).cast(pa.large_binary())
+            content = one_by_one.buffers()[2]
         return pa.Array.from_buffers(pa.large_binary(), self._count, [None, pa.py_buffer(ends), content])
 
 
+def _same(lengths: I64) -> int | None:
+    """The length that all have; None if they differ."""
+    if not len(lengths):
+        return 0
+    return int(lengths[0]) if (lengths == lengths[0]).all() else None
+
+
 def encoded_numbers(values: I64) -> tuple[U8, I64]:
-    """Zigzag numbers as rows of ``NUMBER_BYTES_MAX`` bytes, and how many of them count."""
+    """Zigzag numbers as rows of up to ``NUMBER_BYTES_MAX`` bytes, and how many of them count."""
     left = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    table = np.zeros((len(values), NUMBER_BYTES_MAX), dtype=np.uint8)
+    width = max((int(left.max(initial=0)).bit_length() + 6) // 7, 1)
+    assert width <= NUMBER_BYTES_MAX, "64 bits"
+    table = np.zeros((len(values), width), dtype=np.uint8)
     lengths = np.ones(len(values), dtype=np.int64)
-    for place in range(NUMBER_BYTES_MAX):
+    for place in range(width):
         table[:, place] = left & np.uint64(0x7F)
         left = left >> np.uint64(7)
-        more = left != 0
-        if not more.any():
-            break
-        table[more, place] |= 0x80
-        lengths[more] = place + 2
+        if place + 1 < width:
+            more = left != 0
+            table[:, place] |= more.astype(np.uint8) << np.uint8(7)
+            lengths += more
     return table, lengths

@@ -15,7 +15,8 @@ from ringlog.wire.records import RANGE_DELETE
 from ringlog_cdc.columnar.encode import composed_keys
 from ringlog_cdc.columnar.mutations import MUTATION, Mutations, grouped
 from ringlog_cdc.columnar.pieces import Pieces
-from ringlog_cdc.columnar.scan import I64, Flags, Span
+from ringlog_cdc.columnar.scan import Span
+from ringlog_cdc.columnar.words import I64, Flags, rows_of
 from ringlog_cdc.routing import RoutingTable, Rows
 from ringlog_cdc.verdicts import NO_OPERATION, OPERATION_CODES
 from ringlog_schemas import current
@@ -123,8 +124,10 @@ def _length(content: bytes) -> tuple[int, int]:
 def _is_foreign(mutations: Mutations, rows: I64, cluster_id: bytes) -> Flags:
     span = mutations.cluster_id
     named = span.length[rows] > 1
-    ids = np.ndarray((len(mutations.data) - 15,), dtype="V16", buffer=mutations.data, strides=(1,))
-    found = ids[np.minimum(span.start[rows] + 1, len(ids) - 1)].view(np.uint8).reshape(-1, 16)
+    if not named.any():
+        return named
+    at = np.minimum(span.start[rows] + 1, len(mutations.data) - 16)
+    found = rows_of(mutations.data, at, 16)
     own = np.frombuffer(cluster_id, dtype=np.uint8)
     foreign: Flags = named & (found != own).any(axis=1)
     return foreign

@@ -12,16 +12,17 @@ pair of arrays, where a value begins and how many bytes it has.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
+from ringlog_cdc.columnar.words import I64, KEEP, U8, U64, WORD, Flags, low_bits, words_of
 
 PADDING = 16
 NUMBER_BYTES_MAX = 10
+
+_HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,14 @@ class Cursor:
 
     def __init__(self, data: U8, start: I64, end: I64) -> None:
         assert not len(end) or int(end.max()) + PADDING <= len(data), "the buffer is padded"
+        self._at(data, start, end, start <= end)
+
+    def _at(self, data: U8, at: I64, end: I64, sound: Flags) -> None:
         self.data = data
-        self.at = start.copy()
+        self.at = at
         self.end = end
-        self.sound: Flags = start <= end
+        self.sound = sound
+        self.all_sound = bool(sound.all())
 
     def span_from(self, start: I64) -> Span:
         """What was read since ``start``."""
@@ -57,28 +62,51 @@ class Cursor:
         """So many bytes."""
         start = self.at
         to = start + lengths
-        self.expect((to <= self.end) & (to >= start))
-        self.at = np.where(self.sound, to, start)
+        self.expect(to <= self.end if isinstance(lengths, int) else (to <= self.end) & (to >= start))
+        self.at = to if self.all_sound else np.where(self.sound, to, start)
         return Span(start, self.at - start)
 
     def byte(self) -> U8:
         """One byte of each; 0 where there is none."""
-        found: U8 = np.where(self.sound, self.data[self.at], 0).astype(np.uint8)
+        found = self.data.take(self.at)
+        if not self.all_sound:
+            found = np.where(self.sound, found, 0).astype(np.uint8)
         self.skip(1)
         return found
 
     def number(self) -> I64:
         """A zigzag number of each; 0 where it is doubtful."""
-        first = self.data[self.at]
+        first = self.data.take(self.at)
         if not (first & 0x80).any():
-            value = first.astype(np.int64)
+            raw = first.astype(np.uint64)
             self.skip(1)
+        elif (alike := self._alike()) is not None:
+            raw = alike
         else:
-            value = self._long_number(first)
-        value = (value.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(value & 1)
-        return np.where(self.sound, value, 0)
+            raw = self._long_number(first)
+        value = (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64)
+        return value if self.all_sound else np.where(self.sound, value, 0)
 
-    def _long_number(self, first: U8) -> I64:
+    def _alike(self) -> U64 | None:
+        """Numbers that are all of one length above 1 and below 10 bytes, as times are; None if they are not."""
+        words = words_of(self.data)[self.at]
+        ends = ~words & _HIGH_BITS
+        if not ends[0]:
+            last = self.data.take(self.at + WORD)
+            if ends.any() or (last >= 0x80).any() or not last.all():
+                return None
+            raw, length = low_bits(words) | last.astype(np.uint64) << np.uint64(7 * WORD), WORD + 1
+        else:
+            end = ends[0] & (~ends[0] + np.uint64(1))
+            length = (int(end).bit_length() + 7) // 8
+            kept = words & KEEP[length]
+            if (ends & KEEP[length] != end).any() or not (kept >> np.uint64(8 * length - 8)).all():
+                return None
+            raw = low_bits(kept)
+        self.skip(length)
+        return raw
+
+    def _long_number(self, first: U8) -> U64:
         raw = (first & 0x7F).astype(np.uint64)
         length = np.ones(len(raw), dtype=np.int64)
         last = first
@@ -98,7 +126,7 @@ class Cursor:
         wrong[left] = True
         self.expect(~wrong)
         self.skip(length)
-        return raw.view(np.int64)
+        return raw
 
     def sized(self) -> Span:
         """Text or bytes of each: the content, without the length before it."""
@@ -107,32 +135,56 @@ class Cursor:
     def null_or(self) -> Flags:
         """The branch of a union with null first: true where a value follows."""
         branch = self.byte()
-        self.expect(branch <= 2)
-        self.expect(branch != 1)
+        self.expect(branch & 0xFD == 0)
         has_value: Flags = branch == 2
         return has_value
 
     def where(self, chosen: Flags) -> Part:
         """To go on with some of the records."""
+        if self.all_sound and chosen.all():
+            return Part(self, None)
         return Part(self, np.flatnonzero(chosen & self.sound))
 
     def expect(self, condition: Flags) -> None:
         """Records where this does not hold are doubtful."""
+        if self.all_sound and condition.all():
+            return
         self.sound = self.sound & condition
+        self.all_sound = not len(self.sound)
 
 
 class Part(Cursor):
-    """A cursor over some records of another one; ``give_back`` takes their places home."""
+    """A cursor over the records of another one with the numbers ``rows`` (None: over all of them); ``give_back`` takes
+    their places home.
+    """
 
-    def __init__(self, whole: Cursor, rows: I64) -> None:
-        super().__init__(whole.data, whole.at[rows], whole.end[rows])
+    def __init__(self, whole: Cursor, rows: I64 | None) -> None:
+        if rows is None:
+            self._at(whole.data, whole.at, whole.end, whole.sound)
+        else:
+            self._at(whole.data, whole.at[rows], whole.end[rows], np.ones(len(rows), dtype=bool))
         self.rows = rows
         self._whole = whole
 
     def give_back(self) -> None:
         """The other cursor goes on where this one is."""
         # New arrays: whoever kept the old ones, to measure spans from, still has them.
-        self._whole.at = self._whole.at.copy()
-        self._whole.at[self.rows] = self.at
-        self._whole.sound = self._whole.sound.copy()
-        self._whole.sound[self.rows] &= self.sound
+        if self.rows is None:
+            self._whole._at(self.data, self.at, self.end, self.sound)
+            return
+        at, sound = self._whole.at.copy(), self._whole.sound.copy()
+        at[self.rows] = self.at
+        sound[self.rows] &= self.sound
+        self._whole._at(self.data, at, self._whole.end, sound)
+
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values of these records as values of all, nothing elsewhere."""
+        if self.rows is None:
+            return values
+        found = np.zeros(len(self._whole.at), dtype=values.dtype)
+        found[self.rows] = values
+        return found
+
+    def spread_span(self, span: Span) -> Span:
+        """The same for spans."""
+        return Span(self.spread(span.start), self.spread(span.length))
