@@ -69,7 +69,8 @@ def _stopped(chance: Chance, setting: Setting) -> list[Drawn]:
 def _fenced(chance: Chance, setting: Setting) -> list[Drawn]:
     """The job is taken for gone for good, in the middle of something as often as not, and comes back after a while."""
     moment = chance.pick(["part", "CommitCdcGeneration", "PublishCdcGeneration"])
-    drawn = [when(moment, "fence", chance.between(1_500, 5_000), nth=chance.between(1, 2), delay=chance.below(1_500))]
+    fence = (chance.between(1_500, 5_000), chance.happens(0.6))
+    drawn = [when(moment, "fence", *fence, nth=chance.between(1, 2), delay=chance.below(1_500))]
     drawn.append((setting.start, "burst", (3,)))
     for delay in (0, 1_000, 2_100):
         drawn.append(when("CommitCdcGeneration", "burst", 3, delay=delay + chance.below(400)))

@@ -213,8 +213,8 @@ class Run:
                 self.sim.moments.arm(action.number, moment, nth, delay, what, *arguments)
             case "bury", (name, what):
                 self.operator.bury(self.nodes[name].registration.id, what)
-            case "fence", (away,):
-                self.operator.fence(lambda: self.faults.take_rights((WRITER, SECOND_HOST), away))
+            case "fence", (away, closes):
+                self.operator.fence(lambda: self.faults.take_rights((WRITER, SECOND_HOST), away), closes=closes)
             case "call_off", ():
                 self.operator.cancel()
             case "command", (kind, way):

@@ -11,6 +11,7 @@ from ringlog.kernel.commands.model import (
     Assassinate,
     CancelOperation,
     ChangeSettings,
+    CloseCdcGeneration,
     Command,
     DeclareDown,
     DeclareUp,
@@ -41,6 +42,8 @@ HASTE_US: Micros = 20 * MS
 """Who does not wait long withdraws what may be under way."""
 BURIALS, LATER = 4, ("timed out", "range_locked", "wrong_node_state")
 """How often somebody asks for a burial, and after which answers."""
+CLOSINGS = 3
+"""How often somebody asks for a close without a writer."""
 WATCH_US: Micros = 3 * SECOND
 WATCHED = (*JOIN_STAGES[:-1], *JOIN_STAGES[-3:-1], *JOIN_STAGES[-3:-1])
 """Stages of an operation that operators wait for; those in which it can still, or no more, be called off more often."""
@@ -144,13 +147,16 @@ class SimOperator:
         self.sim.did["command", type(command).__name__, told] += 1
         return told
 
-    def fence(self, take_rights: Callable[[], None]) -> None:
-        """End the CDC writer, as ``ringlog cdc fence`` does it: rights, ends of the topic, the word in the log."""
+    def fence(self, take_rights: Callable[[], None], *, closes: bool) -> None:
+        """End the CDC writer, as ``ringlog cdc fence`` does it: rights, ends of the topic, the word in the log.
+
+        ``closes``: and have the oldest generation closed without it, since it is the only one.
+        """
         if self.host.up and self._ready:
             self.unfinished += 1
-            self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights), self._ended)
+            self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights, closes), self._ended)
 
-    def _fence(self, take_rights: Callable[[], None]) -> Step:
+    def _fence(self, take_rights: Callable[[], None], closes: bool) -> Step:
         # Whatever registers from here on is another incarnation, and the log refuses the fence.
         state = yield from self._client.replica.barrier()
         for _, writer in in_order(state.writers):
@@ -162,8 +168,15 @@ class SimOperator:
                     with suppress(Unanswered):
                         end = yield from self.sim.broker.end(self.host, CDC, partition.number)
                 ends.append(Position(partition.number, end))
-            command = FenceCdcWriter(writer.name, writer.incarnation, tuple(ends), "gone for good")
-            yield from self._told(command)
+            command: Command = FenceCdcWriter(writer.name, writer.incarnation, tuple(ends), "gone for good")
+            told = yield from self._told(command)
+            for _ in range(CLOSINGS if closes and told == "AppliedResult" else 0):
+                generations = self._client.replica.state.generations
+                oldest = next((found.id for found in generations if found.closed is None), "none")
+                command = CloseCdcGeneration(oldest, True, self.sim.world.clock(self.host))
+                if (yield from self._told(command)) == "AppliedResult":
+                    break
+                yield AGAIN_US
 
     def call_off(self, nodes: Mapping[str, SimNode]) -> None:
         """The faults are over: see that somebody answers, and cancel what waits for a node that nobody runs."""

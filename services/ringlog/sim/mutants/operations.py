@@ -190,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if failed := stopped_by(operation):",
         "if failed := operation.failures[:0]:",
         "an operation whose streams were tried in vain goes on before an operator has decided",
-        700,
+        1_000,
     ),
     Mutant(
         "racks_repeat",
