@@ -4,7 +4,8 @@
 
 Starts a broker and one Spark session of its own, fills a mutations topic with WRITES (3,000,000) writes of 100-byte
 values, and lets each job move all of them: a query that copies keys and values, one that does so through an Arrow
-function that changes nothing, and the CDC job under a generation of 1,000 streams and under one of 100,000. Rows a
+function that changes nothing, the CDC job under a generation of 1,000 streams and under one of 100,000, and one for a
+table with preimages, which are rows too. Rows a
 second are counted in the sink topic, from the end of the first batch (start-up and compilation) to the last row.
 ``memory`` is what driver, executor and their Python workers hold together, when a third of the rows and when all of
 them are through.
@@ -35,7 +36,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, write
 
-from ringlog.kernel.commands.model import Join, RegisterNode
+from ringlog.kernel.commands.model import AlterTable, CdcOptions, Join, RegisterNode
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.stack import Stack, StackInfo
@@ -95,6 +96,12 @@ def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: i
                     _show(name, bare[-1], bare)
             found = _logged(world, session, folder, writes, batch)
             _show(f"CDC, {tokens * SHARDS:,} streams", found, bare)
+    with _cluster(info, 10) as world:
+        world.apply(AlterTable("shop", "orders", cdc=CdcOptions(True, preimage="full")))
+        _fill(world, writes)
+        # The first write to each row has no preimage.
+        found = _logged(world, session, folder, 2 * writes - min(writes, KEYS), batch)
+        _show("CDC with preimages", found, bare)
 
 
 def _show(name: str, found: Measured, bare: list[Measured]) -> None:
@@ -181,8 +188,8 @@ def _copied(world: World, session: SparkSession, folder: Path, writes: int, batc
         query.stop()
 
 
-def _logged(world: World, session: SparkSession, folder: Path, writes: int, batch: int) -> Measured:
-    """All mutations as rows of the CDC topic."""
+def _logged(world: World, session: SparkSession, folder: Path, rows: int, batch: int) -> Measured:
+    """All mutations as so many rows of the CDC topic."""
     settings = JobSettings(
         world.bootstrap,
         world.cluster,
@@ -195,7 +202,7 @@ def _logged(world: World, session: SparkSession, folder: Path, writes: int, batc
     waiting = threading.Thread(target=job.wait, daemon=True)
     waiting.start()
     try:
-        return _watch(world, settings.sink_topic, writes, batch, job.writer.check)
+        return _watch(world, settings.sink_topic, rows, batch, job.writer.check)
     finally:
         job.stop()
         waiting.join()

@@ -9,7 +9,7 @@ are named by their module, so a worker imports this and never the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 from ringlog_cdc import rows as one
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.mutations import Mutations, scan
-from ringlog_cdc.columnar.route import columns_of, is_compound, named
+from ringlog_cdc.columnar.route import columns_of, has_images, is_compound, named
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.columnar.words import I64, U8
+from ringlog_cdc.images.define import States
+from ringlog_cdc.images.easy import easy_writes, is_easy, through
+from ringlog_cdc.images.work import ImageWork, carried
 from ringlog_cdc.routing import RoutingTable, buffers, route
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, counted
 from ringlog_cdc.verdicts import ROUTED, SKIPPED
@@ -55,12 +58,13 @@ class Records:
 
     def inputs(self, numbers: I64) -> list[one.Input]:
         """Some of them, decoded one by one."""
-        found = []
-        for number in numbers.tolist():
-            value = self.values[number].as_py()
-            place = int(self.partitions[number]), int(self.offsets[number]), int(self.appended[number])
-            found.append(one.Input(*place, self.keys[number].as_py(), value, one.read_mutation(value)))
-        return found
+        return [self.input(number) for number in numbers.tolist()]
+
+    def input(self, number: int) -> one.Input:
+        """One of them, decoded."""
+        value = self.values[number].as_py()
+        place = int(self.partitions[number]), int(self.offsets[number]), int(self.appended[number])
+        return one.Input(*place, self.keys[number].as_py(), value, one.read_mutation(value))
 
 
 def read(batch: pa.RecordBatch) -> Records:
@@ -127,28 +131,42 @@ def uses_of(found: Records, leeway: int) -> I64:
 # ------------------------------------------------------------------------------------------------------- rows
 
 
-def rows_function(table: Any, part: one.Part, counts: Any) -> Callable[[Batches], Batches]:
+def rows_function(
+    table: Any, part: one.Part, counts: Any, images: ImageWork | None = None
+) -> Callable[[Batches], Batches]:
     """What goes out under the broadcast ``RoutingTable``, with the columns of ``ROWS_TYPE``: rows with their partition
-    of the CDC topic, dead letters with the partition ``LETTER``. ``counts``: an accumulator of tallies.
+    of the CDC topic, dead letters with the partition ``LETTER``. ``counts``: an accumulator of tallies. ``images``: of
+    the part, if its tables have any.
     """
 
     def outgoing(batches: Batches) -> Batches:
         settle()
+        if images is not None:
+            yield from carried(batches, images, written)
+            return
         for batch in batches:
             if batch.num_rows:
-                made = records_of(table.value, read(batch), part)
-                counts.add(made.tally())
-                yield made.batch()
+                yield written(batch)
+
+    def written(batch: pa.RecordBatch, states: States | None = None) -> pa.RecordBatch:
+        made = records_of(table.value, read(batch), part, states)
+        counts.add(made.tally())
+        return made.batch()
 
     return outgoing
 
 
-def records_of(table: RoutingTable, found: Records, part: one.Part) -> Outgoing:
-    """What goes out for an Arrow batch, in the order of the source."""
+def records_of(table: RoutingTable, found: Records, part: one.Part, states: States | None = None) -> Outgoing:
+    """What goes out for an Arrow batch, in the order of the source. ``states``: of the rows of tables with images, if
+    there are any.
+    """
     rows, skipped = _plain(table, found, part)
     left = np.setdiff1d(np.arange(len(found.offsets)), np.concatenate((rows.numbers, skipped)), assume_unique=True)
+    made = [rows]
+    if states is not None:
+        made, left = _with_images(table, found, rows, left, part, states)
     others = one.outgoing(table, found.inputs(left), part) if len(left) else []
-    parts = [some for some in (rows, _silent(skipped), _listed(left, others)) if len(some.numbers)]
+    parts = [some for some in (*made, _silent(skipped), _listed(left, others)) if len(some.numbers)]
     return _in_order(parts) if len(parts) > 1 else parts[0]
 
 
@@ -164,6 +182,12 @@ class Outgoing:
     partitions: I32
     keys: pa.Array
     values: pa.Array
+
+    def only(self, chosen: I64, values: pa.Array | None = None) -> Outgoing:
+        """These, perhaps several times, perhaps with other ``values``."""
+        kept = pa.array(chosen)
+        numbers = self.numbers[chosen], self.reasons[chosen], self.generations[chosen], self.partitions[chosen]
+        return Outgoing(*numbers, self.keys.take(kept), self.values.take(kept) if values is None else values)
 
     def batch(self) -> pa.RecordBatch:
         """As Spark wants it."""
@@ -207,7 +231,10 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
     places = found.appended[chosen], found.partitions[chosen], found.offsets[chosen]
     columns = columns_of(found.mutations, chosen, tables, identity, *places)
     routed = route(table, columns)
-    simple = (tables.codes >= 0) & ~is_compound(found.mutations, chosen, tables, table)
+    alone = is_compound(found.mutations, chosen, tables, table)
+    if table.images:
+        alone |= has_images(tables, table) & ~is_easy(found.mutations, chosen, tables, table.images)
+    simple = (tables.codes >= 0) & ~alone
     rows = np.flatnonzero(simple & (routed.verdict == ROUTED))
     keys_only = np.array([shape.delta == "keys" for shape in tables.shapes(table)])[tables.codes[rows]]
     streams = _halves(routed.stream_high[rows], routed.stream_low[rows])
@@ -235,6 +262,27 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
         Outgoing(chosen[rows], routed.verdict[rows], routed.generation[rows], routed.partition[rows], keys, values),
         skipped,
     )
+
+
+def _with_images(
+    table: RoutingTable, found: Records, rows: Outgoing, left: I64, part: one.Part, states: States
+) -> tuple[list[Outgoing], I64]:
+    """(rows of tables without images, and all that goes out for those with images; numbers of what is still left)."""
+    mine = has_images(named(found.mutations, rows.numbers), table)
+    numbers = rows.numbers[mine]
+    values = rows.values.filter(pa.array(mine)).to_pylist()
+    places = found.partitions[numbers], found.offsets[numbers], found.appended[numbers]
+    easy = easy_writes(found.mutations, numbers, values, rows.generations[mine], places, part.source_topic, found.input)
+    others = {
+        number: item
+        for number, item in zip(left.tolist(), found.inputs(left), strict=True)
+        if item.mutation is not None and f"{item.mutation.keyspace}.{item.mutation.table}" in table.images
+    }
+    made = through(easy, others, table, part, states)
+    imaged = rows.only(np.flatnonzero(mine)[made.places], pa.array(made.rows, pa.large_binary()))
+    defined = [replace(out, number=number) for number, out in zip(made.numbers, made.outs, strict=True)]
+    every = np.arange(len(found.offsets))
+    return [rows.only(np.flatnonzero(~mine)), imaged, _listed(every, defined)], np.setdiff1d(left, [*others])
 
 
 def _silent(numbers: I64) -> Outgoing:

@@ -29,6 +29,8 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import FACTS_TYPE, LETTER, NEVER, ROWS_TYPE, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
+from ringlog_cdc.images.tables import image_tables
+from ringlog_cdc.images.work import ImageFolder, ImageWork
 from ringlog_cdc.plan import (
     OffsetRange,
     PartitionFacts,
@@ -85,6 +87,7 @@ class BatchRunner:
         progress: Progress,
         partitions: int,
         starts: Mapping[int, int],
+        images: ImageFolder,
     ) -> None:
         self.idle = threading.Event()
         self.idle.set()
@@ -101,6 +104,7 @@ class BatchRunner:
         self._partitions = partitions
         self._counts: Accumulator[Tally] | None = None
         self._starts = dict(starts)
+        self._images = images
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -246,7 +250,8 @@ class BatchRunner:
 
     def _context(self, state: ClusterState) -> dict[str, Any]:
         settings = self._settings
-        return context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max)
+        ttl = settings.image_ttl_s * 1_000_000
+        return context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max, ttl)
 
     # ------------------------------------------------------------------------------------------ execution
 
@@ -281,8 +286,8 @@ class BatchRunner:
         )
         state = self._replica.state
         closed = closed_for(entry, state)
-        counts = self._nothing_counted()
-        function = rows_function(self._table(entry.context, context, closed, state), part, counts)
+        counts, images = self._nothing_counted(), self._images_of(entry, context)
+        function = rows_function(self._table(entry.context, context, closed, state), part, counts, images)
         is_row = F.col("partition") > LETTER
         topic = F.when(is_row, F.lit(self._settings.sink_topic)).otherwise(F.lit(self._settings.letters_topic))
         partition = F.when(is_row, F.col("partition")).otherwise(F.lit(0))
@@ -296,7 +301,19 @@ class BatchRunner:
             .mode("append")
             .save()
         )
+        if images is not None:
+            self._images.settle(images)
         _add(figures, counts.value)
+
+    def _images_of(self, entry: PlanEntry, context: dict[str, Any]) -> ImageWork | None:
+        """What the tasks of a part must know of images; None if its tables have none."""
+        before = self._store.before(entry)
+        is_first = before is None or not self._store.context(before.context).get("images")
+        kept_from: dict[int, int] = {}
+        for part in (*self._store.parts(entry.batch - 1), *self._store.parts(entry.batch)):
+            for item in part.ranges:
+                kept_from.setdefault(item.partition, item.start)
+        return self._images.work(image_tables(context), entry.ranges, kept_from, is_first)
 
     def _nothing_counted(self) -> Accumulator[Tally]:
         """The accumulator of all batches, at its begin: the driver's part of Spark never forgets one."""

@@ -28,6 +28,11 @@ class PlanChain:
         found = [entry for entry in self._entries.values() if entry.kind == "route" and entry.batch == batch]
         return tuple(sorted(found, key=lambda entry: entry.sequence))
 
+    def before(self, entry: PlanEntry) -> PlanEntry | None:
+        """The newest plan part before that one which has rows; None if the chain remembers none."""
+        older = (found for found in self._entries.values() if found.sequence < entry.sequence and found.ranges)
+        return max(older, key=lambda found: found.sequence, default=None)
+
     def is_done(self, entry: PlanEntry) -> bool:
         """True if the entry was marked as carried out, by this driver or one before it."""
         return entry.sequence in self._done

@@ -50,6 +50,12 @@ def run(
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
     ] = None,
+    image_ttl: Annotated[
+        int, typer.Option(min=0, help="Seconds after which a row that nobody writes has no preimage; 0: it always has.")
+    ] = 0,
+    images_anew: Annotated[
+        bool, typer.Option("--images-anew", help="Forget the rows that images are made of: they were lost.")
+    ] = False,
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
 ) -> None:
     """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
@@ -67,6 +73,8 @@ def run(
         stop_when_idle=stop_when_idle,
         direct=direct,
         metrics_port=metrics_port,
+        image_ttl_s=image_ttl,
+        images_anew=images_anew,
         producer=() if producer is None else producer_options(producer),
     )
     try:

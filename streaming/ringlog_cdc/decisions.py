@@ -15,6 +15,7 @@ from ringlog.kernel.generations.statements import TableShape, shape_of_table
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Generation, in_order
 from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.images.tables import image_tables, images_context
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
 from ringlog_cdc.routing import RoutingTable, routing_table
 
@@ -99,23 +100,29 @@ def decide(
     )
 
 
-def context_of(state: ClusterState, source_topic: str, partitions: int, row_bytes_max: int) -> dict[str, Any]:
+def context_of(
+    state: ClusterState, source_topic: str, partitions: int, row_bytes_max: int, image_ttl: int = 0
+) -> dict[str, Any]:
     """What a part is decided with, beside its rows: all that a replay needs to decide the same.
 
-    ``partitions``: how many the CDC topic has.
+    ``partitions``: how many the CDC topic has; ``image_ttl``: microseconds, see ``ringlog_cdc.images.tables``.
     """
     changed = any(generation.leeway is not None for generation in state.generations)
     reaches = {"reaches_us": [leeway_at(state, generation) for generation in state.generations]} if changed else {}
-    return reaches | {
-        "cluster_id": state.cluster_id,
-        "generations": [[generation.id, generation.timestamp] for generation in state.generations],
-        "format": FORMAT,
-        "tables": {name: list(astuple(shape_of_table(table))) for name, table in in_order(state.tables)},
-        "leeway_us": setting(state, "cdc_leeway_us"),
-        "row_bytes_max": row_bytes_max,
-        "partitions": partitions,
-        "source_topic": source_topic,
-    }
+    return (
+        reaches
+        | images_context(state, image_ttl)
+        | {
+            "cluster_id": state.cluster_id,
+            "generations": [[generation.id, generation.timestamp] for generation in state.generations],
+            "format": FORMAT,
+            "tables": {name: list(astuple(shape_of_table(table))) for name, table in in_order(state.tables)},
+            "leeway_us": setting(state, "cdc_leeway_us"),
+            "row_bytes_max": row_bytes_max,
+            "partitions": partitions,
+            "source_topic": source_topic,
+        }
+    )
 
 
 def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterState) -> RoutingTable:
@@ -133,6 +140,7 @@ def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterSt
         context["partitions"],
         context.get("reaches_us"),
         context["cluster_id"],
+        image_tables(context),
     )
 
 

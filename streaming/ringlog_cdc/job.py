@@ -24,6 +24,7 @@ from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Observer, Progress, unobserved
@@ -101,8 +102,18 @@ class CdcJob:
             )
             self._open(self._ends.close)
             self._open(looks.close)
+            images = ImageFolder(settings.checkpoint, epoch, settings.images_anew)
             self.runner = BatchRunner(
-                self._session, settings, client.replica, self.writer, store, looks, self.progress, partitions, starts
+                self._session,
+                settings,
+                client.replica,
+                self.writer,
+                store,
+                looks,
+                self.progress,
+                partitions,
+                starts,
+                images,
             )
             self._session.streams.addListener(self.progress)
             self._open(lambda: self._session.streams.removeListener(self.progress))

@@ -1,34 +1,37 @@
-"""Compound writes on their way through a Spark worker: judged, taken apart, routed piece by piece, encoded.
+"""Writes of several rows on their way through a Spark worker: judged, taken apart, routed piece by piece, encoded.
 
-They are few, and each is looked at by itself. A write is taken as a whole or refused as a whole, by the rules that base
-nodes go by (``admission``): a statement outside the acceptance window, in a closed generation or with a row that is
-too large refuses all. Each piece lies in the generation that operates at its own timestamp, so the pieces of one write
-may lie in streams of two generations. A write that changes nothing (a range in which no row can lie) has no row.
+They are compound ones, and all writes of tables with images (``ringlog_cdc.images``). A write is taken as a whole or
+refused as a whole, by the rules that base nodes go by (``admission``): a statement outside the acceptance window, in a
+closed generation or with a row that is too large refuses all, and then it leaves no state behind for images either.
+Each piece lies in the generation that operates at its own timestamp, so the pieces of one write may lie in streams of
+two generations. A write that changes nothing (a range in which no row can lie) has no row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from ringlog.kernel.generations.admission import refusal
 from ringlog.kernel.generations.lookup import index_at
+from ringlog.kernel.generations.statements import is_compound
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.wire.records import CdcRow, Mutation, encode_cdc_row
 from ringlog_cdc.cdc_time import high_halves, low_halves
+from ringlog_cdc.images.define import States, imaged
 from ringlog_cdc.routing import RoutingTable, mutation_ids
 from ringlog_cdc.split import Piece, keys_only, split
-from ringlog_cdc.verdicts import NUMBERS, ROUTED, SKIPPED
+from ringlog_cdc.verdicts import NUMBERS, OPERATION_CODES, ROUTED, SKIPPED
 
 
 @dataclass(frozen=True, slots=True)
-class Compound:
-    """A compound write, the append time (microseconds), its place in the mutations topic."""
+class Single:
+    """A write that is looked at by itself, the append time (microseconds), its place in the mutations topic."""
 
     mutation: Mutation
     appended: int
@@ -47,22 +50,32 @@ class Routed:
     rows: tuple[bytes, ...] = ()
 
 
-def route_compound(table: RoutingTable, topic: str, row_bytes_max: int, write: Compound) -> Routed:
-    """Verdict and rows of a write."""
+def route_single(
+    table: RoutingTable, topic: str, row_bytes_max: int, write: Single, states: States | None = None
+) -> Routed:
+    """Verdict and rows of a write. ``states``: of the rows of tables with images, which change if it is routed."""
     mutation = write.mutation
     verdict = _verdict(table, mutation, write.appended)
     if verdict != ROUTED:
         return Routed(verdict)
-    shape = table.tables[f"{mutation.keyspace}.{mutation.table}"]
-    pieces = split(mutation, shape)
-    pieces = keys_only(pieces) if shape.delta == "keys" else pieces
+    name = f"{mutation.keyspace}.{mutation.table}"
+    shape = table.tables[name]
+    pieces = split(mutation, shape) if is_compound(mutation, shape) else (plain_piece(mutation),)
+    key = compose([part for part in mutation.partition_key if part is not None])
+    only_keys, images = shape.delta == "keys", table.images.get(name)
+    left: Mapping[bytes, Any] = {}
+    if images is not None:
+        assert states is not None, "a table with images has states"
+        found = imaged(states, name, images, key, pieces, write.appended, only_keys)
+        pieces, left = found.pieces, found.states
+    elif only_keys:
+        pieces = keys_only(pieces)
     if not pieces:
         return Routed(SKIPPED)
     generations = np.array([index_at(table.timestamps, piece.timestamp) for piece in pieces], dtype=np.int32)
     if np.isin(generations, table.closed).any():
         return Routed(NUMBERS["generation_closed"])
-    key = tuple(part for part in mutation.partition_key if part is not None)
-    tokens = np.full(len(pieces), token_of(compose(list(key))), dtype=np.int64)
+    tokens = np.full(len(pieces), token_of(key), dtype=np.int64)
     located = table.streams.locate(tokens, generations)
     streams = tuple(table.streams.streams[index].tobytes() for index in located)
     starts = tuple(table.timestamps[index] for index in generations)
@@ -70,6 +83,9 @@ def route_compound(table: RoutingTable, topic: str, row_bytes_max: int, write: C
     rows = tuple(encode_cdc_row(row_of(mutation, topic, write, *place)) for place in places)
     if max(map(len, rows)) > row_bytes_max:
         return Routed(NUMBERS["oversized"])
+    if states is not None:
+        for state in left.items():
+            states.put(*state)
     return Routed(ROUTED, starts, tuple(table.partitions[located].tolist()), streams, rows)
 
 
@@ -82,14 +98,30 @@ def _verdict(table: RoutingTable, mutation: Mutation, appended: int) -> int:
     return NUMBERS[code] if code else ROUTED
 
 
-def _times(table: RoutingTable, mutation: Mutation, write: Compound, pieces: Sequence[Piece]) -> tuple[bytes, ...]:
+def _times(table: RoutingTable, mutation: Mutation, write: Single, pieces: Sequence[Piece]) -> tuple[bytes, ...]:
     """``cdc$time`` of each piece: those of one timestamp have the same."""
     name = b"" if mutation.mutation_id is None else bytes.fromhex(mutation.mutation_id.replace("-", ""))
     ids, has_id = mutation_ids(pa.array([name], type=pa.large_binary()))
     partition, offset = np.array([write.partition], dtype=np.int32), np.array([write.offset], dtype=np.int64)
     low = low_halves(table.topic, partition, offset, ids, has_id).astype(">i8").tobytes()
-    high = high_halves(np.array([piece.timestamp for piece in pieces], dtype=np.int64)).astype(">i8")
-    return tuple(half.tobytes() + low for half in high)
+    high = high_halves(np.array([piece.timestamp for piece in pieces], dtype=np.int64))
+    # A number taken out of an array has the machine's order of bytes, whatever the array's is.
+    return tuple(half.to_bytes(8, "big", signed=True) + low for half in high.tolist())
+
+
+def plain_piece(mutation: Mutation, only_keys: bool = False) -> Piece:
+    """The only row of a plain write."""
+    cells = () if only_keys else mutation.cells
+    return Piece(
+        timestamp=mutation.timestamp,
+        batch_seq_no=0,
+        end_of_batch=True,
+        operation=OPERATION_CODES[mutation.operation],
+        ttl=mutation.ttl,
+        clustering_key=mutation.clustering_key,
+        cells=tuple(cell for cell in cells if cell.value is not None),
+        deleted=tuple(cell.column for cell in cells if cell.value is None),
+    )
 
 
 class Place(Protocol):

@@ -10,7 +10,7 @@ makes a replay write the same bytes. *Now* in the acceptance rule is the broker'
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from ringlog.kernel.ring.vectors import tokens_of
 from ringlog.kernel.state import Generation
 from ringlog_cdc.cdc_time import high_halves, low_halves, topic_number
 from ringlog_cdc.columnar.scan import padded
+from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.key_types import well_typed
 from ringlog_cdc.verdicts import NO_OPERATION, NUMBERS, PARTITION_DELETE, ROUTED, SKIPPED
 
@@ -38,7 +39,7 @@ class RoutingTable:
     ``timestamps`` of the generations ascend; ``closed`` are indexes of generations. ``halves``, (total, 2) ``int64``,
     and ``partitions``, ``int32``, say of each stream of the table its id and its partition of the CDC topic.
     ``reaches``: the leeway behind each of ``timestamps``; None: ``leeway`` behind them all. ``rules``: the same for
-    writes that are looked at one by one.
+    writes that are looked at one by one. ``images``: the tables that keep images, by full name.
     """
 
     topic: int
@@ -51,6 +52,7 @@ class RoutingTable:
     leeway: int
     reaches: tuple[int, ...] | None
     rules: Rules
+    images: Mapping[str, ImageTable] = field(default_factory=dict)
 
 
 def routing_table(
@@ -62,6 +64,7 @@ def routing_table(
     partitions: int,
     reaches: Sequence[int] | None = None,
     cluster_id: str = "",
+    images: Mapping[str, ImageTable] | None = None,
 ) -> RoutingTable:
     """The table for mutations of ``topic`` under ``generations``, by ascending timestamp; ``closed`` are ids."""
     timestamps = tuple(generation.timestamp for generation in generations)
@@ -84,6 +87,7 @@ def routing_table(
             leeway,
             tuple(reaches) if reaches is not None else (leeway,) * len(timestamps),
         ),
+        images=dict(images or {}),
     )
 
 

@@ -19,16 +19,16 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from ringlog.kernel.generations.statements import is_compound
+from ringlog.kernel.generations.statements import TableShape, is_compound
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, Mutation, decode_mutation, encode_cdc_row, encode_dead_letter
 from ringlog.wire.single_object import HEADER_BYTES, header
-from ringlog_cdc.pieces import Compound, route_compound, row_of
+from ringlog_cdc.images.define import States
+from ringlog_cdc.pieces import Single, plain_piece, route_single, row_of
 from ringlog_cdc.plan import use_of
 from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
-from ringlog_cdc.split import Piece
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, ROUTED, RULES
 from ringlog_schemas import frozen
 
@@ -96,23 +96,28 @@ class Out:
     value: bytes
 
 
-def outgoing(table: RoutingTable, inputs: Sequence[Input], part: Part) -> list[Out]:
-    """What goes out for records, in their order; of a compound write as many as it has rows."""
+def outgoing(table: RoutingTable, inputs: Sequence[Input], part: Part, states: States | None = None) -> list[Out]:
+    """What goes out for records, in their order; of a compound write as many as it has rows.
+
+    ``states``: of the rows of tables with images, if there are such tables.
+    """
     if part.is_first:
         inputs = [replace(item, mutation=item.mutation if _is_first(item.value) else None) for item in inputs]
     routed = route(table, columns_of(inputs, part.cluster_id)) if inputs else None
     found: list[Out] = []
     for number, item in enumerate(inputs):
         assert routed is not None, "there are some"
-        found += _outgoing(table, item, routed, number, part)
+        found += _outgoing(table, item, routed, number, part, states)
     return found
 
 
-def _outgoing(table: RoutingTable, item: Input, routed: Routed, number: int, part: Part) -> list[Out]:
+def _outgoing(
+    table: RoutingTable, item: Input, routed: Routed, number: int, part: Part, states: States | None
+) -> list[Out]:
     reason, mutation = int(routed.verdict[number]), item.mutation
     shape = None if mutation is None else table.tables.get(f"{mutation.keyspace}.{mutation.table}")
-    if mutation is not None and shape is not None and not part.is_first and is_compound(mutation, shape):
-        answer = route_compound(table, part.source_topic, part.row_bytes_max, _compound(item))
+    if mutation is not None and shape is not None and not part.is_first and _is_single(table, mutation, shape):
+        answer = route_single(table, part.source_topic, part.row_bytes_max, _single(item), states)
         if answer.verdict == ROUTED:
             places = zip(answer.generations, answer.partitions, answer.streams, answer.rows, strict=True)
             return [Out(number, ROUTED, *place) for place in places]
@@ -130,9 +135,14 @@ def _outgoing(table: RoutingTable, item: Input, routed: Routed, number: int, par
     return [Out(number, reason, 0, 0, f"{part.source_topic}/{item.partition}/{item.offset}".encode(), letter)]
 
 
-def _compound(item: Input) -> Compound:
+def _is_single(table: RoutingTable, mutation: Mutation, shape: TableShape) -> bool:
+    """Is it to be looked at by itself?"""
+    return f"{mutation.keyspace}.{mutation.table}" in table.images or is_compound(mutation, shape)
+
+
+def _single(item: Input) -> Single:
     assert item.mutation is not None, "it was decoded"
-    return Compound(item.mutation, item.appended, item.partition, item.offset)
+    return Single(item.mutation, item.appended, item.partition, item.offset)
 
 
 @cache
@@ -205,17 +215,7 @@ def cdc_row(item: Input, routed: Routed, index: int, source_topic: str, keys_onl
     """The row of a routed plain write, which is entry ``index`` of the answer. ``keys_only``: without its cells."""
     mutation = item.mutation
     assert mutation is not None, "it was routed"
-    cells = () if keys_only else mutation.cells
-    piece = Piece(
-        timestamp=mutation.timestamp,
-        batch_seq_no=0,
-        end_of_batch=True,
-        operation=OPERATION_CODES[mutation.operation],
-        ttl=mutation.ttl,
-        clustering_key=mutation.clustering_key,
-        cells=tuple(cell for cell in cells if cell.value is not None),
-        deleted=tuple(cell.column for cell in cells if cell.value is None),
-    )
+    piece = plain_piece(mutation, keys_only)
     stream = _joined(routed.stream_high[index], routed.stream_low[index])
     time = _joined(routed.time_high[index], routed.time_low[index])
     return row_of(mutation, source_topic, item, piece, int(routed.generation[index]), stream, time)

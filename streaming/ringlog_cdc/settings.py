@@ -14,6 +14,8 @@ class JobSettings:
     ``metrics_port``: where Prometheus finds the figures; None: nowhere, 0: a free port.
     ``direct``: append promises to the log without a validator (recovery, tests). ``producer``: (name, value) options of
     the Kafka producers that write rows and dead letters, by Kafka's names: credentials that a fence can take away.
+    ``image_ttl_s``: seconds after which a row that nobody writes has no preimage any more; 0: it always has.
+    ``images_anew``: forget what images are made of, see ``ringlog_cdc.images``.
     """
 
     bootstrap_servers: str
@@ -27,6 +29,8 @@ class JobSettings:
     direct: bool = False
     metrics_port: int | None = None
     producer: tuple[tuple[str, str], ...] = ()
+    image_ttl_s: int = 0
+    images_anew: bool = False
 
     @property
     def source_topic(self) -> str:

@@ -12,6 +12,7 @@ from ringlog.client.founding import found
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc import batch as batches
+from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures
@@ -70,7 +71,8 @@ class Bench:
         quiet, no_session = Silent(), None
         settings = JobSettings("", "memory", folder)
         runner: Any = batches.BatchRunner
-        self.runner = runner(no_session, settings, replica, self.writer, self.store, ends, quiet, 8, {0: 0})
+        images = ImageFolder(folder, 1)
+        self.runner = runner(no_session, settings, replica, self.writer, self.store, ends, quiet, 8, {0: 0}, images)
 
     def raise_horizon(self) -> int:
         """Raise the horizon to a lead beyond the clock; returns it."""

@@ -142,6 +142,9 @@ VALUES = st.one_of(
 )
 
 
+EXAMPLE = Mutation(None, None, "shop", "orders", NOW, None, "INSERT", (b"k",), (b"c",), (Cell("a", b""),))
+
+
 def batch_of(values: list[bytes | None], partitions: int = 2) -> pa.RecordBatch:
     """Records in the order of their source, appended about ``NOW``."""
     chance = random.Random(len(values))
@@ -258,6 +261,15 @@ def test_facts_are_those_of_each_record(values: list[bytes | None], horizon: int
         held = [offset for offset, use in uses.items() if use >= horizon]
         assert fact["held"] == min(held, default=NEVER)
         assert fact["used"] == max((use for use in uses.values() if use < horizon), default=0)
+
+
+def test_an_operation_that_no_schema_has_is_left_to_the_reader_of_single_records() -> None:
+    good = encode_mutation(replace(EXAMPLE, operation="UPDATE"))
+    (at,) = (place for place, byte in enumerate(encode_mutation(EXAMPLE)) if byte != good[place])
+    for number in (1, 12, 127):
+        value = good[:at] + bytes((number,)) + good[at + 1 :]
+        assert read_mutation(value) is None
+        assert read(batch_of([value])).plain.tolist() == []
 
 
 def test_an_array_longer_than_the_bound_is_read_by_itself() -> None:

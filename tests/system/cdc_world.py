@@ -95,12 +95,13 @@ def until(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record as it lies in a topic."""
+    """A record as it lies in a topic; ``appended`` in microseconds."""
 
     partition: int
     offset: int
     key: bytes
     value: bytes
+    appended: int
 
 
 class World:
@@ -234,7 +235,8 @@ class World:
                 assert time.monotonic() < deadline, f"{topic}: {len(found)} of {sum(ends.values())} records"
                 for message in consumer.consume(10_000, 0.2):
                     assert message.error() is None
-                    found.append(Found(message.partition(), message.offset(), message.key(), message.value()))
+                    place = (message.partition(), message.offset(), message.key(), message.value())
+                    found.append(Found(*place, message.timestamp()[1] * 1_000))
         finally:
             consumer.close()
         return sorted(found, key=lambda item: (item.partition, item.offset))

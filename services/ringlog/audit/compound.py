@@ -184,7 +184,7 @@ def is_of_type(kind: str, value: bytes) -> bool:
 
 def log_rows(write: dict[str, Any], columns: Columns, keys_only: bool) -> list[LogRow]:
     """The rows of an acceptable compound write, in order."""
-    facts = _facts(write, columns)
+    facts = facts_of(write, columns)
     wiped = {name[1:3]: fact[0] for name, fact in facts.items() if name[0] == "wipe"}
     order: dict[Any, int] = {}
     for name in facts:
@@ -229,13 +229,23 @@ def log_rows(write: dict[str, Any], columns: Columns, keys_only: bool) -> list[L
     return found
 
 
-def _facts(write: dict[str, Any], columns: Columns) -> dict[tuple[Any, ...], tuple[int, int, Any]]:
+def plain_row(write: dict[str, Any], keys_only: bool) -> list[LogRow]:
+    """The row of a write that is no compound one."""
+    codes = {"UPDATE": UPDATE, "INSERT": INSERT, "ROW_DELETE": ROW_DELETE, "PARTITION_DELETE": PARTITION_DELETE}
+    row = LogRow(write["timestamp"], 0, True, codes[write["operation"]], write["ttl"], tuple(write["clustering_key"]))
+    cells = [] if keys_only else write["cells"]
+    row.values = {cell["column"]: cell["value"] for cell in cells if cell["value"] is not None}
+    row.deleted = {cell["column"] for cell in cells if cell["value"] is None}
+    return [row]
+
+
+def facts_of(write: dict[str, Any], columns: Columns) -> dict[tuple[Any, ...], tuple[int, int, Any]]:
     """(what, row, column, element) to (time, time to live, value), newest only; the value of a delete is None."""
     found: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
 
     def add(name: tuple[Any, ...], at: int, ttl: int, value: Any) -> None:
         fact = (at, ttl, value)
-        if name not in found or _weight(fact) > _weight(found[name]):
+        if name not in found or weight(fact) > weight(found[name]):
             found[name] = fact
 
     for one in statements(write):
@@ -268,7 +278,7 @@ def _facts(write: dict[str, Any], columns: Columns) -> dict[tuple[Any, ...], tup
     return found
 
 
-def _weight(fact: tuple[int, int, Any]) -> tuple[int, bool, int, bytes]:
+def weight(fact: tuple[int, int, Any]) -> tuple[int, bool, int, bytes]:
     """Of two facts the later counts; of equal times a delete, then what expires, later, then the greater value."""
     at, ttl, value = fact
     return at, value is None, ttl, value or b""
@@ -287,17 +297,30 @@ def _ranges(write: dict[str, Any], columns: Columns, places: dict[tuple[Any, ...
 
 
 def _is_empty(bounds: dict[str, Any], kinds: tuple[str, ...]) -> bool:
-    """True if the end is not after the start. Each is a point between rows: all that begin with it lie to one side."""
+    """True if the end is not after the start."""
+    start, end = _points(bounds, kinds)
+    return end <= start
+
+
+def covers(bounds: dict[str, Any], key: tuple[Any, ...], kinds: tuple[str, ...]) -> bool:
+    """True if a row lies in a range."""
+    start, end = _points(bounds, kinds)
+    row: list[Any] = [(1, sortable(kind, part)) for kind, part in zip(kinds, key, strict=True)]
+    return start < [*row, (1,)] < end
+
+
+def _points(bounds: dict[str, Any], kinds: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
+    """The ends of a range as points between rows: all that begin with one lie to one side of it."""
 
     def point(name: str, after: bool) -> list[Any]:
-        parts: list[Any] = [(1, _sortable(kind, part)) for kind, part in zip(kinds, bounds[name], strict=False)]
+        parts: list[Any] = [(1, sortable(kind, part)) for kind, part in zip(kinds, bounds[name], strict=False)]
         return [*parts, (2,) if after else (0,)]
 
     start = point("start", bool(bounds["start"]) and not bounds["start_inclusive"])
-    return point("end", not bounds["end"] or bounds["end_inclusive"]) <= start
+    return start, point("end", not bounds["end"] or bounds["end_inclusive"])
 
 
-def _sortable(kind: str, value: bytes) -> Any:
+def sortable(kind: str, value: bytes) -> Any:
     """Orders values of the types that clustering keys mostly have; the others by their bytes."""
     if kind in ("tinyint", "smallint", "int", "bigint", "varint", "timestamp") and is_of_type(kind, value):
         return int.from_bytes(value, "big", signed=True), b""

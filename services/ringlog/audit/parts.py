@@ -31,7 +31,7 @@ class Parts:
     def place(self, write: Write, position: Position, row: dict[str, Any]) -> Place | None:
         """The place of a decoded row of that write; None if the write has no such row."""
         if position not in self._open:
-            _, parts = self._reading.whole(write)
+            _, parts = self._reading.whole(write, position)
             self._open[position] = {(part.row.timestamp, part.row.sequence): part for part in parts or ()}
         name = (row["timestamp"], row["batch_seq_no"])
         part = self._open[position].get(name)

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 from ringlog.audit.compound import Columns
+from ringlog.audit.images import Wanted
 from ringlog.audit.leeway import always, published_leeways
 from ringlog.audit.rules import PublishedTable, Rules
 from ringlog.audit.streams import PublishedGeneration, PublishedRange
@@ -56,9 +57,22 @@ def _tables(bootstrap: str, cluster: str, decoder: Decoder) -> dict[str, Publish
         if key.startswith(b"table/"):
             row = decoder.decode(value)
             tables[f"{row['keyspace']}.{row['name']}"] = PublishedTable(
-                _columns(row), bool(row["cdc"]["enabled"]), row["cdc"]["delta"] == "keys"
+                _columns(row), bool(row["cdc"]["enabled"]), row["cdc"]["delta"] == "keys", _images(row)
             )
     return tables
+
+
+def _images(row: dict[str, Any]) -> Wanted | None:
+    options = row["cdc"]
+    if not options["enabled"] or (options["preimage"] == "false" and not options["postimage"]):
+        return None
+    own = [column for column in row["columns"] if column["name"] not in (*row["partition_key"], *row["clustering_key"])]
+    return Wanted(
+        options["preimage"],
+        options["postimage"],
+        tuple(column["name"] for column in own if not column.get("static")),
+        tuple(column["name"] for column in own if column.get("static")),
+    )
 
 
 def _columns(row: dict[str, Any]) -> Columns:

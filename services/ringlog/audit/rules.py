@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlog.audit.compound import Columns, is_of_type, refusal, statements
+from ringlog.audit.images import Wanted
 from ringlog.audit.leeway import Leeways
 from ringlog.audit.streams import PublishedGeneration, generation_for
 
@@ -23,11 +24,14 @@ SKIPPED = "skipped"
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """What the topic ``schema`` says of a table: its columns, whether it keeps a CDC log, and one of keys only."""
+    """What the topic ``schema`` says of a table: its columns, whether it keeps a CDC log, and one of keys only; the
+    images in it, if any.
+    """
 
     columns: Columns
     cdc: bool
     keys_only: bool
+    images: Wanted | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ def _check_dead_letters(
         write = writes.by_position.get(position)
         if write is None or position in seen:
             check.fail(f"{where}: {'twice' if write else 'no such write'}")
-        elif letter["reason"] != (refusal := writes.reading.whole(write, letter["epoch"])[0]):
+        elif letter["reason"] != (refusal := writes.reading.whole(write, position, letter["epoch"])[0]):
             check.fail(f"{where}, expected {refusal or 'a CDC row'}")
         elif letter["topic"] != f"{cluster}.mutations" or not _keeps(letter, write.key, write.value):
             check.fail(f"{where}: not the bytes of the write")
@@ -268,7 +268,7 @@ def _check_complete(
     report.checks.append(check)
     report.counts |= {"mutations": len(every), "written": len(written), "rejected": len(rejected)}
     for position in sorted(every.keys() - written - rejected):
-        if writes.reading.whole(every[position]) == ("", []):
+        if writes.reading.whole(every[position], position) == ("", []):
             writes.skipped.add(position)  # it changes nothing, so nothing is logged
             continue
         check.fail(f"write {position[0]}/{position[1]} is in neither topic")

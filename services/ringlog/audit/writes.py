@@ -12,8 +12,9 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from ringlog.audit.compound import LogRow, is_compound, log_rows
+from ringlog.audit.compound import LogRow, is_compound, log_rows, plain_row
 from ringlog.audit.heads import MUTATION_TAILS, Head, components_at
+from ringlog.audit.images import Images, Wanted
 from ringlog.audit.rules import SKIPPED, Rules
 from ringlog.audit.streams import compose, generation_for, hash_of, stream_for
 from ringlog.audit.topics import HEADER, AuditError, Decoder, records
@@ -76,34 +77,40 @@ class Reading:
         self._bases: dict[tuple[str, str, bytes], int] = {}
         self._streams: dict[tuple[int, int], bytes] = {}
         self._token_of = lru_cache(maxsize=200_000)(hash_of)
+        self._images = Images()
+        self._imaged: dict[Position, list[Part]] = {}
 
     def all(self, bootstrap: str, cluster: str) -> Writes:
         """Every write with what must become of it."""
         found = Writes(self)
         for message in records(bootstrap, f"{cluster}.mutations"):
             position = (message.partition() or 0, message.offset() or 0)
-            write = self._write(message)
+            write = self._write(message, position)
             if write.refusal == SKIPPED:
                 found.skipped.add(position)
             else:
                 found.by_position[position] = write
         return found
 
-    def _write(self, message: Message) -> Write:
+    def _write(self, message: Message, position: Position) -> Write:
         value, key, now = message.value() or b"", message.key(), message.timestamp()[1] * 1_000
+        compound = False
         try:
             mutation, tail = self._look(value)
             plain = not self._is_doubtful(mutation)
             if not plain:
                 mutation = self._decoder.decode(value)
-                plain = not self._is_compound(mutation)
+                compound = self._is_compound(mutation)
+                plain = not compound and self._wanted(mutation) is None
         except AuditError:
             return Write(value, (), 0, 0, b"", 0, UNREADABLE, key, now, True)
         head = tuple([mutation[name] for name in HEAD_FIELDS])
-        refusal = self._rules.refusal(mutation, now, not plain)
+        refusal = self._rules.refusal(mutation, now, compound)
         if refusal:
             return Write(value, head, tail, 0, b"", 0, refusal, key, now, plain)
         composed = compose(mutation["partition_key"])
+        if self._wanted(mutation) is not None:
+            self._imaged[position] = self._with_images(self._decoder.decode(value), composed, now)
         start, stream = self._place(mutation["timestamp"], composed)
         base = self._bases.setdefault((mutation["keyspace"], mutation["table"], composed), len(self._bases))
         return Write(value, head, tail, base, stream, start, "", key, now, plain)
@@ -122,18 +129,37 @@ class Reading:
     def _is_doubtful(self, head: dict[str, Any]) -> bool:
         """True if a write may be compound for what comes before its cells."""
         table = self._rules.tables.get(f"{head['keyspace']}.{head['table']}")
-        special = table is not None and table.columns.special
+        special = table is not None and (table.columns.special or table.images is not None)
         return special or head["ttl"] is not None or bool(head["operation"] == "RANGE_DELETE")
 
     def _is_compound(self, mutation: dict[str, Any]) -> bool:
         table = self._rules.tables.get(f"{mutation['keyspace']}.{mutation['table']}")
         return table is not None and is_compound(mutation, table.columns)
 
-    def whole(self, write: Write, epoch: int | None = None) -> tuple[str, list[Part] | None]:
+    def _wanted(self, mutation: dict[str, Any]) -> Wanted | None:
+        """The images that the log has of a write, None if its table keeps none."""
+        table = self._rules.tables.get(f"{mutation['keyspace']}.{mutation['table']}")
+        return None if table is None else table.images
+
+    def _with_images(self, mutation: dict[str, Any], composed: bytes, now: int) -> list[Part]:
+        """The rows of a write that is not refused, which must be the next one of its partition key."""
+        name = f"{mutation['keyspace']}.{mutation['table']}"
+        table = self._rules.tables[name]
+        assert table.images is not None, "its table keeps images"
+        compound = is_compound(mutation, table.columns)
+        logged = (
+            log_rows(mutation, table.columns, table.keys_only) if compound else plain_row(mutation, table.keys_only)
+        )
+        rows = self._images.rows(name, composed, mutation, logged, table.columns, table.images, now)
+        return [Part(row, *self._place(row.timestamp, composed)) for row in rows]
+
+    def whole(self, write: Write, position: Position, epoch: int | None = None) -> tuple[str, list[Part] | None]:
         """(the reason to refuse a write, decoded whole; the rows that the log must have of it, None: as it stands).
 
         ``epoch``: at which it was judged, None: unknown.
         """
+        if position in self._imaged and epoch is None:
+            return "", self._imaged[position]
         try:
             mutation = self._decoder.decode(write.value)
         except AuditError:

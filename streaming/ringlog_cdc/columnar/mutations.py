@@ -10,6 +10,7 @@ single records, ``ringlog.wire.records.decode_mutation``, which is the definitio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,18 @@ def defaults_behind_cells() -> tuple[tuple[bytes, int], ...]:
     return tuple(found)
 
 
+@cache
+def operations_known() -> I64:
+    """How many operations a released schema has, by the number of its fields behind the cells."""
+    fewest = np.zeros(ITEMS_MAX, dtype=np.int64)
+    for fingerprint, schema in by_fingerprint().items():
+        if schema.full_name == MUTATION:
+            behind = dict(defaults_behind_cells())[header(fingerprint)]
+            (symbols,) = (field["type"]["symbols"] for field in schema.json["fields"] if field["name"] == "operation")
+            fewest[behind] = min(fewest[behind] or len(symbols), len(symbols))
+    return fewest
+
+
 def scan(data: U8, start: I64, end: I64) -> Mutations:
     """The records ``data[start:end]``, n of them; ``data`` is padded."""
     begin, behind = _headers(data, start, end)
@@ -106,6 +119,7 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     part.give_back()
     ttl = cursor.span_from(before)
     operation = cursor.number()
+    cursor.expect((operation >= 0) & (operation < operations_known()[behind.clip(0)]))
     partition_key = _items(cursor, named=False)
     # An array that is not empty ends with a zero byte, and the row takes it along.
     rest = cursor.at - (partition_key.count > 0)

@@ -69,6 +69,12 @@ def is_compound(mutations: Mutations, rows: I64, tables: Named, table: RoutingTa
     return compound
 
 
+def has_images(tables: Named, table: RoutingTable) -> Flags:
+    """True for plain mutations of tables that keep images."""
+    found: Flags = np.array([*(name in table.images for name in tables.names), False])[tables.codes]
+    return found
+
+
 def columns_of(
     mutations: Mutations, rows: I64, tables: Named, cluster_id: bytes, appended: I64, partitions: I64, offsets: I64
 ) -> Rows:

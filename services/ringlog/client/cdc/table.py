@@ -19,6 +19,7 @@ images                 nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from ringlog.client.cdc.rows import (
     INSERT,
@@ -31,10 +32,30 @@ from ringlog.client.cdc.rows import (
 )
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.rows.cells import NOTHING, RowState
-from ringlog.kernel.rows.partition import Columns, PartitionState, Range, join, partition_state
+from ringlog.kernel.rows.partition import Columns, Key, PartitionState, Range, join, partition_state
 from ringlog.kernel.rows.writes import written_row
 from ringlog.kernel.schema.collections import shape_of
-from ringlog.wire.records import CdcRow
+from ringlog.kernel.values import Micros
+from ringlog.wire.records import Cell, DeletedElements
+
+
+class LogRow(Protocol):
+    """What the fold needs of a row of the log, or of what is going to be one."""
+
+    @property
+    def operation(self) -> int: ...
+    @property
+    def timestamp(self) -> Micros: ...
+    @property
+    def ttl(self) -> int | None: ...
+    @property
+    def clustering_key(self) -> Key: ...
+    @property
+    def cells(self) -> Sequence[Cell]: ...
+    @property
+    def deleted(self) -> Sequence[str]: ...
+    @property
+    def deleted_elements(self) -> Sequence[DeletedElements]: ...
 
 
 class TableShape:
@@ -52,15 +73,15 @@ class TableShape:
         )
 
 
-def fold(state: PartitionState, rows: Sequence[CdcRow], shape: TableShape) -> PartitionState:
+def fold(state: PartitionState, rows: Sequence[LogRow], shape: TableShape) -> PartitionState:
     """The partition after a write: all its rows of the log, in their order."""
     for effect in _effects(rows, shape):
         state = join(state, effect, shape.columns)
     return state
 
 
-def _effects(rows: Sequence[CdcRow], shape: TableShape) -> Iterable[PartitionState]:
-    start: CdcRow | None = None
+def _effects(rows: Sequence[LogRow], shape: TableShape) -> Iterable[PartitionState]:
+    start: LogRow | None = None
     for row in rows:
         if row.operation in (INSERT, UPDATE):
             yield _at(row, _written(row, shape), shape)
@@ -77,14 +98,14 @@ def _effects(rows: Sequence[CdcRow], shape: TableShape) -> Iterable[PartitionSta
             yield partition_state(shape.columns, ranges=(gone,))
 
 
-def _at(row: CdcRow, state: RowState, shape: TableShape) -> PartitionState:
+def _at(row: LogRow, state: RowState, shape: TableShape) -> PartitionState:
     """The state in the row that the log names; without a clustering key, if the table has one, the static columns."""
     if shape.has_rows and not row.clustering_key:
         return partition_state(shape.columns, static=state)
     return partition_state(shape.columns, static=NOTHING, rows=((row.clustering_key, state),))
 
 
-def _written(row: CdcRow, shape: TableShape) -> RowState:
+def _written(row: LogRow, shape: TableShape) -> RowState:
     cells: list[tuple[str, bytes | None]] = [(cell.column, cell.value) for cell in row.cells if cell.value is not None]
     cells += [(column, None) for column in row.deleted]
     taken = [(found.column, found.keys) for found in row.deleted_elements]

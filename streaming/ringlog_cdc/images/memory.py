@@ -1,0 +1,43 @@
+"""States of rows in memory: for the simulator and for tests, and what a store has in common with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ringlog_cdc.images.state import is_common
+from ringlog_cdc.images.tables import ImageTable
+
+
+class MemoryStates:
+    """All states, for good at once."""
+
+    def __init__(self) -> None:
+        self.states: dict[bytes, Any] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def number(self, name: str, table: ImageTable) -> int:
+        """What stands for a table in keys."""
+        return self._numbers.setdefault((name, table.id), len(self._numbers))
+
+    def get(self, key: bytes) -> Any:
+        """The state of that key."""
+        return self.states.get(key)
+
+    def has_common(self, key: bytes) -> bool:
+        """False if no partition of the key's table has a state of what its rows have in common."""
+        return any(is_common(found) for found in self.states if found[:4] == key[:4])
+
+    def fetch(self, keys: Iterable[bytes]) -> None:
+        """They are quick to get already."""
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Keep a state; None: none."""
+        if value is None:
+            self.states.pop(key, None)
+        else:
+            self.states[key] = value
+
+    def under(self, prefix: bytes) -> Sequence[bytes]:
+        """The keys that begin with it."""
+        return sorted(key for key in self.states if key.startswith(prefix))

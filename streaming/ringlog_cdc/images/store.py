@@ -1,0 +1,240 @@
+"""States of rows on disk: one SQLite file a source partition, one transaction a plan part.
+
+All writes of a base key lie in one source partition, in order, and one task carries out a source partition of a part.
+So each file has one user at a time; what it holds is what the writes before its *position*, an offset, have left.
+
+- A part that begins at the position moves it to the part's end. What it changed is kept as it was before, until Spark
+  has committed the batch for good: a part that is carried out again (a killed driver, a task's second attempt) goes
+  back to its begin and does the same again.
+- A part that begins beyond the position means that states were lost, by a deleted file or an older copy of it; one
+  before everything that can be taken back, that the file belongs to another checkpoint. Neither is guessed about.
+- Whoever works for an older incarnation of the writer than the file has seen is too late: a task that a killed driver
+  left behind.
+
+States count for good when the part does: its transaction is on disk before its task ends, and so before the driver
+marks the part as carried out.
+
+Forgotten states are swept away in slices, some with each part, by a cursor that goes round the file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import marshal
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ringlog_cdc.errors import CdcError
+from ringlog_cdc.images.state import is_common
+from ringlog_cdc.images.tables import ImageTable
+
+MARSHAL = 2
+"""The version of ``marshal`` without references: later Pythons read it."""
+
+CHANGES_MAX = 20_000
+"""So many changed states are written before more are fetched; twice as many before any other is changed."""
+
+ASKED_TOGETHER = 500
+SWEPT_LEAST = 100
+SWEPT_FOR_EACH = 2
+"""States that a part looks at whether they are forgotten, at least and for each state that it adds."""
+
+SCHEMA = (
+    "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE states (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE parts (start INTEGER PRIMARY KEY, about TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE undo (start INTEGER, number INTEGER, changes BLOB NOT NULL, PRIMARY KEY (start, number))",
+)
+
+
+class ImagesLost(CdcError):
+    """The states of rows are not those that the plans say."""
+
+    def __init__(self, partition: int, message: str) -> None:
+        super().__init__(
+            "images_lost",
+            f"source partition {partition}: {message}",
+            "bring back images/ of the checkpoint; or begin anew with --images-anew: rows then have no preimage "
+            "until they are written again",
+        )
+
+
+class ImageStore:
+    """The states of one source partition. ``begin``, states, ``commit``; ``close`` gives up what was begun."""
+
+    def __init__(self, folder: Path, partition: int) -> None:
+        """Waits for whoever uses the file."""
+        self.partition = partition
+        self._lock = (folder / f"{partition}.lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._base = sqlite3.connect(folder / f"{partition}.db", isolation_level=None)
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
+            self._base.execute(f"PRAGMA {pragma}")
+        self._seen: dict[bytes, Any] = {}
+        self._before: dict[bytes, Any] = {}
+        self._about: dict[str, Any] = {}
+        self._common: set[bytes] = set()
+        self._start = self._chunks = self._added = 0
+
+    def close(self) -> None:
+        """Give up what was begun and not committed."""
+        if self._base.in_transaction:
+            self._base.execute("ROLLBACK")
+        self._base.close()
+        self._lock.close()
+
+    # ---------------------------------------------------------------------------------------------------- a part
+
+    def begin(self, start: int, born: int, owner: int) -> None:
+        """Go on at offset ``start``, in the name of the writer's incarnation of epoch ``owner``.
+
+        ``born``: the offset at which images begin in this partition. Raises ImagesLost, or CdcError ``images_taken``.
+        """
+        self._base.execute("BEGIN IMMEDIATE")
+        if not self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone():
+            if start != born:
+                raise ImagesLost(self.partition, f"no states of rows, which begin at {born}; it goes on at {start}")
+            for statement in SCHEMA:
+                self._base.execute(statement)
+            self._set({"position": born, "owner": owner, "numbers": {}, "next": 0, "common": [], "cursor": ""})
+        self._about = self._load()
+        if self._about["owner"] > owner:
+            raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
+        while (position := self._about["position"]) > start:
+            self._take_back(start, position)
+        if self._about["position"] < start:
+            raise ImagesLost(self.partition, f"states of rows up to {self._about['position']}; it goes on at {start}")
+        self._about["owner"] = owner
+        self._base.execute("INSERT INTO parts VALUES (?, ?)", (start, json.dumps(self._about, sort_keys=True)))
+        self._common = {bytes.fromhex(number) for number in self._about["common"]}
+        self._start = start
+
+    def commit(self, end: int, now: int, kept_from: int) -> None:
+        """The part that was begun ends before offset ``end``, and its last write was appended at ``now``.
+
+        Parts that begin before ``kept_from`` are never carried out again.
+        """
+        if self._chunks or self._before:
+            self._sweep(now)
+        self._flush()
+        for table in ("undo", "parts"):
+            self._base.execute(f"DELETE FROM {table} WHERE start < ?", (kept_from,))
+        self._set(self._about | {"position": end, "common": sorted(number.hex() for number in self._common)})
+        self._base.execute("COMMIT")
+
+    @property
+    def position(self) -> int:
+        """The offset up to which writes count; -1 if the file has no states."""
+        found = self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone()
+        return int(self._load()["position"]) if found else -1
+
+    def keep_only(self, tables: Iterable[tuple[str, str]]) -> None:
+        """Forget all tables but those of these (full names, ids): for the others, writes may have gone by."""
+        kept = {json.dumps(table) for table in tables}
+        self._about["numbers"] = {name: n for name, n in self._about["numbers"].items() if name in kept}
+
+    def _load(self) -> dict[str, Any]:
+        return {name: json.loads(value) for name, value in self._base.execute("SELECT name, value FROM about")}
+
+    def _set(self, about: dict[str, Any]) -> None:
+        rows = [(name, json.dumps(value, sort_keys=True)) for name, value in about.items()]
+        self._base.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", rows)
+
+    def _take_back(self, start: int, position: int) -> None:
+        """Undo the newest part, which ends at ``position`` and does not begin before ``start``."""
+        newest = self._base.execute("SELECT start, about FROM parts ORDER BY start DESC LIMIT 1").fetchone()
+        if newest is None or newest[0] < start:
+            raise ImagesLost(self.partition, f"states of rows up to {position}; it goes on at {start}, too far back")
+        chunks = self._base.execute("SELECT changes FROM undo WHERE start = ? ORDER BY number DESC", (newest[0],))
+        for (chunk,) in chunks.fetchall():
+            self._write(marshal.loads(chunk).items())
+        self._base.execute("DELETE FROM undo WHERE start = ?", (newest[0],))
+        self._base.execute("DELETE FROM parts WHERE start = ?", (newest[0],))
+        self._about = json.loads(newest[1]) | {"owner": self._about["owner"]}
+
+    # ---------------------------------------------------------------------------------------------------- states
+
+    def number(self, name: str, table: ImageTable) -> int:
+        """What stands for a table in keys; a table made anew under the same name has another one."""
+        known: dict[str, int] = self._about["numbers"]
+        found = known.get(json.dumps((name, table.id)))
+        if found is None:
+            found = known[json.dumps((name, table.id))] = self._about["next"]
+            self._about["next"] += 1
+        return found
+
+    def get(self, key: bytes) -> Any:
+        """The state of that key, None if there is none."""
+        if key in self._seen:
+            return self._seen[key]
+        found = self._base.execute("SELECT value FROM states WHERE key = ?", (key,)).fetchone()
+        value = self._seen[key] = None if found is None else marshal.loads(found[0])
+        return value
+
+    def has_common(self, key: bytes) -> bool:
+        """False if no partition of the key's table has a state of what its rows have in common."""
+        return key[:4] in self._common
+
+    def fetch(self, keys: Iterable[bytes]) -> None:
+        """Make states of these keys quick to get."""
+        if len(self._before) >= CHANGES_MAX:
+            self._flush()
+        wanted = [key for key in keys if key not in self._seen]
+        for at in range(0, len(wanted), ASKED_TOGETHER):
+            some = wanted[at : at + ASKED_TOGETHER]
+            self._seen.update(dict.fromkeys(some))
+            places = ",".join("?" * len(some))
+            for key, value in self._base.execute(f"SELECT key, value FROM states WHERE key IN ({places})", some):
+                self._seen[key] = marshal.loads(value)
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Keep a state; None: none."""
+        if key not in self._before:
+            if len(self._before) >= 2 * CHANGES_MAX:
+                self._flush()
+            self._before[key] = self.get(key)
+        self._seen[key] = value
+        if is_common(key):
+            self._common.add(key[:4])
+
+    def under(self, prefix: bytes) -> Sequence[bytes]:
+        """The keys that begin with it, in their order."""
+        self._flush()
+        behind = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+        rows = self._base.execute("SELECT key FROM states WHERE key >= ? AND key < ? ORDER BY key", (prefix, behind))
+        return [key for (key,) in rows]
+
+    def _flush(self) -> None:
+        """Write what changed, and how it was before."""
+        if self._before:
+            data = marshal.dumps(self._before, MARSHAL)
+            self._base.execute("INSERT INTO undo VALUES (?, ?, ?)", (self._start, self._chunks, data))
+            self._write((key, self._seen[key]) for key in self._before)
+            self._chunks += 1
+            self._added += sum(1 for value in self._before.values() if value is None)
+        self._seen, self._before = {}, {}
+
+    def _write(self, states: Iterable[tuple[bytes, Any]]) -> None:
+        ordered = sorted(states, key=lambda item: item[0])
+        kept = [(key, marshal.dumps(value, MARSHAL)) for key, value in ordered if value is not None]
+        self._base.executemany("INSERT OR REPLACE INTO states VALUES (?, ?)", kept)
+        gone = [(key,) for key, value in ordered if value is None]
+        self._base.executemany("DELETE FROM states WHERE key = ?", gone)
+
+    def _sweep(self, now: int) -> None:
+        """Delete what is forgotten among the next states after the cursor, and those of tables that are no more."""
+        self._flush()
+        tables = {number.to_bytes(4, "big") for number in self._about["numbers"].values()}
+        cursor, slice_size = bytes.fromhex(self._about["cursor"]), SWEPT_LEAST + self._added * SWEPT_FOR_EACH
+        found = self._base.execute(
+            "SELECT key, value FROM states WHERE key > ? ORDER BY key LIMIT ?", (cursor, slice_size)
+        ).fetchall()
+        for key, data in found:
+            state = marshal.loads(data)
+            if key[:4] not in tables or state[0] <= now:
+                self._seen[key] = state
+                self.put(key, None)
+        self._about["cursor"] = found[-1][0].hex() if len(found) == slice_size else ""

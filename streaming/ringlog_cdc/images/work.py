@@ -1,0 +1,172 @@
+"""Parts of batches whose tables keep images: what the driver tells the tasks, and what a task does.
+
+``<checkpoint>/images/begun.json`` says for each source partition at which offset images began there. It is written
+before the first part that keeps them; there, and nowhere else, a store may be missing, and only if the part before kept
+none may that file be. When no table keeps images any
+more the folder is emptied: writes go by that nobody folds, so whoever keeps images again begins with empty states.
+
+A task sees one source partition in the order of its offsets, which is how Spark's Kafka source cuts a batch; it is
+checked. A task without a record does not know its partition: the driver moves such a store on itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.images.store import ImagesLost, ImageStore
+from ringlog_cdc.images.tables import ImageTable
+from ringlog_cdc.plan import OffsetRange
+
+FOLDER, BEGUN = "images", "begun.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageWork:
+    """A part's tables and ranges. ``born``: partition to where images begin; ``kept_from``: see ``ImageStore.commit``.
+
+    ``owner``: epoch at which the writer's incarnation was registered.
+    """
+
+    folder: Path
+    owner: int
+    tables: tuple[tuple[str, str], ...]
+    ranges: tuple[OffsetRange, ...]
+    born: tuple[tuple[int, int], ...]
+    kept_from: tuple[tuple[int, int], ...]
+
+    def opened(self, partition: int) -> tuple[ImageStore, OffsetRange]:
+        """The store of a partition, set to the begin of its range; the caller commits and closes it."""
+        (found,) = (item for item in self.ranges if item.partition == partition)
+        store = ImageStore(self.folder, partition)
+        try:
+            store.begin(found.start, dict(self.born)[partition], self.owner)
+            store.keep_only(self.tables)
+        except BaseException:
+            store.close()
+            raise
+        return store, found
+
+    def commit(self, store: ImageStore, found: OffsetRange, now: int) -> None:
+        """The states of a range count."""
+        store.commit(found.end, now, dict(self.kept_from).get(found.partition, found.start))
+
+
+def carried(
+    batches: Iterable[pa.RecordBatch], work: ImageWork, records_of: Callable[[pa.RecordBatch, ImageStore], Any]
+) -> Iterator[Any]:
+    """What ``records_of`` makes of the batches of one task, with the states of its source partition."""
+    store: ImageStore | None = None
+    found: OffsetRange | None = None
+    last = now = -1
+    # States are many small objects that all live as long as the part, and none of them is in a cycle: to look for some
+    # among them takes as long as all else.
+    gc.disable()
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
+            if store is None or found is None:
+                store, found = work.opened(int(partitions[0]))
+            if (partitions != found.partition).any() or not (offsets[1:] > offsets[:-1]).all() or offsets[0] <= last:
+                raise ChainBroken("a task of the query has several source partitions, or one without order")
+            if offsets[0] < found.start or offsets[-1] >= found.end:
+                raise ChainBroken(f"records of partition {found.partition} lie outside of {found}")
+            last, now = int(offsets[-1]), int(batch.column("appended")[-1].as_py())
+            yield records_of(batch, store)
+        if store is not None and found is not None:
+            work.commit(store, found, now)
+    finally:
+        gc.enable()
+        if store is not None:
+            store.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- driver
+
+
+class ImageFolder:
+    """The driver's side. Nothing here is called while tasks run."""
+
+    def __init__(self, checkpoint: Path, owner: int, anew: bool = False) -> None:
+        """``anew``: forget all states, and let images begin where the next part does."""
+        self._folder = checkpoint / FOLDER
+        self._owner = owner
+        self._anew = anew
+        if anew:
+            self._forget()
+
+    def work(
+        self,
+        tables: Mapping[str, ImageTable],
+        ranges: Sequence[OffsetRange],
+        kept_from: Mapping[int, int],
+        is_first: bool,
+    ) -> ImageWork | None:
+        """What tasks must know of a part of these ranges, which have their states; None if no table keeps images.
+
+        ``kept_from``: the first offsets of what Spark may hand out again; ``is_first``: the part before this one kept
+        no images. Raises ImagesLost, or CdcError ``images_taken``.
+        """
+        if not tables:
+            self._forget()
+            return None
+        born = self._born(ranges, is_first or self._anew)
+        self._anew = False
+        names = tuple((name, table.id) for name, table in sorted(tables.items()))
+        kept = tuple(sorted(kept_from.items()))
+        work = ImageWork(self._folder, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
+        for item in ranges:
+            work.opened(item.partition)[0].close()
+        return work
+
+    def settle(self, work: ImageWork) -> None:
+        """Move on the stores of ranges without records. Raises ImagesLost."""
+        for item in work.ranges:
+            store = ImageStore(self._folder, item.partition)
+            position = store.position
+            store.close()
+            if position != item.end:
+                store, found = work.opened(item.partition)
+                try:
+                    work.commit(store, found, 0)
+                finally:
+                    store.close()
+
+    def _forget(self) -> None:
+        if self._folder.exists():
+            # Under another name it is nothing, whatever a crash leaves of it.
+            gone = self._folder.with_suffix(".gone")
+            shutil.rmtree(gone, ignore_errors=True)
+            self._folder.rename(gone)
+            shutil.rmtree(gone)
+
+    def _born(self, ranges: Sequence[OffsetRange], may_begin: bool) -> dict[int, int]:
+        path = self._folder / BEGUN
+        known: dict[int, int] = {}
+        if path.exists():
+            known = {int(partition): offset for partition, offset in json.loads(path.read_bytes()).items()}
+        elif not may_begin:
+            raise ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is missing, and images have been made before")
+        else:
+            self._forget()
+            self._folder.mkdir()
+        found = {item.partition: item.start for item in ranges} | known
+        if found != known:
+            draft = path.with_suffix(".draft")
+            with draft.open("w", encoding="utf-8") as file:
+                json.dump({str(partition): offset for partition, offset in sorted(found.items())}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        return found

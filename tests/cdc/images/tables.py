@@ -1,0 +1,45 @@
+"""Tables with images for tests, and rows of the log shown in Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ringlog.kernel.commands.model import Column
+from ringlog.kernel.schema.collections import log_type
+from ringlog.kernel.schema.types import deserialize
+from ringlog_cdc.images.tables import ImageTable
+from ringlog_cdc.split import Piece
+
+Shown = tuple[int, tuple[Any, ...], dict[str, Any], tuple[str, ...]]
+
+
+def image_table(
+    columns: Sequence[Column],
+    clustering: tuple[str, ...] = ("ck",),
+    preimage: str = "full",
+    postimage: bool = True,
+    ttl: int = 0,
+    partition: tuple[str, ...] = ("pk",),
+) -> ImageTable:
+    """A table of these columns."""
+    fields = {
+        "id": "i",
+        "preimage": preimage,
+        "postimage": postimage,
+        "columns": [[column.name, column.type, column.static] for column in columns],
+        "partition_key": partition,
+        "clustering_key": clustering,
+    }
+    return ImageTable("k.t", fields, ttl)
+
+
+def shown(piece: Piece, types: dict[str, str], clustering: Sequence[str] = ("int",)) -> Shown:
+    """(operation, clustering key, columns, deleted ones), decoded; sets and maps as sets."""
+    values: dict[str, Any] = {}
+    for cell in piece.cells:
+        kind = log_type(types.get(cell.column, "int"))
+        found = deserialize(kind, cell.value or b"")
+        values[cell.column] = set(found) if kind.startswith("frozen") else found  # type: ignore[call-overload]
+    key = tuple(deserialize(kind, part or b"") for kind, part in zip(clustering, piece.clustering_key, strict=False))
+    return piece.operation, key, values, piece.deleted

@@ -1,0 +1,115 @@
+"""Images made quickly are those of the definition, byte for byte, and leave the same states: random batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ringlog.kernel.commands.model import Column
+from ringlog.wire.records import Bounds, Cell, Change, Mutation, decode_cdc_row, encode_mutation
+from ringlog_cdc.arrow import read, records_of
+from ringlog_cdc.images.easy import _length_bytes
+from ringlog_cdc.images.memory import MemoryStates
+from ringlog_cdc.images.state import GRACE
+from ringlog_cdc.images.tables import ImageTable
+from ringlog_cdc.verdicts import ROUTED
+from tests.cdc.images.tables import image_table
+from tests.cdc.test_columnar import LARGE, NOW, PART, TABLE, listed
+
+INTS = ("a", "b", "name_of_some_length")
+
+
+def routing(preimage: str, postimage: bool, ttl: int = 0) -> Any:
+    """The tables of ``test_columnar``, three of which keep images."""
+
+    def made(partition: tuple[str, ...], clustering: tuple[str, ...]) -> ImageTable:
+        columns = [Column(name, "blob") for name in (*partition, *clustering, *INTS)]
+        return image_table(columns, clustering, preimage, postimage, ttl, partition)
+
+    images = {
+        "shop.orders": made(("p",), ("c",)),
+        "shop.lines": made(("p", "q"), ()),
+        "shop.keyed": made(("p",), ("c",)),
+    }
+    return replace(TABLE, images=images)
+
+
+def draw(chance: Random) -> bytes:
+    """A write to one of few rows, of any kind; now and then something else."""
+    table = chance.choice(("orders", "orders", "lines", "keyed", "tagged"))
+    key = tuple(chance.choice((b"k", b"longer key")) for _ in range(2 if table == "lines" else 1))
+    clustering = () if table == "lines" else (chance.choice((b"", b"c", bytes(70))),)
+    names = chance.choices((*INTS, "unknown"), (4, 4, 2, 1), k=chance.randint(0, 3))
+    sizes = (0, 1, 63, 64, 200)
+    cells = tuple(
+        Cell(name, None if chance.random() < 0.2 else bytes([chance.randrange(9)]) * chance.choice(sizes))
+        for name in (names if chance.random() < 0.1 else dict.fromkeys(names))
+    )
+    ttl = chance.choice((None, None, 1, 60)) if all(cell.value is not None for cell in cells) else None
+    operation = chance.choices(("INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE", "UNKNOWN"), (6, 8, 3, 1, 0.2))[0]
+    at = NOW + chance.randrange(-3_000_000, 3_000_000, 250_000)
+    one = Mutation(None, None, "shop", table, at, ttl, operation, key, clustering, cells)
+    if operation == "PARTITION_DELETE":
+        one = replace(one, clustering_key=(), cells=())
+    kind = chance.random()
+    if kind < 0.05:
+        one = replace(one, more=(Change("UPDATE", clustering, cells, at + 1, 5),))
+    elif kind < 0.08 and clustering:
+        one = replace(
+            one, operation="RANGE_DELETE", cells=(), clustering_key=(), bounds=Bounds((b"c",), True, (), True)
+        )
+    elif kind < 0.1:
+        return b"?"
+    return encode_mutation(one)
+
+
+def batch_of(values: list[bytes], first: int, appended: list[int]) -> pa.RecordBatch:
+    columns = [
+        pa.array([3] * len(values), pa.int32()),
+        pa.array(range(first, first + len(values)), pa.int64()),
+        pa.array(appended, pa.int64()),
+        pa.array([b"key"] * len(values), pa.binary()),
+        pa.array(values, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "appended", "key", "value"])
+
+
+@pytest.mark.parametrize(
+    ("preimage", "postimage", "ttl"),
+    [("full", True, 0), ("true", False, 0), ("true", True, 400_000), ("false", True, 0), ("full", False, 0)],
+)
+def test_random_batches(preimage: str, postimage: bool, ttl: int) -> None:
+    table, met = routing(preimage, postimage, ttl), Counter[int]()
+    for seed in range(8):
+        chance, quick, slow, first = Random(seed), MemoryStates(), MemoryStates(), 0
+        for name, one in table.images.items():
+            assert quick.number(name, one) == slow.number(name, one)
+        part = replace(PART, row_bytes_max=500) if seed % 3 == 0 else LARGE
+        for number in range(4):
+            values = [draw(chance) for _ in range(chance.randint(1, 40))]
+            begin = NOW + number * (2_000_000 if seed % 2 else GRACE)
+            appended = sorted(begin + chance.randrange(1_500_000) for _ in values)
+            batch = batch_of(values, first, appended)
+            found = read(batch)
+            every = np.arange(batch.num_rows)
+            singly = replace(found, plain=every[:0], others=every)
+            got = listed(records_of(table, found, part, quick))
+            assert got == listed(records_of(table, singly, part, slow)), (seed, number)
+            assert quick.states == slow.states, (seed, number)
+            met.update(decode_cdc_row(row["value"]).operation for row in got if row["reason"] == ROUTED)
+            first += len(values)
+    assert {1, 2, 3, 4, 5, 7} <= set(met)
+    assert (met[0] > 0, met[9] > 0) == (preimage != "false", postimage)
+
+
+def test_the_bytes_that_a_length_takes() -> None:
+    sizes = [0, 1, 63, 64, 65, 8_191, 8_192, 8_193, 1_048_575, 1_048_576]
+    wanted = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
+    together = np.array(sizes, dtype=np.int64) + np.array(wanted)
+    assert _length_bytes(together).tolist() == wanted

@@ -1,0 +1,243 @@
+"""States on disk: whatever crashes and repetitions a part goes through, the same goes out; what is lost is missed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from ringlog.wire.records import Mutation
+from ringlog_cdc.errors import CdcError, ChainBroken
+from ringlog_cdc.images.define import imaged
+from ringlog_cdc.images.memory import MemoryStates
+from ringlog_cdc.images.store import ImagesLost, ImageStore
+from ringlog_cdc.images.tables import ImageTable
+from ringlog_cdc.images.work import BEGUN, ImageFolder, ImageWork, carried
+from ringlog_cdc.plan import OffsetRange
+from ringlog_cdc.split import Piece, split
+from tests.cdc.images.tables import image_table
+from tests.client.cdc.test_table import TABLE
+from tests.kernel.rows import histories
+from tests.kernel.rows.histories import SECOND, draw, mutation_of
+
+NAME = "ks.t"
+IMAGES = image_table(TABLE.columns, TABLE.clustering_key, partition=("p",))
+
+
+def outputs(states: MemoryStates | ImageStore, writes: list[Mutation], first: int) -> list[tuple[Piece, ...]]:
+    """What goes out for writes from offset ``first`` on; offset n is appended at n seconds."""
+    found = []
+    for number, mutation in enumerate(writes, first):
+        pieces = split(mutation, histories.SHAPE)
+        out = imaged(states, NAME, IMAGES, mutation.partition_key[0] or b"", pieces, number * SECOND, False)
+        for state in out.states.items():
+            states.put(*state)
+        found.append(out.pieces)
+    return found
+
+
+def history(chance: Random) -> list[Mutation]:
+    return [mutation_of([draw(chance) for _ in range(chance.randint(1, 3))]) for _ in range(chance.randint(5, 40))]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts in order; each is given up some times, and some that are done are done again with all behind them."""
+    monkeypatch.setattr("ringlog_cdc.images.store.CHANGES_MAX", 3)
+    chance = Random(seed)
+    writes = history(chance)
+    expected = outputs(MemoryStates(), writes, 0)
+    cuts = sorted({0, len(writes), *(chance.randrange(len(writes)) for _ in range(4))})
+    parts = list(pairwise(cuts))
+    steps = 0
+    at = 0
+    while at < len(parts):
+        start, end = parts[at]
+        kept_from = parts[max(at - 2, 0)][0]
+        with closing(ImageStore(tmp_path, 0)) as store:
+            store.begin(start, 0, owner=1)
+            store.keep_only([(NAME, IMAGES.id)])
+            upto = end if chance.random() < 0.6 else chance.randint(start, end)
+            assert outputs(store, writes[start:upto], start) == expected[start:upto]
+            if upto == end:
+                store.commit(end, end * SECOND, kept_from)
+                at += 1
+        steps += 1
+        if upto == end and steps < 30 and chance.random() < 0.4:
+            at = max(at - chance.randint(1, 2), 0)
+    with closing(ImageStore(tmp_path, 0)) as store:
+        assert store.position == len(writes)
+    assert not (tmp_path / "1.db").exists()
+
+
+def commit(folder: Path, start: int, end: int, owner: int = 1, table: ImageTable = IMAGES, **options: int) -> None:
+    """A part that puts one state, whose key is its begin."""
+    with closing(ImageStore(folder, 0)) as store:
+        store.begin(start, options.get("born", 0), owner)
+        store.keep_only([(NAME, table.id)])
+        number = store.number(NAME, table).to_bytes(4, "big")
+        store.put(number + start.to_bytes(4, "big"), (options.get("forgotten", 2**60), start))
+        store.commit(end, options.get("now", 0), options.get("kept_from", start))
+
+
+def test_states_that_are_older_than_the_plans_or_not_there_are_missed(tmp_path: Path) -> None:
+    with pytest.raises(ImagesLost, match="no states of rows, which begin at 0; it goes on at 5"):
+        commit(tmp_path, 5, 9)
+    commit(tmp_path, 0, 5)
+    with pytest.raises(ImagesLost, match="up to 5; it goes on at 7"):
+        commit(tmp_path, 7, 9)
+    commit(tmp_path, 5, 9)
+    with pytest.raises(ImagesLost, match="too far"):
+        commit(tmp_path, 0, 5)
+    with pytest.raises(ImagesLost, match="too far back"):
+        commit(tmp_path, 6, 9)
+    commit(tmp_path, 9, 12, kept_from=5)
+    commit(tmp_path, 5, 9)
+
+
+def test_a_task_of_an_older_incarnation_comes_too_late(tmp_path: Path) -> None:
+    commit(tmp_path, 0, 5, owner=7)
+    with pytest.raises(CdcError, match="images_taken"):
+        commit(tmp_path, 5, 9, owner=6)
+    commit(tmp_path, 5, 9, owner=8)
+
+
+def keys(folder: Path) -> list[bytes]:
+    with closing(ImageStore(folder, 0)) as store:
+        return [key for (key,) in store._base.execute("SELECT key FROM states ORDER BY key")]
+
+
+def test_what_is_forgotten_is_swept_away_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringlog_cdc.images.store.SWEPT_LEAST", 2)
+    for start in range(6):
+        commit(tmp_path, start, start + 1, now=0, forgotten=9 if start % 2 else 2**60)
+    counts = []
+    for start in range(6, 14):
+        commit(tmp_path, start, start + 1, now=9, kept_from=start)
+        counts.append(sum(1 for key in keys(tmp_path) if key[-1] < 6))
+    assert counts[0] > 3 == counts[-1]
+    assert {key[-1] for key in keys(tmp_path)} >= {0, 2, 4, 6, 13}
+    assert not {key[-1] for key in keys(tmp_path)} & {1, 3, 5}
+
+
+def test_states_of_a_table_that_is_made_anew_or_kept_no_images_meanwhile_are_not_found_again(tmp_path: Path) -> None:
+    fields = {"preimage": "full", "postimage": True, "columns": [], "partition_key": (), "clustering_key": ()}
+    other = ImageTable(NAME, fields | {"id": "another"}, 0)
+    commit(tmp_path, 0, 1)
+    commit(tmp_path, 1, 2, table=other)
+    commit(tmp_path, 2, 3)
+    found = keys(tmp_path)
+    assert len({key[:4] for key in found}) == len(found), "each has begun anew"
+
+
+# ------------------------------------------------------------------------------------------------------- the task
+
+
+def work(folder: Path, *ranges: tuple[int, int, int]) -> ImageWork:
+    made = ImageFolder(folder, 1).work({NAME: IMAGES}, [OffsetRange(*item) for item in ranges], {}, True)
+    assert made is not None
+    return made
+
+
+def batch(partitions: list[int], offsets: list[int]) -> pa.RecordBatch:
+    columns = [pa.array(partitions, pa.int32()), pa.array(offsets, pa.int64()), pa.array(offsets, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "appended"])
+
+
+def seen_by(found: pa.RecordBatch, store: ImageStore) -> list[int]:
+    return [store.partition, *found.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [batch([0, 1], [0, 1])],
+        [batch([0], [0]), batch([1], [1])],
+        [batch([0, 0], [1, 0])],
+        [batch([0], [1]), batch([0], [1])],
+        [batch([0], [9])],
+    ],
+)
+def test_a_task_with_records_of_two_partitions_or_out_of_order_stops(
+    batches: list[pa.RecordBatch], tmp_path: Path
+) -> None:
+    with pytest.raises(ChainBroken):
+        list(carried(iter(batches), work(tmp_path, (0, 0, 5), (1, 0, 5)), seen_by))
+    with closing(ImageStore(tmp_path / "images", 0)) as store:
+        assert store.position == -1
+
+
+def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_path: Path) -> None:
+    mine = work(tmp_path, (0, 0, 5), (3, 2, 4))
+    assert list(carried(iter([batch([], []), batch([0], [1]), batch([0], [4])]), mine, seen_by)) == [[0, 1], [0, 4]]
+    ImageFolder(tmp_path, 1).settle(mine)
+    for partition, end in ((0, 5), (3, 4)):
+        with closing(ImageStore(tmp_path / "images", partition)) as store:
+            assert store.position == end
+
+
+def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> None:
+    mine = work(tmp_path, (0, 0, 5))
+    running: Iterator[list[int]] = carried(iter([batch([0], [1]), batch([0], [4])]), mine, seen_by)
+    next(running)
+    running.close()  # type: ignore[attr-defined]
+    with closing(ImageStore(tmp_path / "images", 0)) as store:
+        assert store.position == -1
+
+
+# ----------------------------------------------------------------------------------------------------- the driver
+
+
+def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(tmp_path: Path) -> None:
+    driver = ImageFolder(tmp_path, 1)
+    tables = {NAME: IMAGES}
+    made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, is_first=True)
+    assert made is not None
+    assert (made.born, made.kept_from, made.tables) == (((0, 7),), ((0, 3),), ((NAME, "i"),))
+    driver.settle(made)
+    again = driver.work(tables, [OffsetRange(0, 9, 12), OffsetRange(1, 5, 6)], {}, is_first=False)
+    assert again is not None
+    assert again.born == ((0, 7), (1, 5))
+    assert driver.work({}, [OffsetRange(0, 12, 13)], {}, is_first=False) is None
+    assert not (tmp_path / "images").exists()
+
+
+def lose_mark(folder: Path) -> None:
+    (folder / BEGUN).unlink()
+
+
+def lose_store(folder: Path) -> None:
+    (folder / "0.db").unlink()
+
+
+def lose_all(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all])
+def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Path], None], tmp_path: Path) -> None:
+    driver, tables = ImageFolder(tmp_path, 1), {NAME: IMAGES}
+    made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, is_first=True)
+    assert made is not None
+    driver.settle(made)
+    lose(tmp_path / "images")
+
+    def go_on(driver: ImageFolder) -> None:
+        made = driver.work(tables, [OffsetRange(0, 5, 9)], {}, is_first=False)
+        assert made is not None
+        driver.settle(made)
+
+    with pytest.raises(ImagesLost):
+        go_on(driver)
+    go_on(ImageFolder(tmp_path, 2, anew=True))
+    assert json.loads((tmp_path / "images" / BEGUN).read_text()) == {"0": 5}

@@ -1,0 +1,150 @@
+"""Preimages and postimages through the job on Spark: what the audit demands, over a killed driver and a replay."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.test_cdc_compound import MAP, items
+from tests.system.test_cdc_job import HOUR_US, TOKENS, forget_last_batch, run_to_idle
+from tests.system.test_cdc_kill import alive, driver, in_hand
+
+from ringlog.audit.compound import Columns, elements, is_compound, log_rows, plain_row
+from ringlog.audit.images import Images, Wanted
+from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, CreateTable
+from ringlog.stack import StackInfo
+from ringlog.wire.records import Bounds, CdcRow, Cell, Change, Mutation, decode_cdc_row, decode_mutation, mapper
+from ringlog_cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+KINDS = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int", "note": "text"}
+COLUMNS = Columns(("text",), ("bigint",), frozenset({"total"}), {"items": MAP})
+WANTED = Wanted("full", True, ("amount", "items", "note"), ("total",))
+IMAGES = CdcOptions(True, preimage="full", postimage=True)
+
+
+def carts(world: World, options: CdcOptions = IMAGES) -> None:
+    """The table ``carts`` beside ``orders``, which has no images."""
+    columns = tuple(Column(name, kind, name == "total") for name, kind in KINDS.items())
+    world.apply(CreateTable("shop", "carts", str(uuid.uuid4()), columns, ("customer",), ("number",), options))
+
+
+def history(chance: Random, count: int) -> list[Mutation]:
+    """Writes of all kinds to few rows, some of them late."""
+    found = []
+    for _ in range(count):
+        number = chance.randrange(3)
+        one = write(f"c{chance.randrange(20)}", number, now_us() - chance.randrange(3_000_000), table="carts")
+        key = one.clustering_key
+        upto = Bounds((), True, key, True)
+        amount, note = Cell("amount", bytes((0, 0, 0, chance.randrange(9)))), Cell("note", b"n")
+        total, basket = Cell("total", b"\0\0\0\1"), Cell("items", items(**{chance.choice("ab"): 1}))
+        found.append(
+            chance.choices(
+                (
+                    replace(one, cells=(amount, note)),
+                    replace(one, operation="UPDATE", cells=(amount, basket)),
+                    replace(one, operation="UPDATE", cells=(Cell("note", None),)),
+                    replace(one, operation="UPDATE", cells=(total,), clustering_key=()),
+                    replace(one, operation="ROW_DELETE", cells=()),
+                    replace(one, operation="PARTITION_DELETE", cells=(), clustering_key=()),
+                    replace(one, operation="RANGE_DELETE", cells=(), clustering_key=(), bounds=upto),
+                    replace(one, cells=(amount,), more=(Change("UPDATE", key, (note,), one.timestamp + 1, 1),)),
+                ),
+                (5, 5, 3, 2, 2, 1, 1, 3),
+            )[0]
+        )
+    return found
+
+
+def demanded(world: World) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
+    """Position of each write of ``carts`` to the rows that the audit wants of it."""
+    images, found = Images(), {}
+    for item in world.read("mutations"):
+        mutation = decode_mutation(item.value)
+        if mutation.table == "carts":
+            record = mapper("ringlog.mutations.Mutation").to_record(mutation)
+            rows = log_rows(record, COLUMNS, False) if is_compound(record, COLUMNS) else plain_row(record, False)
+            rows = images.rows("carts", mutation.partition_key[0] or b"", record, rows, COLUMNS, WANTED, item.appended)
+            found[item.partition, item.offset] = [
+                (r.timestamp, r.sequence, r.last, r.operation, r.ttl, r.clustering_key, r.values, r.deleted)
+                for r in rows
+            ]
+    return found
+
+
+def logged(rows: list[CdcRow]) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
+    """Position of each write to its rows."""
+    found: dict[tuple[int, int], list[tuple[Any, ...]]] = {}
+    for row in sorted(rows, key=lambda row: (row.timestamp, row.batch_seq_no)):
+        values = {c.column: elements(MAP, c.value or b"") if c.column == "items" else c.value for c in row.cells}
+        place = (row.timestamp, row.batch_seq_no, row.end_of_batch, row.operation, row.ttl)
+        said = (*place, row.clustering_key, values, set(row.deleted))
+        found.setdefault((row.source_partition, row.source_offset), []).append(said)
+    return found
+
+
+def test_a_killed_driver_goes_on_with_the_same_images(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        carts(world)
+        writes = history(Random(1), 1_800)
+        plain = [write(f"customer-{number % 97}", number) for number in range(200)]
+        world.send([*writes[:900], *plain, *writes[900:]])
+        with driver(world, tmp_path) as process:
+            until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
+            process.send_signal(signal.SIGKILL)
+        with driver(world, tmp_path, "--stop-when-idle") as process:
+            assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
+        assert world.letters() == []
+        copies = Counter(item.value for item in world.read("cdc"))
+        rows = [decode_cdc_row(value) for value in copies]
+        assert logged([row for row in rows if row.table == "carts"]) == demanded(world)
+        assert {row.operation for row in rows} == {0, 1, 2, 3, 4, 5, 7, 9}
+        assert sum(row.table == "orders" for row in rows) == len(plain)
+
+
+def test_images_are_switched_on_and_off_and_lost(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        carts(world)
+
+        def codes(**options: Any) -> list[int]:
+            """Operations of the rows of one more write."""
+            one = write("ann", 1, table="carts", cells=(Cell("note", b"n"),))
+            world.send([one])
+            run_to_idle(stack, cluster_name, tmp_path, spark, **options)
+            return sorted(row.operation for row in world.rows() if row.mutation_id == one.mutation_id)
+
+        assert codes() == [2, 9]
+        assert codes() == [0, 2, 9]
+        stored = {item.value for item in world.read("cdc")}
+        forget_last_batch(tmp_path)
+        run_to_idle(stack, cluster_name, tmp_path, spark)
+        repeated = [item.value for item in world.read("cdc")]
+        assert (set(repeated), len(repeated)) == (stored, len(stored) + 3)
+        world.apply(AlterTable("shop", "carts", cdc=CdcOptions(True)))
+        assert codes() == [2]
+        assert not (tmp_path / "images").exists()
+        world.apply(AlterTable("shop", "carts", cdc=IMAGES))
+        assert codes() == [2, 9]
+        for path in (tmp_path / "images").glob("*.db"):
+            path.unlink()
+        with pytest.raises(CdcError, match="images_lost"):
+            codes()
+        assert codes(images_anew=True) == [0, 2, 9]  # the write before it is repeated, into an empty state
