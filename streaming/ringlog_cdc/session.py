@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.lake import delta
 
 LOCAL = "local[2]"
 LOCAL_SETTINGS = {
@@ -38,17 +40,26 @@ SQL_SETTINGS = {
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 PROBES = 2
 """Tasks that look whether the workers have what the job needs."""
+SPARK_GONE = (Py4JNetworkError, ConnectionError)
+"""What calls raise when the JVM has ended."""
 LOCK_WAIT_S = 30.0
 LOCK_LOOK_S = 0.2
 
 
 def open_session(
-    name: str, jars: Sequence[Path], master: str | None, memory: str = "", java_options: str = ""
+    name: str,
+    jars: Sequence[Path],
+    master: str | None,
+    memory: str = "",
+    java_options: str = "",
+    lake: bool = False,
 ) -> SparkSession:
     """A session with the Kafka connector. ``master`` None: that of ``spark-submit`` or of Spark's configuration.
 
-    A local session's Python workers run under this interpreter; others under ``PYSPARK_PYTHON``, and where that is not
-    set under the one that has this interpreter's path on their host. Raises CdcError ``connect_unsupported``.
+    ``lake``: with Delta. A local session's Python workers run under this interpreter; others under ``PYSPARK_PYTHON``,
+    and where that is not set under the one that has this interpreter's path on their host.
+
+    Raises CdcError ``connect_unsupported``, ``spark_not_started``.
     """
     if (master or "").startswith("sc://") or any(name in os.environ for name in CONNECT_VARIABLES):
         raise connect_unsupported()
@@ -59,6 +70,8 @@ def open_session(
         builder = builder.config(map=LOCAL_SETTINGS | ({"spark.driver.memory": memory} if memory else {}))
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if lake:
+        builder = builder.config(map=delta.SETTINGS)
     if master is not None:
         builder = builder.master(master)
     if not is_submitted():  # its JVM would run already, with the jars and options that it was given
@@ -67,7 +80,13 @@ def open_session(
             builder = builder.config("spark.driver.extraJavaOptions", flags)
         if jars:
             builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
-    session: SparkSession = builder.getOrCreate()
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        said = str(error).strip().splitlines()[-1]
+        raise CdcError(
+            "spark_not_started", said, "Spark's own words are above; is Java 17 there, the master up?"
+        ) from error
     return session
 
 

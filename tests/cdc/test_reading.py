@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ringlog.client.cdc.generations import Generations
+from ringlog.client.cdc.errors import WriteIncomplete
+from ringlog.client.cdc.generations import Generations, Known
 from ringlog.client.cdc.progress import Progress, begin_at
 from ringlog.client.cdc.reading import Reading, Verdict
 from ringlog.kernel.commands.model import Column
@@ -18,8 +19,9 @@ from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
 from ringlog_cdc.reading.ranges import CdcRange, ranges_between
 from ringlog_cdc.reading.source import settings_of
+from ringlog_cdc.reading.whole import OnePass, Readable, readable
 from tests.client.cdc.changes import AT, TABLE, row
-from tests.client.cdc.model import CDC_PARTITIONS, Topic, drawn, open_generations
+from tests.client.cdc.model import CDC_PARTITIONS, Topic, Write, drawn, open_generations, row_of
 
 UUID = "04c29680-833b-11ee-8000-000000000001"
 
@@ -39,6 +41,55 @@ def delivered(reading: Reading[CdcRow], topic: Topic, partition: int, begin: int
 def task(topic: Topic, found: CdcRange) -> list[CdcRow]:
     reading: Reading[CdcRow] = Reading(Progress.from_json(found.place))
     return delivered(reading, topic, found.partition, found.begin, found.end)
+
+
+def _stream(found: CdcRow) -> bytes:
+    return found.stream_id
+
+
+def test_one_pass_gives_what_following_gives_and_each_stream_in_the_same_order() -> None:
+    closed_ones = 0
+    for seed in range(200):
+        chance = Random(seed)
+        topic = drawn(chance)
+        start = chance.choice((0, 0, 90, 150))
+        known = open_generations(3)
+        for closed in topic.closes[: chance.randint(0, len(topic.closes))]:
+            known = Generations([item for item in known.all() if item.id != closed.id] + [closed])
+            closed_ones += 1
+        following: Reading[CdcRow] = Reading(begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0), start))
+        wanted: dict[int, list[CdcRow]] = {number: [] for number in range(CDC_PARTITIONS)}
+        moved = True
+        while moved:
+            moved = following.move_on(known)
+            for number, position in following.positions().items():
+                wanted[number] += delivered(following, topic, number, position, topic.ends[number])
+        generations = readable(known, topic.ends, start, skip_expired=False)
+        for number, rows in wanted.items():
+            one: OnePass[CdcRow] = OnePass(number, 0, generations, start)
+            got = [row for offset, item in topic.records[number] for row in one.take(offset, item)]
+            one.finish()
+            # Sorting is stable: what is equal then has the same rows, and those of a stream in the same order.
+            assert sorted(got, key=_stream) == sorted(rows, key=_stream), seed
+    assert closed_ones > 100
+
+
+def test_a_closed_generation_that_ends_inside_a_write_is_an_error_in_one_pass() -> None:
+    first = row_of(Write(1, 1, 10, 2), (0, 0), 0)
+    whole: OnePass[CdcRow] = OnePass(0, 0, (Readable(0, ((0, 1),)),))
+    assert whole.take(0, first) == ()
+    with pytest.raises(WriteIncomplete, match="0/0"):
+        whole.finish()
+    still_open: OnePass[CdcRow] = OnePass(0, 0, (Readable(0, None),))
+    assert still_open.take(0, first) == ()
+    still_open.finish()
+
+
+def test_a_close_beyond_the_planned_end_does_not_end_the_generation_in_one_pass() -> None:
+    known = Generations([Known("0", 0, ((0, 9),), False), Known("100", 100, None, False)])
+    assert readable(known, {0: 8}, 0, skip_expired=False) == (Readable(0, None),)
+    assert readable(known, {0: 9}, 0, skip_expired=False) == (Readable(0, ((0, 9),)), Readable(100, None))
+    assert readable(Generations(), {0: 9}, 0, skip_expired=False) == ()
 
 
 def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_and_the_driver_restarts() -> None:

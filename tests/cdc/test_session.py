@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,13 @@ def test_the_job_refuses_spark_connect_by_its_master_and_by_its_session() -> Non
     with pytest.raises(CdcError) as caught:
         check_session(ConnectSession.__new__(ConnectSession))  # type: ignore[arg-type]
     assert caught.value.code == "connect_unsupported"
+
+
+def test_a_spark_that_does_not_start_is_one_line_and_not_a_trace(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", "127.0.0.1:1", "--cluster", "none"]
+    command += ["--checkpoint", str(tmp_path / "checkpoint")]
+    said = subprocess.run(command, env={**os.environ, "JAVA_HOME": str(tmp_path)}, capture_output=True, text=True)
+    assert said.returncode == 1
+    assert said.stderr.splitlines()[-1].startswith("ringlog cdc: spark_not_started: ")
+    assert "Traceback" not in said.stderr
+    assert not (tmp_path / "checkpoint").exists()

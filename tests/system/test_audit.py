@@ -21,8 +21,8 @@ from ringlog.audit.report import Report
 from ringlog.audit.topics import AuditError, records
 from ringlog.audit.verify import Expected, audit
 from ringlog.client.founding import publish_schemas
-from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA, ChangeRecord, EpochChange, project
-from ringlog.kernel.commands.model import ChangeSettings, Command, InitializeCluster, Noop
+from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA, ChangeRecord, project
+from ringlog.kernel.commands.model import CdcOptions
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.lookup import generation_at, stream_of
@@ -33,7 +33,6 @@ from ringlog.kernel.state import ClusterState, Generation
 from ringlog.log.topics import CDC, DEAD_LETTERS, METADATA, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import encode_change_record
-from ringlog.wire.entries import author_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.partitions import cdc_partition, dead_letter_key, mutation_key, mutation_partition
 from ringlog.wire.records import (
@@ -48,13 +47,16 @@ from ringlog.wire.records import (
     encode_dead_letter,
     encode_mutation,
 )
+from ringlog_cdc.images.define import imaged
+from ringlog_cdc.images.memory import MemoryStates
+from ringlog_cdc.images.tables import image_tables, images_context
+from ringlog_cdc.pieces import plain_piece
 from ringlog_cdc.split import Piece, split
 
 pytestmark = pytest.mark.system
 
 HOUR_US = 3_600_000_000
 LEEWAY = "cdc_leeway_us"
-CLUSTER_ID = "00000000-0000-7000-8000-000000000001"
 CODES = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
 
 
@@ -132,10 +134,16 @@ def timeuuid(timestamp: int, low: int) -> bytes:
 class World:
     """One cluster's topics. ``outgoing``: what a right job writes, for tests to change before ``publish``."""
 
-    def __init__(self, stack: StackInfo, cluster: str) -> None:
+    def __init__(self, stack: StackInfo, cluster: str, images: CdcOptions | None = None) -> None:
+        """``images``: the table's options, if it keeps any."""
         self.bootstrap, self.cluster = stack.bootstrap_servers, cluster
         now = time.time_ns() // 1000
         self.state = two_generations(now)
+        if images is not None:
+            table = replace(self.state.tables["shop.orders"], cdc=images)
+            self.state = replace(self.state, tables=self.state.tables.set("shop.orders", table))
+        self._images = image_tables(images_context(self.state, 0)).get("shop.orders")
+        self._states = MemoryStates()
         wanted = (METADATA, MUTATIONS, CDC, DEAD_LETTERS, SCHEMAS)
         names = {spec.suffix for spec in wanted} | {SCHEMA, CDC_GENERATIONS, CDC_STREAMS, EPOCHS}
         create_topics(admin_client(self.bootstrap), cluster, specs=[spec for spec in TOPICS if spec.suffix in names])
@@ -165,12 +173,23 @@ class World:
             reason = "unreadable"
         if not reason:
             shape = self.rules.tables["shop.orders"]
-            if not is_compound(mutation, shape):
+            compound = is_compound(mutation, shape)
+            if not compound and self._images is None:
                 return [self._row(mutation, place)]
-            return [self._part(mutation, place, piece) for piece in split(mutation, shape)]
+            pieces = split(mutation, shape) if compound else (plain_piece(mutation),)
+            return [self._part(mutation, place, piece) for piece in self._imaged(mutation, pieces, now)]
         topic = f"{self.cluster}.mutations"
         letter = DeadLetter(reason, "", topic, *place, now, key, value, "w", 1)
         return [Out("dead-letters", 0, dead_letter_key(topic, *place), letter)]
+
+    def _imaged(self, mutation: Mutation, pieces: tuple[Piece, ...], now: int) -> tuple[Piece, ...]:
+        if self._images is None:
+            return pieces
+        key = mutation.partition_key[0] or b""
+        found = imaged(self._states, "shop.orders", self._images, key, pieces, now, False)
+        for state in found.states.items():
+            self._states.put(*state)
+        return found.pieces
 
     def _part(self, mutation: Mutation, place: tuple[int, int], piece: Piece) -> Out:
         out = self._row(replace(mutation, timestamp=piece.timestamp, operation="INSERT", cells=()), place)
@@ -212,26 +231,6 @@ class World:
         """Other fields in a row or a letter."""
         out.row = replace(out.row, **fields)  # type: ignore[arg-type]
 
-    def raise_leeway(self) -> None:
-        """A metadata log: half an hour at the founding, three hours since epoch 2; between them a lost race."""
-        now = time.time_ns() // 1000
-        made: list[str | None] = [None]
-
-        def append(command: Command, *, is_lost: bool = False) -> None:
-            name = str(uuid.uuid4())
-            entry = author_entry(CLUSTER_ID, name, made[-1], str(uuid.uuid4()), 0, "test", now, command)
-            self._send("metadata", 0, b"", entry.data)
-            if not is_lost:
-                made.append(name)
-
-        append(InitializeCluster(self.cluster, ((LEEWAY, HOUR_US // 2),)))
-        append(ChangeSettings(((LEEWAY, 1),)), is_lost=True)
-        append(ChangeSettings((("history_entries", 100), (LEEWAY, 3 * HOUR_US))))
-        append(Noop())
-        self.changes = [change for change in self.changes if change.topic != EPOCHS]
-        head = EpochChange(3, self.state.cluster_id, made[-1] or "", now)
-        self.changes.append(ChangeRecord(EPOCHS, "head", head))
-
     def publish(self) -> None:
         """Write what the publisher and the job would."""
         for change in self.changes:
@@ -265,6 +264,43 @@ def test_a_right_log_passes(world: World) -> None:
     reasons = Counter(out.row.reason for out in world.outgoing if isinstance(out.row, DeadLetter))
     assert len(reasons) == 11
     assert reasons["unreadable"] == 2
+
+
+IMAGES = CdcOptions(True, preimage="full", postimage=True)
+
+
+def images(world: World, operation: int) -> list[Out]:
+    return [o for o in world.rows() if isinstance(o.row, CdcRow) and o.row.operation == operation]
+
+
+def _value_of_an_image(world: World) -> None:
+    world.change(images(world, 0)[3], cells=())
+
+
+def _null_of_an_image(world: World) -> None:
+    world.change(images(world, 0)[3], deleted=("amount",))
+
+
+def _image_missing(world: World) -> None:
+    world.outgoing.remove(images(world, 9)[3])
+
+
+def _image_of_another_write(world: World) -> None:
+    one, other = images(world, 9)[2:4]
+    one.row, other.row = other.row, one.row
+
+
+def test_a_right_log_with_images_passes_and_every_error_in_one_is_found(stack: StackInfo, cluster_name: str) -> None:
+    world = World(stack, cluster_name, IMAGES)
+    assert len(images(world, 0)) > 3 < len(images(world, 9))
+    world.publish()
+    report = world.audited(written=66, rejected=13, generations=2)
+    assert report.ok, report.as_json()
+    for number, plant in enumerate((_value_of_an_image, _null_of_an_image, _image_missing, _image_of_another_write)):
+        world = World(stack, f"{cluster_name}{number}", IMAGES)
+        plant(world)
+        world.publish()
+        assert failed(world.audited()) & {"source", "complete", "stream"}, plant.__name__
 
 
 def test_expectations_that_do_not_hold_are_found(world: World) -> None:
@@ -436,41 +472,6 @@ def test_every_planted_error_is_found(world: World, what: str) -> None:
     # What lies in another place, or comes again, may be out of order there as well.
     assert found - {"order"} == found_by - {"order"}
     assert ("order" in found) or ("order" not in found_by)
-
-
-def ahead(world: World) -> Out:
-    """The letter of the write that lies two hours ahead."""
-    return next(o for o in _letters(world) if isinstance(o.row, DeadLetter) and o.row.reason == "timestamp_in_future")
-
-
-def test_every_write_is_judged_by_the_leeway_that_was_in_force(world: World) -> None:
-    world.raise_leeway()
-    world.publish()
-    assert world.audited(by_log=True, written=66, rejected=13).ok
-
-
-def test_a_letter_of_an_epoch_whose_leeway_lets_the_write_in_is_found(world: World) -> None:
-    world.raise_leeway()
-    world.change(ahead(world), epoch=2)
-    world.publish()
-    assert failed(world.audited(by_log=True)) == {"dead_letters"}
-
-
-def test_a_row_may_be_there_if_a_later_leeway_let_it_in(world: World) -> None:
-    world.raise_leeway()
-    out = ahead(world)
-    assert isinstance(out.row, DeadLetter)
-    world.outgoing.remove(out)
-    world.outgoing.append(world._row(decode_mutation(out.row.value or b""), (out.row.partition, out.row.offset)))
-    world.publish()
-    assert failed(world.audited()) == {"stream"}, "by the leeway of its epoch alone it is none"
-    assert world.audited(by_log=True, written=67, rejected=12).ok
-
-
-def test_a_log_that_does_not_lead_to_the_published_epoch_ends_the_audit(world: World) -> None:
-    world.publish()
-    with pytest.raises(AuditError, match="founding"):
-        world.audited(by_log=True)
 
 
 def test_a_generation_without_its_ranges_ends_the_audit(world: World) -> None:

@@ -49,13 +49,26 @@ def grant_command(
 ) -> None:
     """Give a CDC writer credentials of its own, that a fence can take away; `ringlog cdc run --producer FILE`."""
     context = resolve(bootstrap, cluster)
+    # The file first: a password that could not be written down would be nobody's.
+    fresh = to.with_name(f"{to.name}.new")
+    if to.is_dir():
+        fail("bad_option", f"{to} is a folder")
     try:
-        made = grant(admin_client(context.bootstrap), context.cluster, writer)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
+    except OSError as error:
+        fail("bad_option", f"{to} cannot be written: {error.strerror}")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            made = grant(admin_client(context.bootstrap), context.cluster, writer)
+            options = {"bootstrap.servers": listener, **made.java_properties(protocol)}
+            file.writelines(f"{name}={value}\n" for name, value in options.items())
+        fresh.replace(to)
+    except OSError as error:
+        fail("bad_option", f"{to} cannot be written: {error.strerror}; grant again, under another name")
     except LogError as error:
         fail(error.code, str(error))
-    options = {"bootstrap.servers": listener, **made.java_properties(protocol)}
-    with open(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY), "w", encoding="utf-8") as file:
-        file.writelines(f"{name}={value}\n" for name, value in options.items())
+    finally:
+        fresh.unlink(missing_ok=True)
     out.print(f"{made.principal} may write; its credentials are in {to}")
 
 

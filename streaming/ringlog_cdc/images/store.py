@@ -197,7 +197,7 @@ class ImageStore:
                 self._flush()
             self._before[key] = self.get(key)
         self._seen[key] = value
-        if is_common(key):
+        if key[-1] == 0 and is_common(key):
             self._common.add(key[:4])
 
     def under(self, prefix: bytes) -> Sequence[bytes]:

@@ -154,14 +154,14 @@ class LogColumns:
         undecoded: list[list[tuple[str, bytes]]] = [[] for _ in rows]
         given = [self._named(row, types) for row in rows]
         for name, kind in types.columns.items():
-            read = _reader(kind)
+            read = reader_of(kind)
             columns[name] = [
-                _read(read, name, found.get(name), odd) for found, odd in zip(given, undecoded, strict=True)
+                read_value(read, name, found.get(name), odd) for found, odd in zip(given, undecoded, strict=True)
             ]
         for name in self._data_columns(types):
             columns[f"cdc$deleted_{name}"] = [True if name in row.deleted else None for row in rows]
             if types.keys[name]:
-                read = _reader(types.keys[name])
+                read = reader_of(types.keys[name])
                 columns[f"cdc$deleted_elements_{name}"] = [_taken(row, name, read) for row in rows]
         columns["cdc$undecoded"] = [odd or None for odd in undecoded]
         return pa.RecordBatch.from_arrays(
@@ -185,14 +185,16 @@ def _kind_of(type_name: str) -> _Kind:
     return _kind(shape)
 
 
-def _reader(type_name: str) -> Convert:
+def reader_of(type_name: str) -> Convert:
+    """From bytes of a CQL type to a value of the Arrow type; raises TypeMismatch."""
     convert = _kind_of(type_name).convert
     if convert is None:
         return lambda data: deserialize(type_name, data)
     return lambda data: convert(deserialize(type_name, data))
 
 
-def _read(read: Convert, name: str, data: bytes | None, odd: list[tuple[str, bytes]]) -> Any:
+def read_value(read: Convert, name: str, data: bytes | None, odd: list[tuple[str, bytes]]) -> Any:
+    """A value, None for None; one that does not fit its type is added to ``odd``, under the column's name."""
     if data is None:
         return None
     try:
@@ -206,5 +208,5 @@ def _taken(row: CdcRow, name: str, read: Convert) -> list[Any] | None:
     for found in row.deleted_elements:
         if found.column == name:
             odd: list[tuple[str, bytes]] = []
-            return [_read(read, name, key, odd) for key in found.keys]
+            return [read_value(read, name, key, odd) for key in found.keys]
     return None

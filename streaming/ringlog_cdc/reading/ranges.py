@@ -1,22 +1,27 @@
 """The driver's side of a reading: places, and the ranges of the CDC topic that lie between two of them.
 
-Places are those of the protocol core, which runs on the driver and reads the topic to decide; a task gets a range of
-one partition and the core's place at its beginning, reads the range again and, being the same function of the same
-records, decides alike. So exactly the writes that the driver counted as delivered come out of the tasks, however often
-a batch is repeated, and the place alone is the whole offset of the query.
+Places of a stream are those of the protocol core, which runs on the driver and reads the topic to decide; a task gets a
+range of one partition and the core's place at its beginning, reads the range again and, being the same function of the
+same records, decides alike. So exactly the writes that the driver counted as delivered come out of the tasks, however
+often a batch is repeated, and the place alone is the whole offset of the query. The driver cannot do without reading:
+what a repetition is depends on all that was delivered before, and a task has nobody to tell it to the next one but
+the offset, which the driver makes before the tasks run. It reads the heads of the records only.
 
 A place lies in one generation. Between two places the generation changes at most once, at the beginning.
+
+A batch query has no next one, and its end is known: each task reads a partition whole, and the driver reads nothing
+(``ringlog_cdc.reading.whole``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
-from ringlog.client.cdc.errors import RowsLost, UnknownTable, Unreadable
+from ringlog.client.cdc.errors import RowsLost, UnknownTable
 from ringlog.client.cdc.progress import PartitionProgress, Progress, begin_at
 from ringlog.client.cdc.reader import EARLIEST, NOW, start_of
 from ringlog.client.cdc.reading import Reading, Verdict
@@ -24,11 +29,14 @@ from ringlog.client.cdc.topics import Record, Topics
 from ringlog.kernel.changes import TableChange
 from ringlog.wire.codec import writer
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import CdcRow, decode_cdc_row
-from ringlog.wire.single_object import split
+from ringlog.wire.single_object import HEADER_BYTES, split
+from ringlog_cdc.reading.heads import Head, decoded, head_of, heads, known_headers
+from ringlog_cdc.reading.whole import OnePass, Readable, readable
 
 POLL_S = 0.2
 SILENCE_S = 30.0
+RECORDS_MAX = 5_000
+"""Records of a poll at most: many, as their heads are read by columns."""
 SCAN_S = 10.0
 """How long one look at the topic lasts at most; a batch is what it found."""
 
@@ -55,6 +63,17 @@ class CdcRange(InputPartition):
     place: str
 
 
+@dataclass(frozen=True)
+class WholeRange(InputPartition):
+    """Records [begin, end) of one partition, of several generations, with writes from ``start`` on."""
+
+    partition: int
+    begin: int
+    end: int
+    generations: tuple[Readable, ...]
+    start: int
+
+
 def ranges_between(start: Progress, end: Progress) -> list[CdcRange]:
     """The ranges whose delivered writes are those between two places."""
     before = dict(start.partitions)
@@ -76,8 +95,7 @@ class Scan:
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
         self._topics: Topics | None = None
-        self._reading: Reading[CdcRow] | None = None
-        self._ends: dict[int, int] = {}
+        self._reading: Reading[Head] | None = None
 
     @property
     def topics(self) -> Topics:
@@ -111,6 +129,21 @@ class Scan:
             return Progress(opened.timestamp, place.partitions, entered=tuple((n, p.read) for n, p in place.partitions))
         return begin_at({number: low for number, (low, _) in bounds.items()}, 0 if begin == EARLIEST else int(begin))
 
+    def whole(self) -> list[WholeRange]:
+        """Everything from the start on that the topic has now. Raises GenerationExpired."""
+        begin = start_of(self._settings.start)
+        if begin == NOW:
+            return []
+        start = 0 if begin == EARLIEST else int(begin)
+        bounds = self.topics.bounds()
+        highs = {number: high for number, (_, high) in bounds.items()}
+        generations = readable(self.topics.generations, highs, start, skip_expired=self._settings.skip_lost)
+        return [
+            WholeRange(number, low, high, generations, start)
+            for number, (low, high) in bounds.items()
+            if low < high and generations
+        ]
+
     def go_to(self, place: Progress) -> None:
         """Be at a place. Raises RowsLost unless what is lost is to be skipped."""
         self._reading = Reading(place, frozenset({self._settings.table}))
@@ -136,18 +169,15 @@ class Scan:
         rows, at_end = 0, False
         bounds = self.topics.bounds()
         while not at_end and rows < rows_max and time.monotonic() < deadline:
-            for record in self.topics.poll(POLL_S):
-                rows += record.value is not None
-                take(self._reading, record)
+            for place, offset, head in headed(self.topics.poll(POLL_S, RECORDS_MAX)):
+                if head is None:
+                    self._reading.passed(place, offset)
+                else:
+                    rows += 1
+                    self._reading.take(place, offset, head)
             positions = self._reading.positions()
             at_end = all(read >= bounds[number][1] for number, read in positions.items())
         return rows
-
-    def at_end(self) -> bool:
-        """Has everything been read that the topic held just now?"""
-        assert self._reading is not None, "go_to comes first"
-        bounds = self.topics.bounds()
-        return all(read >= bounds[number][1] for number, read in self._reading.positions().items())
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -163,17 +193,22 @@ class Scan:
         self.topics.read_from(self._reading.positions())
 
 
-def take(reading: Reading[CdcRow], record: Record) -> tuple[CdcRow, ...]:
-    """Give a record to the core; the rows of the write that it completes. Raises Unreadable."""
-    if record.value is None:
-        reading.passed(record.partition, record.offset)
-        return ()
-    try:
-        row = decode_cdc_row(record.value)
-    except WireError as error:
-        raise Unreadable(record.partition, record.offset, str(error)) from error
-    verdict, rows = reading.take(record.partition, record.offset, row)
-    return rows if verdict is Verdict.DELIVERED else ()
+def headed(records: Sequence[Record]) -> Iterator[tuple[int, int, Head | None]]:
+    """Partition, offset and head of each record; a head of None: the place up to which there are no records.
+
+    Raises Unreadable.
+    """
+    given = [(record.value, record.offset) for record in records if record.value is not None]
+    found = iter(heads([value for value, _ in given], [offset for _, offset in given]))
+    for record in records:
+        if record.value is None:
+            yield record.partition, record.offset, None
+        else:
+            head = next(found)
+            if head is None:
+                row = decoded(record.value, record.partition, record.offset)
+                head = head_of(row, record.offset, record.value)
+            yield record.partition, record.offset, head
 
 
 def kept_from(settings: ReadSettings, partition: int, position: int, low: int) -> int:
@@ -183,39 +218,59 @@ def kept_from(settings: ReadSettings, partition: int, position: int, low: int) -
     return max(position, low)
 
 
-def is_known(value: bytes) -> bool:
-    """Is the schema of the record one that is known here?"""
+def is_known(record: Record) -> bool:
+    """Is its schema one that is known here?"""
+    if record.value is None or record.value[:HEADER_BYTES] in known_headers():
+        return True
     try:
-        writer(split(value)[0])
+        writer(split(record.value)[0])
     except WireError:
         return False
     return True
 
 
-def rows_of(settings: ReadSettings, found: CdcRange) -> Iterator[tuple[CdcRow, ...]]:
-    """A task: the writes of a range, those of each poll together. Raises LogUnavailable, RowsLost."""
-    reading: Reading[CdcRow] = Reading(Progress.from_json(found.place), frozenset({settings.table}))
+def rows_of(settings: ReadSettings, found: CdcRange | WholeRange) -> Iterator[tuple[Head, ...]]:
+    """A task: the rows of the writes of a range, those of each poll together.
+
+    Raises LogUnavailable, RowsLost, Unreadable.
+    """
+    tables = frozenset({settings.table})
+    if isinstance(found, WholeRange):
+        whole: OnePass[Head] = OnePass(found.partition, found.begin, found.generations, found.start, tables)
+        yield from _read(settings, found, whole.take)
+        whole.finish()
+        return
+    reading: Reading[Head] = Reading(Progress.from_json(found.place), tables)
+
+    def take(offset: int, head: Head) -> tuple[Head, ...]:
+        verdict, rows = reading.take(found.partition, offset, head)
+        return rows if verdict is Verdict.DELIVERED else ()
+
+    yield from _read(settings, found, take)
+
+
+def _read(
+    settings: ReadSettings, found: CdcRange | WholeRange, take: Callable[[int, Head], tuple[Head, ...]]
+) -> Iterator[tuple[Head, ...]]:
     topics = Topics(settings.bootstrap_servers, settings.cluster)
     try:
         position = kept_from(settings, found.partition, found.begin, topics.bounds()[found.partition][0])
-        reading.passed(found.partition, position)
         topics.read_from({found.partition: position})
         learned = False
         heard = time.monotonic()
         while position < found.end:
-            records = topics.poll(POLL_S)
+            records = topics.poll(POLL_S, RECORDS_MAX)
             heard = time.monotonic() if records else heard
             if time.monotonic() - heard > SILENCE_S:
                 raise RowsLost(found.partition, position, found.end)
-            rows: list[CdcRow] = []
-            for record in records:
-                position = record.offset if record.value is None else record.offset + 1
-                if record.value is None or record.offset >= found.end:
-                    continue
-                if not learned and not is_known(record.value):
-                    topics.start()  # a later release writes the log: its schemas are in a topic
-                    learned = True
-                rows += take(reading, record)
+            if not learned and not all(map(is_known, records)):
+                topics.start()  # a later release writes the log: its schemas are in a topic
+                learned = True
+            rows: list[Head] = []
+            for _, offset, head in headed(records):
+                position = offset if head is None else offset + 1
+                if head is not None and offset < found.end:
+                    rows += take(offset, head)
             if rows:
                 yield tuple(rows)
     finally:

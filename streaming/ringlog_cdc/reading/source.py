@@ -32,7 +32,8 @@ from ringlog.client.cdc.progress import Progress
 from ringlog.kernel.changes import TableChange
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.ranges import CdcRange, ReadSettings, Scan, ranges_between, rows_of
+from ringlog_cdc.reading.ranges import CdcRange, ReadSettings, Scan, WholeRange, ranges_between, rows_of
+from ringlog_cdc.reading.vectors import batch_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,28 +99,18 @@ class CdcBatchReader(DataSourceReader):
         self._columns = LogColumns(table)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of all generations that can be read."""
+        """A range for each partition, with all generations that can be read."""
         scan = Scan(self._settings)
         try:
-            before = scan.first()
-            scan.go_to(before)
-            found: list[CdcRange] = []
-            while True:
-                scan.enter_next()
-                scan.look(self._settings.rows_max)
-                after = scan.place()
-                found += ranges_between(before, after)
-                if after.generation == before.generation and scan.at_end():
-                    return found
-                before = after
+            return scan.whole()
         finally:
             scan.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task."""
-        assert isinstance(partition, CdcRange)
+        assert isinstance(partition, WholeRange)
         for rows in rows_of(self._settings, partition):
-            yield self._columns.batch(rows)
+            yield batch_of(self._columns, rows, partition.partition)
 
 
 class CdcStreamReader(DataSourceStreamReader):
@@ -164,7 +155,7 @@ class CdcStreamReader(DataSourceStreamReader):
         """A task."""
         assert isinstance(partition, CdcRange)
         for rows in rows_of(self._settings, partition):
-            yield self._columns.batch(rows)
+            yield batch_of(self._columns, rows, partition.partition)
 
     def stop(self) -> None:
         """The query has ended."""

@@ -66,6 +66,20 @@ def test_images_are_before_and_after() -> None:
     assert key == {"p": "p1", "c": 1}
 
 
+def test_images_of_several_rows_of_one_write_find_their_rows() -> None:
+    static = row(0, (), {"w": "a"})
+    images = [row(0, (key,), {"v": key}) for key in (1, 2)]
+    found = effects(change(static, *images, row(1, (), {"w": "b"}), row(1, (2,), {"v": 9}), row(3, (1,)), row(4, ())))
+    assert [(one.operation, None if one.before is None else dict(one.before)) for one in found] == [
+        ("update", {"p": "p1", "w": "a"}),
+        ("update", {"p": "p1", "c": 2, "v": 2}),
+        ("row_delete", {"p": "p1", "c": 1, "v": 1}),
+        ("partition_delete", None),
+    ]
+    single = effects(change(row(0, (), {"v": 1}), row(4, ())))
+    assert [one.before for one in single] == [{"p": "p1", "v": 1}]
+
+
 def test_an_update_says_what_it_touched_and_no_more() -> None:
     _, value = envelope(row(1, values={"v": 2}), row(1, deleted=("w",)))
     assert (value["op"], value["before"], value["after"]) == ("u", None, {"p": "p1", "c": 1, "v": 2, "w": None})

@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
-from ringlog.client.cdc.errors import ProgressInUse, UnknownTable
+from ringlog.client.cdc.errors import BadStore, ProgressInUse, UnknownTable
 from ringlog.client.cdc.sqlite import SqliteTables, state_of, state_text
+from ringlog.client.cdc.stores import FileProgress
 from ringlog.client.cdc.table import fold
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.runtime.clock import ManualClock
@@ -70,3 +71,36 @@ def test_a_state_survives_its_text() -> None:
             state = fold(state, rows_of(draw(chance)), SHAPE)
         assert state_of(state_text(state)) == state
     assert state_of(state_text(PartitionState())) == PartitionState()
+
+
+def test_a_file_that_cannot_be_used_is_named_and_left_as_it_was(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"no database" * 200)
+    for path, why in ((tmp_path, "a folder"), (text, "file is not a database"), (text / "x", "")):
+        with pytest.raises(BadStore, match=f"{path}: .*{why}"):
+            SqliteTables(path)
+    assert text.read_bytes() == b"no database" * 200
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text", "text.lock"]
+
+
+def test_a_place_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadStore, match="a folder"):
+        FileProgress(tmp_path)
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadStore, match="utf-8"):
+        FileProgress(binary).load()
+
+
+def test_a_transaction_that_fails_is_an_error_and_leaves_the_last_one(tmp_path: Path) -> None:
+    path = tmp_path / "tables"
+    target = SqliteTables(path, {"ks.t": TABLE}, ManualClock(AT))
+    target.apply(change(row(2, (1,), {"v": 1})))
+    target.save("first")
+    with sqlite3.connect(path) as other:
+        other.execute('DROP TABLE "ks.t"')
+    target.apply(change(row(2, (2,), {"v": 2})))
+    with pytest.raises(BadStore, match="no such table"):
+        target.save("second")
+    target.close()
+    assert SqliteTables(path).load() == "first"

@@ -70,14 +70,16 @@ def effects(change: Change) -> tuple[Effect, ...]:
         else:
             by_key[name] = [row]
             found.append(by_key[name])
-    return tuple(_effect(rows, images) for rows in found)
+    return tuple(_effect(rows, images, by_key) for rows in found)
 
 
 def _name(row: LogRow) -> tuple[Any, ...]:
     return tuple(row.key.items())
 
 
-def _effect(rows: list[LogRow], images: dict[int, dict[tuple[Any, ...], Names]]) -> Effect:
+def _effect(
+    rows: list[LogRow], images: dict[int, dict[tuple[Any, ...], Names]], by_key: Mapping[tuple[Any, ...], list[LogRow]]
+) -> Effect:
     first, last = rows[0], rows[-1]
     if first.code in RANGE_STARTS:
         start = Bound(first.key, RANGE_STARTS[first.code])
@@ -86,7 +88,9 @@ def _effect(rows: list[LogRow], images: dict[int, dict[tuple[Any, ...], Names]])
         return Effect("range_delete", first.batch_seq_no, shared, start=start, end=end)
     before, after = images[PREIMAGE].get(_name(first)), images[POSTIMAGE].get(_name(first))
     if first.code in PARTITION_DELETES:
-        return Effect("partition_delete", first.batch_seq_no, first.key, before=before)
+        # Static columns have the partition's key, too: an image beside a change of them is theirs.
+        own = None if _name(first) in by_key else before
+        return Effect("partition_delete", first.batch_seq_no, first.key, before=own)
     if first.code in ROW_DELETES:
         return Effect("row_delete", first.batch_seq_no, first.key, before=before)
     values = {name: value for row in rows for name, value in row.values.items()}

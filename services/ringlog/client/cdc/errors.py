@@ -3,6 +3,7 @@
 CdcReadError
 ├── BadProgress          stored progress is damaged, or of a later release
 ├── ProgressInUse        another consumer works with this progress
+├── BadStore             the file that keeps progress or tables cannot be used
 ├── GenerationExpired    the generation that is to be read is no longer kept
 ├── RowsLost             the topic no longer holds the rows that come next
 ├── WriteIncomplete      a closed generation ends inside a write
@@ -38,6 +39,15 @@ class ProgressInUse(CdcReadError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"another consumer holds {name}", "stop it, or give this one its own progress, or a share")
+
+
+class BadStore(CdcReadError):
+    """The file that keeps the place cannot be read or written, or is another kind of file."""
+
+    code = "bad_store"
+
+    def __init__(self, path: object, why: object) -> None:
+        super().__init__(f"{path}: {why}", "what was kept in it before is as it was; mend it, or name another file")
 
 
 class GenerationExpired(CdcReadError):

@@ -19,7 +19,7 @@ from typing import Any
 
 from immutables import Map
 
-from ringlog.client.cdc.errors import UnknownTable
+from ringlog.client.cdc.errors import BadStore, UnknownTable
 from ringlog.client.cdc.output import json_value
 from ringlog.client.cdc.rows import Change
 from ringlog.client.cdc.stores import FileLock
@@ -49,7 +49,7 @@ PartitionKey = tuple[bytes, ...]
 
 class SqliteTables:
     """A store of progress that also holds the tables; for one thread. ``apply`` changes, then ``save`` the place: that
-    is the transaction. Raises ProgressInUse if another process writes the file.
+    is the transaction. Raises ProgressInUse if another process writes the file, BadStore if it cannot be used.
 
     ``tables``: those that may be met, by ``keyspace.table``.
     """
@@ -61,13 +61,20 @@ class SqliteTables:
         self._touched: dict[tuple[str, PartitionKey], PartitionState] = {}
         # Two writers of one file would each skip what the other one applied; readers are welcome at any time.
         self._lock = FileLock(path.absolute())
-        self._connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
+        self._path = path
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
+        except sqlite3.Error as error:
+            self._lock.close()
+            raise BadStore(path, error) from error
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, sqlite3.Error):
+                raise BadStore(path, error) from error
             raise
 
     def know(self, tables: Mapping[str, TableChange]) -> None:
@@ -90,6 +97,12 @@ class SqliteTables:
 
     def save(self, text: str) -> None:
         """One transaction: everything applied since the last one, what has expired, and the place behind it."""
+        try:
+            self._save(text)
+        except sqlite3.Error as error:
+            raise BadStore(self._path, error) from error
+
+    def _save(self, text: str) -> None:
         now = self._clock.now_us()
         self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -99,7 +112,8 @@ class SqliteTables:
             self._connection.execute(f"INSERT OR REPLACE INTO {PLACE} VALUES (1, ?)", (text,))
             self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:  # a full disk has rolled it back by itself
+                self._connection.execute("ROLLBACK")
             raise
         self._touched = {}
 

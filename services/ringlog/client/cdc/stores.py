@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from ringlog.client.cdc.errors import ProgressInUse
+from ringlog.client.cdc.errors import BadStore, ProgressInUse
 
 
 class ProgressStore(Protocol):
@@ -49,11 +49,19 @@ class MemoryProgress:
 
 
 class FileLock:
-    """``<path>.lock``, held until ``close`` or the end of the process, however it ends. Raises ProgressInUse."""
+    """``<path>.lock``, held until ``close`` or the end of the process, however it ends.
+
+    Raises ProgressInUse, BadStore.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if path.is_dir():
+            raise BadStore(path, "a folder")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise BadStore(path, error.strerror) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -66,7 +74,7 @@ class FileLock:
 
 
 class FileProgress:
-    """A file, replaced as a whole. One process at a time (``FileLock``). Raises ProgressInUse."""
+    """A file, replaced as a whole. One process at a time (``FileLock``). Raises ProgressInUse, BadStore."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -78,9 +86,17 @@ class FileProgress:
             return self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadStore(self._path, error) from error
 
     def save(self, text: str) -> None:
         """Replace it; on the disk when this returns."""
+        try:
+            self._replace(text)
+        except OSError as error:
+            raise BadStore(self._path, error.strerror) from error
+
+    def _replace(self, text: str) -> None:
         fresh = f"{self._path}.new"
         with open(fresh, "w", encoding="utf-8") as out:
             out.write(text)

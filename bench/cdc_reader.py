@@ -1,0 +1,157 @@
+"""Readers of the CDC log beside a bare count of its topic: rows a second, and as shares of it, in one run.
+
+    python bench/cdc_reader.py [ROWS]
+
+Starts a broker and one local Spark session of its own, fills the CDC topic of a cluster with ROWS (500,000) rows of
+100-byte values under one generation, and reads all of them: ``spark.read.format("kafka")`` that counts the records,
+the ``ringlog-cdc`` data source as a batch, by one task at a time and by two, and as a stream (batches of
+100,000), and the plain client in one process. The rows of the data source are written to Spark's ``noop`` sink: every
+column is decoded and crosses to the JVM.
+
+Run it from a checkout: it builds its clusters as the system tests do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pyspark.sql import DataFrame, SparkSession
+from tests.system.cdc_log import CdcLog
+from tests.system.cdc_world import founded, now_us
+
+from ringlog.client.cdc import CdcReader
+from ringlog.log.topics import topic_name
+from ringlog.stack import Stack, StackInfo
+from ringlog.stack.artifacts import jars
+from ringlog.wire.records import Cell
+from ringlog_cdc import read_cdc
+from ringlog_cdc.session import open_session
+
+ROWS = 500_000
+KEYS = 10_000
+STREAMS_OF = tuple(-(2**63) + 1 + 2**64 // 64 * number for number in range(64))
+TABLE = "shop.orders"
+
+Where = tuple[str, str, str]
+"""Brokers, cluster, table."""
+
+
+def main() -> None:
+    """Measure and print."""
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
+    stack = Stack(folder / "stack")
+    try:
+        _measure_all(stack.up("quick"), folder, rows)
+    finally:
+        stack.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure_all(info: StackInfo, folder: Path, rows: int) -> None:
+    name = f"b{uuid.uuid4().hex[:10]}"
+    with founded(info.bootstrap_servers, name) as world:
+        world.join("n1", STREAMS_OF, now_us() - 60_000_000)
+        world.schema()
+        log = CdcLog(world)
+        _fill(log, rows)
+        log.publish()
+        where = (info.bootstrap_servers, name, TABLE)
+        print(f"{rows:,} rows")
+        print(f"{'reader':36} {'rows/s':>9} {'of a bare count':>15}")
+        bare = _by_spark(where, folder, rows, 2, 0.0)
+        _by_spark(where, folder, rows, 1, bare)
+        _show("plain client", _timed(rows, lambda: _iterated(where, rows)), bare)
+
+
+def _by_spark(where: Where, folder: Path, rows: int, cores: int, bare: float) -> float:
+    """All that Spark does with so many tasks at a time; returns what a bare count did, ``bare`` if that is known."""
+    session = open_session("ringlog-bench", jars("spark"), f"local[{cores}]")
+    try:
+        _written(read_cdc(session, *where).limit(1))  # the first Python worker is slow to start
+        if not bare:
+            bare = _timed(rows, lambda: _bare(session, where, rows))
+            _show(f"bare count, {cores} tasks", bare, bare)
+            _show(
+                f"ringlog-cdc, stream, {cores} tasks",
+                _timed(rows, lambda: _followed(session, where, folder, rows)),
+                bare,
+            )
+        found = _timed(rows, lambda: _written(read_cdc(session, *where)))
+        _show(f"ringlog-cdc, batch, {cores} task{'s' if cores > 1 else ''}", found, bare)
+    finally:
+        session.stop()
+    return bare
+
+
+def _fill(log: CdcLog, rows: int) -> None:
+    """Rows of writes to ``KEYS`` partition keys in turn, as one writer adds them."""
+    start = now_us() - 30_000_000
+    cell = Cell("note", os.urandom(50).hex().encode())
+    kept = [log.row(f"customer-{number}", number, start) for number in range(KEYS)]
+    log.write(
+        replace(
+            kept[number % KEYS],
+            source_offset=number,
+            time=kept[number % KEYS].time[:8] + number.to_bytes(8, "big"),
+            timestamp=start,
+            cells=(cell,),
+            deleted=(),
+        )
+        for number in range(rows)
+    )
+
+
+def _bare(session: SparkSession, where: Where, rows: int) -> None:
+    options = {"kafka.bootstrap.servers": where[0], "kafka.isolation.level": "read_committed"}
+    options["subscribe"] = topic_name(where[1], "cdc")
+    assert session.read.format("kafka").options(**options).load().count() == rows
+
+
+def _written(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _followed(session: SparkSession, where: Where, folder: Path, rows: int) -> None:
+    seen: list[int] = []
+    query = (
+        read_cdc(session, *where, stream=True)
+        .writeStream.foreachBatch(lambda frame, _: seen.append(frame.count()))
+        .option("checkpointLocation", str(folder / "followed"))
+        .start()
+    )
+    while sum(seen) < rows:
+        assert query.exception() is None, query.exception()
+        time.sleep(0.05)
+    query.stop()
+    assert sum(seen) == rows
+
+
+def _iterated(where: Where, rows: int) -> None:
+    with CdcReader(where[0], where[1], tables=[where[2]], until_end=True) as reader:
+        assert sum(len(change.rows) for change in reader) == rows
+
+
+def _timed(rows: int, work: Callable[[], None]) -> float:
+    """Rows a second."""
+    began = time.perf_counter()
+    work()
+    return rows / (time.perf_counter() - began)
+
+
+def _show(name: str, found: float, bare: float) -> None:
+    print(f"{name:36} {found:9,.0f} {found / bare:15.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""CDC rows of one table as an Arrow batch, made from the bytes of the records by columns.
+
+A record is read here as in ``ringlog_cdc.reading.heads``, to its end: keys, cells and names of deleted columns. Values
+of fixed size and texts are taken from where they lie; those of other types are deserialised one by one, and a record
+that is doubtful, takes elements out of a collection or has a value of a wrong size goes the way of the definition,
+``LogColumns.batch``, as a whole. Both give the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ringlog.client.cdc.rows import TableTypes
+from ringlog_cdc.columnar.mutations import ITEMS_MAX, grouped
+from ringlog_cdc.columnar.scan import Cursor, Span
+from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
+from ringlog_cdc.reading.columns import MICROS_MAX, LogColumns, read_value, reader_of
+from ringlog_cdc.reading.heads import NAMES_MAX, Front, Head, front
+
+NUMBERS = {
+    "tinyint": ">i1",
+    "smallint": ">i2",
+    "int": ">i4",
+    "bigint": ">i8",
+    "timestamp": ">i8",
+    "float": ">f4",
+    "double": ">f8",
+}
+TEXTS = ("ascii", "text", "blob")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The k-th item of each record's array: is it ``there``, its name if it has one, its value if it is not null."""
+
+    there: Flags
+    name: Span
+    value: Span
+    has_value: Flags
+
+
+@dataclass(slots=True)
+class Values:
+    """A column's value of each record: where its bytes are, and whether there are any."""
+
+    start: I64
+    length: I64
+    has: Flags
+
+    def put(self, rows: I64, span: Span, has: Flags) -> None:
+        """The value of some records; what was there before is gone."""
+        self.start[rows], self.length[rows], self.has[rows] = span.start[rows], span.length[rows], has[rows]
+
+
+def batch_of(columns: LogColumns, heads: Sequence[Head], partition: int) -> pa.RecordBatch:
+    """Rows of the table, in their order. Raises Unreadable."""
+    found = front([head.value for head in heads])
+    made = _fast(columns, found)
+    if made is None:
+        return columns.batch([head.row(partition) for head in heads])
+    left = np.flatnonzero(~found.cursor.sound)
+    if not len(left):
+        return made
+    slow = columns.batch([heads[number].row(partition) for number in left.tolist()])
+    order = np.argsort(np.concatenate((np.flatnonzero(found.cursor.sound), left)), kind="stable")
+    return pa.Table.from_batches([made, slow]).take(pa.array(order)).combine_chunks().to_batches()[0]
+
+
+def _fast(columns: LogColumns, found: Front) -> pa.RecordBatch | None:
+    """The rows that stay sound, as a batch; None if there are none, or a text is not UTF-8."""
+    types, schema = TableTypes(columns.table), columns.schema()
+    cursor = found.cursor
+    values, deleted = _named(cursor, types)
+    for name, kind in types.columns.items():
+        _check(cursor, kind, values[name])
+    cursor.expect((found.operation >= -128) & (found.operation < 128) & (abs(found.number) < 2**31))
+    rows = np.flatnonzero(cursor.sound)
+    if not len(rows):
+        return None
+    data = cursor.data
+    undecoded: list[list[tuple[str, bytes]]] = [[] for _ in rows]
+    made: dict[str, pa.Array] = {
+        "cdc$stream_id": pa.array(_sixteen(data, found.stream[rows])).cast(pa.binary()),
+        "cdc$time": _uuids(data, found.time[rows]),
+        "cdc$batch_seq_no": pa.array(found.number[rows], pa.int32()),
+        "cdc$operation": pa.array(found.operation[rows], pa.int8()),
+        "cdc$ttl": pa.array(found.ttl[rows], mask=~found.has_ttl[rows]),
+        "cdc$end_of_batch": pa.array(found.last[rows]),
+        "cdc$timestamp": pa.array(found.timestamp[rows]),
+        "cdc$generation": pa.array(found.generation[rows]),
+    }
+    try:
+        for name, kind in types.columns.items():
+            one = Values(values[name].start[rows], values[name].length[rows], values[name].has[rows])
+            made[name] = _typed(data, kind, one, schema.field(name).type, name, undecoded)
+    except pa.ArrowInvalid:
+        return None
+    for name, flags in deleted.items():
+        made[f"cdc$deleted_{name}"] = pa.array(np.ones(len(rows), dtype=bool), mask=~flags[rows])
+    odd = schema.field("cdc$undecoded").type
+    made["cdc$undecoded"] = pa.array([some or None for some in undecoded], odd)
+    arrays = [made[field.name] if field.name in made else pa.nulls(len(rows), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# ---------------------------------------------------------------------------------------------------- scanning
+
+
+def _named(cursor: Cursor, types: TableTypes) -> tuple[dict[str, Values], dict[str, Flags]]:
+    """Read on to the end: the value of each column, and in which records a column is deleted."""
+    count = len(cursor.at)
+
+    def none() -> Values:
+        zeros = np.zeros(count, dtype=np.int64)
+        return Values(zeros, zeros.copy(), np.zeros(count, dtype=bool))
+
+    found = {name: none() for name in types.columns}
+    for names, items in (
+        (types.partition_key, _items(cursor, nullable=False)),
+        (types.clustering_key, _items(cursor, nullable=True)),
+    ):
+        for name, item in zip(names, items, strict=False):
+            found[name].put(np.flatnonzero(item.there), item.value, item.has_value)
+    for item in _items(cursor, named=True, nullable=True):
+        for name, rows in _rows_by_name(cursor, item.there, item.name):
+            if name in found:
+                found[name].put(rows, item.value, item.has_value)
+    keys = {*types.partition_key, *types.clustering_key}
+    deleted = {name: np.zeros(count, dtype=bool) for name in types.columns if name not in keys}
+    for item in _items(cursor, nullable=False):
+        for name, rows in _rows_by_name(cursor, item.there, item.value):
+            if name in deleted:
+                deleted[name][rows] = True
+    cursor.expect(cursor.byte() == 0)  # elements of collections are for the definition
+    cursor.expect(cursor.at == cursor.end)
+    return found, deleted
+
+
+def _items(cursor: Cursor, *, nullable: bool, named: bool = False) -> list[Item]:
+    """An array of bytes or text, each ``nullable`` or behind a name."""
+    count = cursor.number()
+    cursor.expect((count >= 0) & (count <= ITEMS_MAX))
+    found = []
+    for place in range(int(count[cursor.sound].max(initial=0))):
+        there = (count > place) & cursor.sound
+        part = cursor.where(there)
+        name = part.sized() if named else part.skip(0)
+        if nullable:
+            has_value = part.null_or()
+            inner = part.where(has_value)
+            text = inner.sized()
+            inner.give_back()
+            value = inner.spread_span(text)
+        else:
+            value = part.sized()
+            has_value = np.ones(len(part.at), dtype=bool)
+        part.give_back()
+        found.append(Item(there, part.spread_span(name), part.spread_span(value), part.spread(has_value)))
+    part = cursor.where(count > 0)
+    part.expect(part.byte() == 0)
+    part.give_back()
+    return found
+
+
+def _rows_by_name(cursor: Cursor, there: Flags, name: Span) -> list[tuple[str, I64]]:
+    """The records that have an item of each name; those with other names than ASCII ones become doubtful."""
+    cursor.expect(~there | is_ascii(cursor.data, name.start, name.length))
+    rows = np.flatnonzero(there & cursor.sound)
+    codes, contents = grouped(cursor.data, name, rows, NAMES_MAX)
+    known = np.ones(len(there), dtype=bool)
+    known[rows] = codes >= 0
+    cursor.expect(known)
+    return [(content.decode(), rows[codes == code]) for code, content in enumerate(contents)]
+
+
+def _check(cursor: Cursor, kind: str, values: Values) -> None:
+    """Records with a value that a column of this type cannot have become doubtful."""
+    if kind in NUMBERS:
+        cursor.expect(~values.has | (values.length == np.dtype(NUMBERS[kind]).itemsize))
+    elif kind == "boolean":
+        cursor.expect(~values.has | (values.length == 1))
+        cursor.expect(~values.has | (cursor.data.take(values.start) <= 1))
+    elif kind == "ascii":
+        cursor.expect(~values.has | is_ascii(cursor.data, values.start, values.length))
+
+
+# ------------------------------------------------------------------------------------------------------ arrays
+
+
+def _typed(
+    data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, odd: list[list[tuple[str, bytes]]]
+) -> pa.Array:
+    if kind in NUMBERS:
+        return _numbers(data, kind, values, arrow)
+    if kind == "boolean":
+        return pa.array(data.take(np.where(values.has, values.start, 0)) == 1, mask=~values.has)
+    if kind in TEXTS:
+        return _bytes(data, values).cast(arrow)
+    read = reader_of(kind)
+    listed = zip(values.start.tolist(), values.length.tolist(), values.has.tolist(), odd, strict=True)
+    whole = data.tobytes()
+    found = [read_value(read, name, whole[at : at + size] if has else None, some) for at, size, has, some in listed]
+    return pa.array(found, arrow)
+
+
+def _numbers(data: U8, kind: str, values: Values, arrow: pa.DataType) -> pa.Array:
+    dtype = np.dtype(NUMBERS[kind])
+    start = np.where(values.has, values.start, 0)
+    found: NDArray[Any] = rows_of(data, start, dtype.itemsize).view(dtype).reshape(-1).astype(dtype.newbyteorder("="))
+    if kind == "timestamp":
+        limit = MICROS_MAX // 1_000
+        micros = np.clip(found, -limit, limit) * 1_000
+        micros[found > limit], micros[found < -limit] = MICROS_MAX, -MICROS_MAX
+        return pa.array(micros, mask=~values.has).view(arrow)
+    return pa.array(found, arrow, mask=~values.has, from_pandas=False)
+
+
+def _bytes(data: U8, values: Values) -> pa.Array:
+    lengths = np.where(values.has, values.length, 0)
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    places = np.repeat(values.start - offsets[:-1], lengths) + np.arange(offsets[-1])
+    valid = pa.array(values.has).buffers()[1]
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data.take(places))]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+
+
+def _sixteen(data: U8, start: I64) -> pa.Array:
+    found = pa.py_buffer(rows_of(data, start, 16))
+    return pa.Array.from_buffers(pa.binary(16), len(start), [None, found])
+
+
+def _uuids(data: U8, start: I64) -> pa.Array:
+    """The canonical text of UUIDs."""
+    digits = np.frombuffer(rows_of(data, start, 16).tobytes().hex().encode(), dtype=np.uint8).reshape(-1, 32)
+    text = np.full((len(start), 36), ord("-"), dtype=np.uint8)
+    for at, begin, end in ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32)):
+        text[:, at : at + end - begin] = digits[:, begin:end]
+    offsets = np.arange(0, 36 * len(start) + 1, 36, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(start), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
