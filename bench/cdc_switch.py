@@ -91,9 +91,8 @@ def _show(marks: list[int], prepared: list[int], lines: list[dict[str, object]])
         held = [int(str(line["held_ms"])) for line in here if line["held_ms"]]
         longest = max(int(str(line["duration_ms"])) for line in here)
         rows = sum(int(str(line["rows"])) for line in here) / ((end - begin) / 1e6)
-        print(
-            f"{number:6} {prepared[number - 1]:13,} {len(here):8} {len(held):5} {sum(held):13,} {longest:18,} {rows:7,.0f}"
-        )
+        taken = prepared[number - 1]
+        print(f"{number:6} {taken:13,} {len(here):8} {len(held):5} {sum(held):13,} {longest:18,} {rows:7,.0f}")
 
 
 def _lines(job: CdcJob) -> list[str]:
