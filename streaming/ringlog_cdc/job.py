@@ -21,19 +21,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
 from ringlog.kernel.settings import SETTINGS
-from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.state import CdcWriter, ClusterState, in_order
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.metrics import Metrics
-from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
+from ringlog_cdc.plan_store import CLAIM, PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Observer, Progress, unobserved
 from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
     SPARK_GONE,
     CheckpointLock,
     check_session,
+    check_shared,
     forward_signals,
     is_submitted,
     open_session,
@@ -83,6 +85,8 @@ class CdcJob:
             # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
             known = before is not None and before.fenced is None
             is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
+            if any(keeps_images(table) for _, table in in_order(state.tables)):
+                check_shared(self._session, settings.checkpoint / CLAIM)
             store = PlanStore(settings.checkpoint)
             admin = admin_client(settings.bootstrap_servers)
             verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED)
