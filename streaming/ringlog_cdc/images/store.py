@@ -186,7 +186,7 @@ class ImageStore:
         """Make states of these keys quick to get."""
         if len(self._before) >= CHANGES_MAX:
             self._flush()
-        wanted = [key for key in keys if key not in self._seen]
+        wanted = sorted(key for key in keys if key not in self._seen)
         for at in range(0, len(wanted), ASKED_TOGETHER):
             some = wanted[at : at + ASKED_TOGETHER]
             self._seen.update(dict.fromkeys(some))
