@@ -26,9 +26,11 @@ from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verif
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.images.work import ImageFolder
+from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Observer, Progress, unobserved
+from ringlog_cdc.recovery import Index, make_index
 from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
     SPARK_GONE,
@@ -89,34 +91,22 @@ class CdcJob:
             self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
             self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
-            starts = self._first_offsets(offsets, state, is_new)
+            starts = self._first_offsets(offsets, state, store)
+            index = Index(settings.checkpoint)
+            recovers = index.is_needed(state, store.head)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
                 client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
             )
             epoch = self._register(client, is_new, before)
             self._open(self.writer.stop)
+            self._store = store
+            if recovers:
+                make_index(index, self._session, settings, offsets, state, starts, self.progress)
+            self._meet_lake(client, offsets, index)
             self.writer.start()
-            self._store, self._ends, looks = (
-                store,
-                Offsets(settings.bootstrap_servers),
-                Offsets(settings.bootstrap_servers),
-            )
-            self._open(self._ends.close)
-            self._open(looks.close)
             images = ImageFolder(settings.checkpoint, epoch, settings.images_anew)
-            self.runner = BatchRunner(
-                self._session,
-                settings,
-                client.replica,
-                self.writer,
-                store,
-                looks,
-                self.progress,
-                partitions,
-                starts,
-                images,
-            )
+            self.runner = self._runner(client, partitions, starts, images, index)
             self._session.streams.addListener(self.progress)
             self._open(lambda: self._session.streams.removeListener(self.progress))
             self._query = self._begin()
@@ -131,6 +121,36 @@ class CdcJob:
             self._close()
             raise
         return self
+
+    def _meet_lake(self, client: Client, offsets: Offsets, index: Index) -> None:
+        """The lake, if there is one, gets what the topic has; rows of stored plan parts are left to these."""
+        with self.writer.lock:
+            planned = self._store.durable_positions()
+            takes_all = index.is_made and self._store.head.sequence < 0
+        state = client.read_barrier()
+        left = None if takes_all else planned
+        self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
+
+    def _runner(
+        self, client: Client, partitions: int, starts: dict[int, int], images: ImageFolder, index: Index
+    ) -> BatchRunner:
+        self._ends, looks = Offsets(self.settings.bootstrap_servers), Offsets(self.settings.bootstrap_servers)
+        self._open(self._ends.close)
+        self._open(looks.close)
+        return BatchRunner(
+            self._session,
+            self.settings,
+            client.replica,
+            self.writer,
+            self._store,
+            looks,
+            self.progress,
+            partitions,
+            starts,
+            images,
+            index,
+            self._lake,
+        )
 
     def _observer(self, client: Client) -> Observer:
         """What is told each line of the progress: the metrics, if they were asked for."""
@@ -152,15 +172,16 @@ class CdcJob:
         self.metrics_port = metrics.port
         return metrics.observe
 
-    def _first_offsets(self, offsets: Offsets, state: ClusterState, is_new: bool) -> dict[int, int]:
-        """Where the source begins for this checkpoint. A new one leaves out what only closed generations would take.
+    def _first_offsets(self, offsets: Offsets, state: ClusterState, store: PlanStore) -> dict[int, int]:
+        """Where the source begins for this checkpoint. An empty one leaves out what only closed generations would take.
 
         Every write of a generation that is open is appended after its start, less the leeway ahead of now, which may
         have been greater once.
         """
         topic = self.settings.source_topic
         oldest = next((found for found in state.generations if found.closed is None), None)
-        if not is_new or oldest is None or oldest is state.generations[0]:
+        is_empty = store.head.sequence < 0 and not (self.settings.checkpoint / "spark" / "offsets" / "0").exists()
+        if not is_empty or oldest is None or oldest is state.generations[0]:
             return offsets.begins(topic)
         begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
         self._begins = json.dumps({topic: {str(partition): offset for partition, offset in begins.items()}})
@@ -220,6 +241,8 @@ class CdcJob:
             if not self._query.isActive:
                 self._raise_failure()
                 return
+            if self._lake is not None:
+                self._lake.describe(self._replica.state)
             if self.settings.stop_when_idle and self.is_idle():
                 return
 
@@ -267,7 +290,9 @@ class CdcJob:
 
 def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
     """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed."""
-    session = open_session(f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options)
+    session = open_session(
+        f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options, lake=settings.lake is not None
+    )
     job = CdcJob(settings, session)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.stopping.set())

@@ -58,10 +58,11 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
     cuts = sorted({0, len(writes), *(chance.randrange(len(writes)) for _ in range(4))})
     parts = list(pairwise(cuts))
     steps = 0
-    at = 0
+    at = lowest = 0
     while at < len(parts):
         start, end = parts[at]
-        kept_from = parts[max(at - 2, 0)][0]
+        lowest = max(lowest, at - 2)
+        kept_from = parts[lowest][0]
         with closing(ImageStore(tmp_path, 0)) as store:
             store.begin(start, 0, owner=1)
             store.keep_only([(NAME, IMAGES.id)])
@@ -72,7 +73,7 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
                 at += 1
         steps += 1
         if upto == end and steps < 30 and chance.random() < 0.4:
-            at = max(at - chance.randint(1, 2), 0)
+            at = max(at - chance.randint(1, 2), lowest)
     with closing(ImageStore(tmp_path, 0)) as store:
         assert store.position == len(writes)
     assert not (tmp_path / "1.db").exists()
