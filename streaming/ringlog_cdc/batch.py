@@ -10,16 +10,15 @@ use no more than that and the leeway. Only where that is not below the horizon t
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark import Accumulator, Broadcast
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ringlog.kernel.settings import setting
@@ -29,8 +28,11 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import FACTS_TYPE, LETTER, NEVER, ROWS_TYPE, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
+from ringlog_cdc.frames import within
 from ringlog_cdc.images.tables import image_tables
 from ringlog_cdc.images.work import ImageFolder, ImageWork
+from ringlog_cdc.lake.columns import TableFields, fields_of
+from ringlog_cdc.lake.sink import Lake
 from ringlog_cdc.plan import (
     OffsetRange,
     PartitionFacts,
@@ -43,11 +45,13 @@ from ringlog_cdc.plan import (
 )
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures, Progress
+from ringlog_cdc.recovery import Index, without
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.shares import batch_ends
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, TallyParam, of_kind
-from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
+from ringlog_cdc.verdicts import CODES, KNOWN, ROUTED, SKIPPED
 from ringlog_cdc.writer import Writer
 
 BARRIER_S = 30.0
@@ -88,6 +92,8 @@ class BatchRunner:
         partitions: int,
         starts: Mapping[int, int],
         images: ImageFolder,
+        index: Index,
+        lake: Lake | None = None,
     ) -> None:
         self.idle = threading.Event()
         self.idle.set()
@@ -105,6 +111,8 @@ class BatchRunner:
         self._counts: Accumulator[Tally] | None = None
         self._starts = dict(starts)
         self._images = images
+        self._index = index
+        self._lake = lake
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -127,7 +135,7 @@ class BatchRunner:
         ends = batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
         parts = self._store.parts(batch)
         self._check_place(batch, parts, ends)
-        work = Work(records_of_source(frame), batch, ends, figures)
+        work = Work(frame, batch, ends, figures)
         try:
             for entry in parts:
                 self._carry_out(work, entry)
@@ -251,7 +259,8 @@ class BatchRunner:
     def _context(self, state: ClusterState) -> dict[str, Any]:
         settings = self._settings
         ttl = settings.image_ttl_s * 1_000_000
-        return context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max, ttl)
+        context = context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max, ttl)
+        return context if self._lake is None else context | {"columns": fields_of(state)}
 
     # ------------------------------------------------------------------------------------------ execution
 
@@ -288,22 +297,41 @@ class BatchRunner:
         closed = closed_for(entry, state)
         counts, images = self._nothing_counted(), self._images_of(entry, context)
         function = rows_function(self._table(entry.context, context, closed, state), part, counts, images)
+        known = self._index.known(entry)
+        if known is not None:
+            function = without(function, self._session.sparkContext.broadcast(known), counts)
         is_row = F.col("partition") > LETTER
         topic = F.when(is_row, F.lit(self._settings.sink_topic)).otherwise(F.lit(self._settings.letters_topic))
         partition = F.when(is_row, F.col("partition")).otherwise(F.lit(0))
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         options |= {f"kafka.{name}": value for name, value in self._settings.producer}
-        (
-            records.mapInArrow(function, ROWS_TYPE)
-            .select(topic.alias("topic"), partition.alias("partition"), "key", "value")
-            .write.format("kafka")
-            .options(**options)
-            .mode("append")
-            .save()
-        )
+        out = records.mapInArrow(function, ROWS_TYPE)
+        with self._both_sinks(out, entry, context.get("columns") or fields_of(state)) as out:
+            (
+                out.select(topic.alias("topic"), partition.alias("partition"), "key", "value")
+                .write.format("kafka")
+                .options(**options)
+                .mode("append")
+                .save()
+            )
+            _add(figures, counts.value)
         if images is not None:
             self._images.settle(images)
-        _add(figures, counts.value)
+
+    @contextmanager
+    def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:
+        """What goes out, made once for topic and lake; the lake gets it when the block that fills the topic ends."""
+        if self._lake is None:
+            yield out
+            return
+        self._lake.describe(self._replica.state)
+        ends = self._offsets.ends(self._settings.sink_topic)
+        kept = out.persist()
+        try:
+            yield kept
+            self._lake.append(kept.where(F.col("partition") > LETTER).select("value"), entry, fields, ends)
+        finally:
+            kept.unpersist()
 
     def _images_of(self, entry: PlanEntry, context: dict[str, Any]) -> ImageWork | None:
         """What the tasks of a part must know of images; None if its tables have none."""
@@ -335,47 +363,11 @@ class BatchRunner:
         return self._tables[key]
 
 
-def records_of_source(frame: DataFrame) -> DataFrame:
-    """Records of the Kafka source as the Arrow functions want them."""
-    return frame.select("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value")
-
-
-def within(ranges: Sequence[OffsetRange]) -> Column:
-    """True for the records of these ranges."""
-    condition = F.lit(False)
-    for item in ranges:
-        offset = F.col("offset")
-        inside = (offset >= F.lit(item.start)) & (offset < F.lit(item.end))
-        condition = condition | ((F.col("partition") == F.lit(item.partition)) & inside)
-    return condition
-
-
-def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
-    """Source partition to the end of a batch, from Spark's own offset log, which is written before the batch begins."""
-    path = checkpoint / "spark" / "offsets" / str(batch)
-    if not path.exists():
-        raise ChainBroken(f"Spark's offset log has no batch {batch}")
-    return decode_offsets(path.read_bytes(), topic)
-
-
-def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
-    """Source partition to offset in a file of Spark's offset log; raises ChainBroken."""
-    try:
-        form, _, offsets = data.decode("utf-8").split("\n")[:3]
-        if form != "v1":
-            raise ValueError(f"format {form!r}, not 'v1'")
-        found = {int(partition): offset for partition, offset in json.loads(offsets)[topic].items()}
-        if not all(type(offset) is int for offset in found.values()):
-            raise ValueError("an offset is no whole number")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ChainBroken(f"Spark's offset log is unreadable: {type(error).__name__}: {error}") from error
-    return found
-
-
 def _add(figures: BatchFigures, tally: Tally) -> None:
     reasons = of_kind(tally, REASON)
     figures.rows += tally.get(RECORDS, 0)
     figures.skipped += reasons.pop(SKIPPED, 0)
+    figures.repeated += reasons.pop(KNOWN, 0)
     figures.written += reasons.pop(ROUTED, 0)
     for number, count in reasons.items():
         figures.rejected[CODES[number]] = figures.rejected.get(CODES[number], 0) + count

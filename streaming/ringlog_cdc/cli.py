@@ -15,6 +15,13 @@ from ringlog_cdc.settings import JobSettings
 ROW_BYTES_MAX = 2_000_000
 """The CDC topic takes records of 2 MiB; key and header of a row need little of it."""
 
+MetricsOption = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
+]
+LakeOption = Annotated[
+    str | None, typer.Option(help="Folder or address for the rows as Delta tables, beside the topic.")
+]
+
 app = typer.Typer(no_args_is_help=True, help="The CDC pipeline on Spark.")
 
 
@@ -46,10 +53,9 @@ def run(
     producer: Annotated[
         Path | None, typer.Option(help="File with options of the Kafka producers; see: ringlog cdc grant.")
     ] = None,
+    lake: LakeOption = None,
     stop_when_idle: Annotated[bool, typer.Option("--stop-when-idle", help="End when all is durable.")] = False,
-    metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
-    ] = None,
+    metrics_port: MetricsOption = None,
     image_ttl: Annotated[
         int, typer.Option(min=0, help="Seconds after which a row that nobody writes has no preimage; 0: it always has.")
     ] = 0,
@@ -76,6 +82,7 @@ def run(
         image_ttl_s=image_ttl,
         images_anew=images_anew,
         producer=() if producer is None else producer_options(producer),
+        lake=lake_root(lake),
     )
     try:
         if master is None and not is_submitted():
@@ -90,6 +97,11 @@ def run(
 def launcher() -> None:
     """Print the path of the program to give to spark-submit, which takes the options of ``run``."""
     typer.echo(Path(__file__).with_name("launcher") / "ringlog_cdc_run.py")
+
+
+def lake_root(given: str | None) -> str | None:
+    """The address of a lake, or its folder's path from the root; None if there is none."""
+    return given if given is None or "://" in given else str(Path(given).absolute())
 
 
 def producer_options(path: Path) -> tuple[tuple[str, str], ...]:

@@ -12,11 +12,12 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
@@ -25,11 +26,14 @@ from ringlog.kernel.state import CdcWriter, ClusterState, in_order
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.frames import records_of_source
 from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
+from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import CLAIM, PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
-from ringlog_cdc.progress import Observer, Progress, unobserved
+from ringlog_cdc.progress import Listener, Observer, Progress, unobserved
+from ringlog_cdc.recovery import Index, make_index
 from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
     SPARK_GONE,
@@ -42,13 +46,18 @@ from ringlog_cdc.session import (
     prepare_session,
 )
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.shares import Share, shares_of, sources_of
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.writer import Writer
 
 LOOK_S = 0.2
 COMMIT_WAIT_S = 15.0
-FETCH_WAIT_MS = 50
-"""How long a broker may keep a reader at the end of a partition waiting: by default ten times that, in each batch."""
+CONSUMER_OPTIONS = {
+    "kafka.isolation.level": "read_committed",
+    "kafka.fetch.max.wait.ms": "50",  # at the end of a partition; by default ten times that, in each batch
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),  # a task asks for more only when it has read them
+    "kafka.max.poll.records": "5000",
+}
 USED = (MUTATIONS, CDC, DEAD_LETTERS)
 """The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
 
@@ -61,8 +70,9 @@ class CdcJob:
         self.stopping = threading.Event()
         self.metrics_port: int | None = None
         self._session = session
+        self._name = f"ringlog-cdc-{settings.cluster}-{settings.writer}"
         self._opened: list[Any] = []
-        self._begins = "earliest"
+        self._begins: dict[int, int] | None = None
         self._query: StreamingQuery | None = None
 
     def start(self) -> CdcJob:
@@ -82,47 +92,32 @@ class CdcJob:
             state = client.read_barrier()
             partitions = offsets.partitions(settings.sink_topic)
             before = state.writers.get(settings.writer)
-            # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
-            known = before is not None and before.fenced is None
-            is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
-            if any(keeps_images(table) for _, table in in_order(state.tables)):
-                check_shared(self._session, settings.checkpoint / CLAIM)
+            is_new = self._claim(state, partitions, before)
             store = PlanStore(settings.checkpoint)
             admin = admin_client(settings.bootstrap_servers)
             verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED)
             self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
             self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
-            starts = self._first_offsets(offsets, state, is_new)
+            starts = self._first_offsets(offsets, state, store)
+            sources = offsets.partitions(settings.source_topic)
+            self._shares = shares_of(sources, settings.max_offsets_per_trigger, sources_of(settings.checkpoint))
+            index = Index(settings.checkpoint)
+            recovers = index.is_needed(state, store.head)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
                 client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
             )
             epoch = self._register(client, is_new, before)
             self._open(self.writer.stop)
+            self._store = store
+            if recovers:
+                make_index(index, self._session, settings, offsets, state, starts, self.progress)
+            self._meet_lake(client, offsets, index)
             self.writer.start()
-            self._store, self._ends, looks = (
-                store,
-                Offsets(settings.bootstrap_servers),
-                Offsets(settings.bootstrap_servers),
-            )
-            self._open(self._ends.close)
-            self._open(looks.close)
             images = ImageFolder(settings.checkpoint, epoch, settings.images_anew)
-            self.runner = BatchRunner(
-                self._session,
-                settings,
-                client.replica,
-                self.writer,
-                store,
-                looks,
-                self.progress,
-                partitions,
-                starts,
-                images,
-            )
-            self._session.streams.addListener(self.progress)
-            self._open(lambda: self._session.streams.removeListener(self.progress))
+            self.runner = self._runner(client, partitions, starts, images, index)
+            self._open(Listener(self._session, self._name, self.progress.reported).close)
             self._query = self._begin()
             self.progress.emit(
                 "started",
@@ -135,6 +130,46 @@ class CdcJob:
             self._close()
             raise
         return self
+
+    def _claim(self, state: ClusterState, partitions: int, before: CdcWriter | None) -> bool:
+        """Claim the checkpoint for the writer, who was ``before``; True if it is new. Raises CdcError."""
+        settings = self.settings
+        # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
+        known = before is not None and before.fenced is None
+        is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
+        if any(keeps_images(table) for _, table in in_order(state.tables)):
+            check_shared(self._session, settings.checkpoint / CLAIM)
+        return is_new
+
+    def _meet_lake(self, client: Client, offsets: Offsets, index: Index) -> None:
+        """The lake, if there is one, gets what the topic has; rows of stored plan parts are left to these."""
+        with self.writer.lock:
+            planned = self._store.durable_positions()
+            takes_all = index.is_made and self._store.head.sequence < 0
+        state = client.read_barrier()
+        left = None if takes_all else planned
+        self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
+
+    def _runner(
+        self, client: Client, partitions: int, starts: dict[int, int], images: ImageFolder, index: Index
+    ) -> BatchRunner:
+        self._ends, looks = Offsets(self.settings.bootstrap_servers), Offsets(self.settings.bootstrap_servers)
+        self._open(self._ends.close)
+        self._open(looks.close)
+        return BatchRunner(
+            self._session,
+            self.settings,
+            client.replica,
+            self.writer,
+            self._store,
+            looks,
+            self.progress,
+            partitions,
+            starts,
+            images,
+            index,
+            self._lake,
+        )
 
     def _observer(self, client: Client) -> Observer:
         """What is told each line of the progress: the metrics, if they were asked for."""
@@ -156,18 +191,19 @@ class CdcJob:
         self.metrics_port = metrics.port
         return metrics.observe
 
-    def _first_offsets(self, offsets: Offsets, state: ClusterState, is_new: bool) -> dict[int, int]:
-        """Where the source begins for this checkpoint. A new one leaves out what only closed generations would take.
+    def _first_offsets(self, offsets: Offsets, state: ClusterState, store: PlanStore) -> dict[int, int]:
+        """Where the source begins for this checkpoint. An empty one leaves out what only closed generations would take.
 
         Every write of a generation that is open is appended after its start, less the leeway ahead of now, which may
         have been greater once.
         """
         topic = self.settings.source_topic
         oldest = next((found for found in state.generations if found.closed is None), None)
-        if not is_new or oldest is None or oldest is state.generations[0]:
+        is_empty = store.head.sequence < 0 and not (self.settings.checkpoint / "spark" / "offsets" / "0").exists()
+        if not is_empty or oldest is None or oldest is state.generations[0]:
             return offsets.begins(topic)
         begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
-        self._begins = json.dumps({topic: {str(partition): offset for partition, offset in begins.items()}})
+        self._begins = begins
         return begins
 
     def _register(self, client: Client, is_new: bool, before: CdcWriter | None = None) -> int:
@@ -189,31 +225,38 @@ class CdcJob:
 
     def _begin(self) -> StreamingQuery:
         settings = self.settings
-        reader = (
-            self._session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", settings.bootstrap_servers)
-            .option("kafka.isolation.level", "read_committed")
-            .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
-            .option("subscribe", settings.source_topic)
-            .option("startingOffsets", self._begins)
-            .option("failOnDataLoss", "true")
-            .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
-        )
         try:
-            source = reader.load()
+            sources = [self._source(share) for share in self._shares]
         except AnalysisException as error:
             raise CdcError(
                 "connector_missing",
                 str(error).splitlines()[0],
                 "give Spark the Kafka connector: --jars, here or of spark-submit",
             ) from error
+        source = reduce(DataFrame.union, sources)
         return (
             source.writeStream.foreachBatch(self.runner)
-            .queryName(f"ringlog-cdc-{settings.cluster}-{settings.writer}")
+            .queryName(self._name)
             .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
             .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not of the cluster
             .start()
         )
+
+    def _source(self, share: Share) -> DataFrame:
+        """The records of some partitions of the mutations topic."""
+        topic, begins = self.settings.source_topic, self._begins
+        reader = (
+            self._session.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.settings.bootstrap_servers)
+            .options(**CONSUMER_OPTIONS)
+            .option("assign", json.dumps({topic: share.partitions}))
+            .option("failOnDataLoss", "true")
+            .option("maxOffsetsPerTrigger", share.limit)
+        )
+        if begins is None:
+            return records_of_source(reader.option("startingOffsets", "earliest").load())
+        offsets = {str(partition): begins[partition] for partition in share.partitions}
+        return records_of_source(reader.option("startingOffsets", json.dumps({topic: offsets})).load())
 
     def wait(self) -> None:
         """Until ``stopping`` is set, the job is idle (if it shall end then), or it failed; raises why it failed."""
@@ -224,6 +267,8 @@ class CdcJob:
             if not self._query.isActive:
                 self._raise_failure()
                 return
+            if self._lake is not None:
+                self._lake.describe(self._replica.state)
             if self.settings.stop_when_idle and self.is_idle():
                 return
 
@@ -271,7 +316,9 @@ class CdcJob:
 
 def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
     """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed."""
-    session = open_session(f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options)
+    session = open_session(
+        f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options, lake=settings.lake is not None
+    )
     job = CdcJob(settings, session)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.stopping.set())

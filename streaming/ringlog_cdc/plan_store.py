@@ -194,7 +194,9 @@ def checkpoint_lost(writer: str) -> CdcError:
     return CdcError(
         "checkpoint_lost",
         f"CDC writer {writer!r} has worked before, and this checkpoint is empty",
-        "start with the checkpoint it used; without it every row would be written again",
+        "start with the checkpoint that it used; if that is lost, end the earlier driver for ever with "
+        f"'ringlog cdc fence --writer {writer} --reason ...', give it new rights with 'ringlog cdc grant', and start "
+        "again: the job then looks up in the topics what was written, and writes what is missing",
     )
 
 

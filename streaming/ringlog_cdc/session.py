@@ -20,6 +20,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.lake import delta
 
 LOCAL = "local[2]"
 LOCAL_SETTINGS = {
@@ -46,12 +47,17 @@ LOCK_LOOK_S = 0.2
 
 
 def open_session(
-    name: str, jars: Sequence[Path], master: str | None, memory: str = "", java_options: str = ""
+    name: str,
+    jars: Sequence[Path],
+    master: str | None,
+    memory: str = "",
+    java_options: str = "",
+    lake: bool = False,
 ) -> SparkSession:
     """A session with the Kafka connector. ``master`` None: that of ``spark-submit`` or of Spark's configuration.
 
-    A local session's Python workers run under this interpreter; others under ``PYSPARK_PYTHON``, and where that is not
-    set under the one that has this interpreter's path on their host.
+    ``lake``: with Delta. A local session's Python workers run under this interpreter; others under ``PYSPARK_PYTHON``,
+    and where that is not set under the one that has this interpreter's path on their host.
 
     Raises CdcError ``connect_unsupported``, ``spark_not_started``.
     """
@@ -64,6 +70,8 @@ def open_session(
         builder = builder.config(map=LOCAL_SETTINGS | ({"spark.driver.memory": memory} if memory else {}))
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if lake:
+        builder = builder.config(map=delta.SETTINGS)
     if master is not None:
         builder = builder.master(master)
     if not is_submitted():  # its JVM would run already, with the jars and options that it was given

@@ -14,6 +14,7 @@ class JobSettings:
     ``metrics_port``: where Prometheus finds the figures; None: nowhere, 0: a free port.
     ``direct``: append promises to the log without a validator (recovery, tests). ``producer``: (name, value) options of
     the Kafka producers that write rows and dead letters, by Kafka's names: credentials that a fence can take away.
+    ``lake``: folder or address that gets the rows as Delta tables, too; None: nowhere.
     ``image_ttl_s``: seconds after which a row that nobody writes has no preimage any more; 0: it always has.
     ``images_anew``: forget what images are made of, see ``ringlog_cdc.images``.
     """
@@ -29,6 +30,7 @@ class JobSettings:
     direct: bool = False
     metrics_port: int | None = None
     producer: tuple[tuple[str, str], ...] = ()
+    lake: str | None = None
     image_ttl_s: int = 0
     images_anew: bool = False
 

@@ -6,6 +6,8 @@ apply, the first of this order counts.
 
 from __future__ import annotations
 
+KNOWN = -2
+"""What goes out for it is there already: see ``recovery``."""
 SKIPPED = -1
 ROUTED = 0
 

@@ -16,6 +16,7 @@ from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures
+from ringlog_cdc.recovery import Index
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.writer import Writer
 from tests.system.cdc_world import World, now_us
@@ -71,8 +72,9 @@ class Bench:
         quiet, no_session = Silent(), None
         settings = JobSettings("", "memory", folder)
         runner: Any = batches.BatchRunner
-        images = ImageFolder(folder, 1)
-        self.runner = runner(no_session, settings, replica, self.writer, self.store, ends, quiet, 8, {0: 0}, images)
+        images, known = ImageFolder(folder, 1), Index(folder)
+        runner_parts = (self.writer, self.store, ends, quiet, 8, {0: 0}, images, known)
+        self.runner = runner(no_session, settings, replica, *runner_parts)
 
     def raise_horizon(self) -> int:
         """Raise the horizon to a lead beyond the clock; returns it."""

@@ -13,6 +13,8 @@ from typing import Any
 import typer
 from fastapi import FastAPI
 
+from ringlog.audit.delta_log import decode_actions, decode_last
+from ringlog.audit.topics import AuditError
 from ringlog.cache.port import CacheUnavailable, Stored
 from ringlog.cache.projection import PARTS, project
 from ringlog.cache.reader import CachedReader, TryAgain
@@ -54,9 +56,12 @@ from ringlog.wire.data import (
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Cell as RowCell
 from ringlog.wire.records import Mutation, encode_mutation
-from ringlog_cdc.batch import decode_offsets
 from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.lake.delta import decode_told
+from ringlog_cdc.lake.identity import decode_identity
 from ringlog_cdc.plan_store import decode_claim
+from ringlog_cdc.recovery import decode_bounds
+from ringlog_cdc.shares import decode_offsets
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
@@ -412,8 +417,48 @@ TARGETS = (
         of_json,
     ),
     Target(
+        "lake_identities",
+        ("ringlog_cdc.lake.identity.decode_identity",),
+        decode_identity,
+        (ChainBroken,),
+        _json({"cluster_id": "c", "writer": "w", "checkpoint": "1f", "root": "/lake"}),
+        of_json,
+    ),
+    Target(
+        "lake_commits",
+        ("ringlog_cdc.lake.delta.decode_told",),
+        decode_told,
+        (),
+        _json({"writer": "w", "cdc_from": {"0": 1}}),
+        of_json,
+    ),
+    Target(
+        "delta_commits",
+        ("audit.delta_log.decode_actions",),
+        decode_actions,
+        (AuditError,),
+        _json({"protocol": {"minReaderVersion": 1}}, {"add": {"path": "a", "partitionValues": {"g": "1"}}}),
+        of_json,
+    ),
+    Target(
+        "delta_checkpoints",
+        ("audit.delta_log.decode_last",),
+        decode_last,
+        (AuditError,),
+        _json({"version": 10, "parts": 2}),
+        of_json,
+    ),
+    Target(
+        "recovery_bounds",
+        ("ringlog_cdc.recovery.decode_bounds",),
+        decode_bounds,
+        (ChainBroken,),
+        _json({"0": 17, "3": 1}),
+        of_json,
+    ),
+    Target(
         "spark_offsets",
-        ("ringlog_cdc.batch.decode_offsets",),
+        ("ringlog_cdc.shares.decode_offsets",),
         lambda data: decode_offsets(data, "m"),
         (ChainBroken,),
         lambda: (_OFFSETS,),

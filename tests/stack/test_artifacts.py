@@ -16,7 +16,9 @@ def test_the_committed_list_names_the_broker_and_the_connectors() -> None:
     kafka = {(jar.name, jar.version) for jar in artifacts.artifacts("kafka")}
     spark = {(jar.name, jar.version) for jar in artifacts.artifacts("spark")}
     assert {("kafka_2.13", "4.2.1"), ("log4j-core", "2.25.4"), ("log4j-slf4j-impl", "2.25.4")} <= kafka
-    assert {("spark-sql-kafka-0-10_2.13", "4.0.2"), ("spark-avro_2.13", "4.0.2"), ("kafka-clients", "3.9.1")} <= spark
+    lake = {(jar.name, jar.version) for jar in artifacts.artifacts("lake")}
+    assert {("spark-sql-kafka-0-10_2.13", "4.0.2"), ("kafka-clients", "3.9.1")} <= spark
+    assert lake == {("delta-spark_2.13", "4.0.1"), ("delta-storage", "4.0.1")}
 
 
 def test_no_jar_is_listed_twice_in_a_set() -> None:

@@ -37,8 +37,10 @@ def cluster_name() -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark session with the Kafka and Avro connectors, few partitions and no console noise."""
+    """One local Spark session with the connectors of Kafka and Delta, few partitions and no console noise."""
     from pyspark.sql import SparkSession
+
+    from ringlog_cdc.lake import delta
 
     folder = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as environment:
@@ -47,7 +49,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = (
             SparkSession.builder.master("local[2]")
             .appName("ringlog-tests")
-            .config("spark.jars", ",".join(str(jar) for jar in jars("spark")))
+            .config("spark.jars", ",".join(str(jar) for jar in (*jars("spark"), *jars("lake"))))
+            .config(map=delta.SETTINGS)
             .config("spark.driver.memory", "1g")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")

@@ -22,6 +22,7 @@ from ringlog.audit.topics import AuditError, records
 from ringlog.audit.verify import Expected, audit
 from ringlog.client.founding import publish_schemas
 from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA, ChangeRecord, project
+from ringlog.kernel.commands.model import CdcOptions
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.lookup import generation_at, stream_of
@@ -29,7 +30,7 @@ from ringlog.kernel.generations.statements import is_compound
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Generation
-from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
+from ringlog.log.topics import CDC, DEAD_LETTERS, METADATA, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.errors import WireError
@@ -46,11 +47,16 @@ from ringlog.wire.records import (
     encode_dead_letter,
     encode_mutation,
 )
+from ringlog_cdc.images.define import imaged
+from ringlog_cdc.images.memory import MemoryStates
+from ringlog_cdc.images.tables import image_tables, images_context
+from ringlog_cdc.pieces import plain_piece
 from ringlog_cdc.split import Piece, split
 
 pytestmark = pytest.mark.system
 
 HOUR_US = 3_600_000_000
+LEEWAY = "cdc_leeway_us"
 CODES = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
 
 
@@ -78,7 +84,7 @@ def two_generations(now: int) -> ClusterState:
             ("g2", HOUR_US // 6, dict(state.token_owners.items())),
         )
     )
-    return replace(state, generations=generations, settings=state.settings.set("cdc_leeway_us", HOUR_US // 2))
+    return replace(state, generations=generations, settings=state.settings.set(LEEWAY, HOUR_US // 2))
 
 
 def mutations(now: int) -> list[tuple[bytes, bytes]]:
@@ -128,11 +134,17 @@ def timeuuid(timestamp: int, low: int) -> bytes:
 class World:
     """One cluster's topics. ``outgoing``: what a right job writes, for tests to change before ``publish``."""
 
-    def __init__(self, stack: StackInfo, cluster: str) -> None:
+    def __init__(self, stack: StackInfo, cluster: str, images: CdcOptions | None = None) -> None:
+        """``images``: the table's options, if it keeps any."""
         self.bootstrap, self.cluster = stack.bootstrap_servers, cluster
         now = time.time_ns() // 1000
         self.state = two_generations(now)
-        wanted = (MUTATIONS, CDC, DEAD_LETTERS, SCHEMAS)
+        if images is not None:
+            table = replace(self.state.tables["shop.orders"], cdc=images)
+            self.state = replace(self.state, tables=self.state.tables.set("shop.orders", table))
+        self._images = image_tables(images_context(self.state, 0)).get("shop.orders")
+        self._states = MemoryStates()
+        wanted = (METADATA, MUTATIONS, CDC, DEAD_LETTERS, SCHEMAS)
         names = {spec.suffix for spec in wanted} | {SCHEMA, CDC_GENERATIONS, CDC_STREAMS, EPOCHS}
         create_topics(admin_client(self.bootstrap), cluster, specs=[spec for spec in TOPICS if spec.suffix in names])
         publish_schemas(self.bootstrap, cluster)
@@ -161,12 +173,23 @@ class World:
             reason = "unreadable"
         if not reason:
             shape = self.rules.tables["shop.orders"]
-            if not is_compound(mutation, shape):
+            compound = is_compound(mutation, shape)
+            if not compound and self._images is None:
                 return [self._row(mutation, place)]
-            return [self._part(mutation, place, piece) for piece in split(mutation, shape)]
+            pieces = split(mutation, shape) if compound else (plain_piece(mutation),)
+            return [self._part(mutation, place, piece) for piece in self._imaged(mutation, pieces, now)]
         topic = f"{self.cluster}.mutations"
         letter = DeadLetter(reason, "", topic, *place, now, key, value, "w", 1)
         return [Out("dead-letters", 0, dead_letter_key(topic, *place), letter)]
+
+    def _imaged(self, mutation: Mutation, pieces: tuple[Piece, ...], now: int) -> tuple[Piece, ...]:
+        if self._images is None:
+            return pieces
+        key = mutation.partition_key[0] or b""
+        found = imaged(self._states, "shop.orders", self._images, key, pieces, now, False)
+        for state in found.states.items():
+            self._states.put(*state)
+        return found.pieces
 
     def _part(self, mutation: Mutation, place: tuple[int, int], piece: Piece) -> Out:
         out = self._row(replace(mutation, timestamp=piece.timestamp, operation="INSERT", cells=()), place)
@@ -216,9 +239,9 @@ class World:
             self._send(out.topic, out.partition, out.key, out.value)
         self._producer.flush()
 
-    def audited(self, **expected: int) -> Report:
-        """The audit's report on what was published."""
-        leeway = setting(self.state, "cdc_leeway_us")
+    def audited(self, *, by_log: bool = False, **expected: int) -> Report:
+        """The audit's report on what was published. ``by_log``: there is a metadata log."""
+        leeway = None if by_log else setting(self.state, LEEWAY)
         return audit(self.bootstrap, self.cluster, Expected(leeway_us=leeway, **expected), lambda _: None)
 
 
@@ -241,6 +264,43 @@ def test_a_right_log_passes(world: World) -> None:
     reasons = Counter(out.row.reason for out in world.outgoing if isinstance(out.row, DeadLetter))
     assert len(reasons) == 11
     assert reasons["unreadable"] == 2
+
+
+IMAGES = CdcOptions(True, preimage="full", postimage=True)
+
+
+def images(world: World, operation: int) -> list[Out]:
+    return [o for o in world.rows() if isinstance(o.row, CdcRow) and o.row.operation == operation]
+
+
+def _value_of_an_image(world: World) -> None:
+    world.change(images(world, 0)[3], cells=())
+
+
+def _null_of_an_image(world: World) -> None:
+    world.change(images(world, 0)[3], deleted=("amount",))
+
+
+def _image_missing(world: World) -> None:
+    world.outgoing.remove(images(world, 9)[3])
+
+
+def _image_of_another_write(world: World) -> None:
+    one, other = images(world, 9)[2:4]
+    one.row, other.row = other.row, one.row
+
+
+def test_a_right_log_with_images_passes_and_every_error_in_one_is_found(stack: StackInfo, cluster_name: str) -> None:
+    world = World(stack, cluster_name, IMAGES)
+    assert len(images(world, 0)) > 3 < len(images(world, 9))
+    world.publish()
+    report = world.audited(written=66, rejected=13, generations=2)
+    assert report.ok, report.as_json()
+    for number, plant in enumerate((_value_of_an_image, _null_of_an_image, _image_missing, _image_of_another_write)):
+        world = World(stack, f"{cluster_name}{number}", IMAGES)
+        plant(world)
+        world.publish()
+        assert failed(world.audited()) & {"source", "complete", "stream"}, plant.__name__
 
 
 def test_expectations_that_do_not_hold_are_found(world: World) -> None:

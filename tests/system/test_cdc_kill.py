@@ -29,7 +29,13 @@ BATCH = 500
 def driver(world: World, checkpoint: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """The job as its own process."""
     command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", world.bootstrap, "--cluster", world.cluster]
-    command += ["--checkpoint", str(checkpoint), "--jars", ",".join(str(jar) for jar in jars("spark")), "--direct"]
+    command += [
+        "--checkpoint",
+        str(checkpoint),
+        "--jars",
+        ",".join(map(str, (*jars("spark"), *jars("lake")))),
+        "--direct",
+    ]
     command += ["--max-offsets-per-trigger", str(BATCH), "--trigger-seconds", "0"]
     command += ["--java-options", "-XX:TieredStopAtLevel=1", *options]
     paths = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))

@@ -16,7 +16,7 @@ from ringlog.cli.connection import Bootstrap, Cluster, Json, resolve
 from ringlog.cli.shown import printable, when
 from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
 from ringlog.client.cdc.reader import EARLIEST, CdcReader
-from ringlog.client.cdc.rows import Change, LogRow
+from ringlog.client.cdc.rows import PREIMAGE, Change, LogRow
 from ringlog.client.cdc.sqlite import SqliteTables
 from ringlog.runtime.clock import SystemClock
 
@@ -125,7 +125,7 @@ def _text(row: LogRow) -> str:
     if row.values:
         parts.append("set " + " ".join(_pairs(row.values)))
     if row.deleted:
-        parts.append("delete " + " ".join(row.deleted))
+        parts.append(("null " if row.code == PREIMAGE else "delete ") + " ".join(row.deleted))
     if row.deleted_elements:
         parts.append("take out " + " ".join(_pairs(row.deleted_elements)))
     if row.ttl is not None:

@@ -40,7 +40,7 @@ def _defaults() -> None:
         os.environ.setdefault("RINGLOG_BOOTSTRAP_SERVERS", last.bootstrap)
         os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
     with suppress(StackError):  # a Spark of the user's own may have the connectors
-        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in jars("spark")))
+        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in (*jars("spark"), *jars("lake"))))
 
 
 app.command("run")(run_job)
@@ -98,12 +98,14 @@ def audit_command(
     written: Annotated[int | None, typer.Option(help="Number of writes that must have CDC rows.")] = None,
     rejected: Annotated[int | None, typer.Option(help="Number of writes that must be dead letters.")] = None,
     generations: Annotated[int | None, typer.Option(help="Number of generations that must hold 10 % each.")] = None,
+    lake: Annotated[str | None, typer.Option(help="Folder or address of the lake, to be compared, too.")] = None,
     as_json: Json = False,
 ) -> None:
     """Prove the CDC log right against the mutations, sharing no routing code with the job.
 
     Exit status 1 if it is not.
     """
+    from ringlog.audit.lake import audit_lake
     from ringlog.audit.topics import AuditError
     from ringlog.audit.verify import Expected, audit
     from ringlog.demo.summary import show_audit
@@ -112,6 +114,8 @@ def audit_command(
     say = (lambda _: None) if as_json else (lambda text: out.print(f"  {text}"))
     try:
         report = audit(context.bootstrap, context.cluster, Expected(written, rejected, generations), say)
+        if lake is not None:
+            audit_lake(context.bootstrap, context.cluster, lake, report, say)
     except AuditError as error:
         fail("audit_impossible", str(error))
     if as_json:

@@ -17,7 +17,7 @@ from pathlib import Path
 from ringlog.stack.errors import StackError
 
 LIST = Path(__file__).with_name("artifacts.sha256")
-SETS = ("kafka", "spark")
+SETS = ("kafka", "spark", "lake")
 _LINE = re.compile(r"([0-9a-f]{64})  ([a-z]+)  ([\w.-]+):([\w.-]+):([\w.-]+)")
 
 

@@ -200,7 +200,7 @@ def _quick(
     if row is not None and (row[4] or row[5]):
         return None
     after = changed(row, write, now, table.ttl)
-    rows = rows_of(write, live(row, now), live(after, now), table)
+    rows = rows_of(write, live(row, now), live(after, now) if table.postimage else None, table)
     for one in rows:
         if len(one) > row_bytes_max:
             return None

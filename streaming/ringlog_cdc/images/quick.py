@@ -106,7 +106,9 @@ def _rank(version: Version) -> tuple[bool, bool, int, bytes]:
 
 
 def rows_of(write: Plain, before: Values | None, after: Values | None, table: ImageTable) -> list[bytes]:
-    """The rows of a write with its images, encoded. ``before``, ``after``: the row, None: it is not there."""
+    """The rows of a write with its images, encoded. ``before``, ``after``: the row, None: it is not there, or its
+    postimage is not wanted.
+    """
     row, at, (begin, end) = write.row, write.at, write.shared
     head, shared = row[:at], row[begin:end]
     found: list[bytes] = []
@@ -120,12 +122,12 @@ def rows_of(write: Plain, before: Values | None, after: Values | None, table: Im
         else:
             columns = _columns(before.keys() | touched, table)
         found.append(_image(head, 0, PREIMAGE, False, shared, columns, before))
-    if found or (after is not None and table.postimage):
-        last = after is None or not table.postimage
-        found.append(b"".join((head, number(len(found)), row[at + 1 : begin - 1], _FLAGS[last], row[begin:])))
+    if found or after is not None:
+        ends = _FLAGS[after is None]
+        found.append(b"".join((head, number(len(found)), row[at + 1 : begin - 1], ends, row[begin:])))
     else:
         found.append(row)
-    if after is not None and table.postimage:
+    if after is not None:
         found.append(_image(head, len(found), POSTIMAGE, True, shared, _columns(after.keys(), table), after))
     return found
 

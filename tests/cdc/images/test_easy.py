@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -102,7 +103,9 @@ def test_random_batches(preimage: str, postimage: bool, ttl: int) -> None:
             got = listed(records_of(table, found, part, quick))
             assert got == listed(records_of(table, singly, part, slow)), (seed, number)
             assert quick.states == slow.states, (seed, number)
-            met.update(decode_cdc_row(row["value"]).operation for row in got if row["reason"] == ROUTED)
+            for row in (decode_cdc_row(row["value"]) for row in got if row["reason"] == ROUTED):
+                assert uuid.UUID(bytes=row.time).time // 10 - 12_219_292_800_000_000 == row.timestamp
+                met[row.operation] += 1
             first += len(values)
     assert {1, 2, 3, 4, 5, 7} <= set(met)
     assert (met[0] > 0, met[9] > 0) == (preimage != "false", postimage)

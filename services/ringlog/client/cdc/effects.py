@@ -54,9 +54,9 @@ class Effect:
 
 def effects(change: Change) -> tuple[Effect, ...]:
     """The effects of a write, in the order in which the log has them."""
-    images: dict[int, dict[tuple[Any, ...], Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
+    images: dict[int, dict[str, Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
     found: list[list[LogRow]] = []
-    by_key: dict[tuple[Any, ...], list[LogRow]] = {}
+    by_key: dict[str, list[LogRow]] = {}
     for row in change.rows:
         name = _name(row)
         if row.code in images:
@@ -70,14 +70,15 @@ def effects(change: Change) -> tuple[Effect, ...]:
         else:
             by_key[name] = [row]
             found.append(by_key[name])
-    return tuple(_effect(rows, images) for rows in found)
+    return tuple(_effect(rows, images, by_key) for rows in found)
 
 
-def _name(row: LogRow) -> tuple[Any, ...]:
-    return tuple(row.key.items())
+def _name(row: LogRow) -> str:
+    """Names the row of the table: the key's values in words, for that of a user type has no hash."""
+    return repr(dict(row.key))
 
 
-def _effect(rows: list[LogRow], images: dict[int, dict[tuple[Any, ...], Names]]) -> Effect:
+def _effect(rows: list[LogRow], images: dict[int, dict[str, Names]], by_key: Mapping[str, list[LogRow]]) -> Effect:
     first, last = rows[0], rows[-1]
     if first.code in RANGE_STARTS:
         start = Bound(first.key, RANGE_STARTS[first.code])
@@ -86,7 +87,9 @@ def _effect(rows: list[LogRow], images: dict[int, dict[tuple[Any, ...], Names]])
         return Effect("range_delete", first.batch_seq_no, shared, start=start, end=end)
     before, after = images[PREIMAGE].get(_name(first)), images[POSTIMAGE].get(_name(first))
     if first.code in PARTITION_DELETES:
-        return Effect("partition_delete", first.batch_seq_no, first.key, before=before)
+        # Static columns have the partition's key, too: an image beside a change of them is theirs.
+        own = None if _name(first) in by_key else before
+        return Effect("partition_delete", first.batch_seq_no, first.key, before=own)
     if first.code in ROW_DELETES:
         return Effect("row_delete", first.batch_seq_no, first.key, before=before)
     values = {name: value for row in rows for name, value in row.values.items()}

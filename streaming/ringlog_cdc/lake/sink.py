@@ -1,0 +1,216 @@
+"""The lake as a sink of the job: rows of plan parts into the Delta tables of their base tables.
+
+The CDC topic gets the rows of a part first, the lake after it. So the lake never has a row that the topic has not, and
+what the lake may lack is found by looking at the topic: that is how a lake is *filled*, when a checkpoint meets it for
+the first time (a new lake, or a checkpoint that took the place of a lost one).
+
+Each table is a commit of its own, with the sequence of the plan part as its number: a part that is carried out again
+commits to those tables that lack it, and to no other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import decode_cdc_row
+from ringlog_cdc.errors import CdcError
+from ringlog_cdc.lake.columns import (
+    GENERATION,
+    SOURCE_OFFSET,
+    SOURCE_PARTITION,
+    SOURCE_TOPIC,
+    TOKEN,
+    LakeColumns,
+    TableFields,
+    fields_of,
+    left_out,
+    table_of,
+)
+from ringlog_cdc.lake.delta import WRITERS, Delta, description_path, log_path, types_of
+from ringlog_cdc.lake.descriptions import Descriptions
+from ringlog_cdc.lake.heads import heads_of
+from ringlog_cdc.lake.identity import Identity, author_prefix
+from ringlog_cdc.plan import PlanEntry
+
+Batches = Iterable[pa.RecordBatch]
+Positions = Mapping[int, int]
+
+ROWS_PER_FILE = 200_000
+"""A part of more rows of one table is written in several files, each with streams of its own."""
+HEADS_TYPE = (
+    "table string, topic string, generation bigint, token bigint, number int, partition int, offset bigint, "
+    "timestamp bigint, last boolean, value binary"
+)
+ORDER = (GENERATION, TOKEN, "cdc$timestamp", SOURCE_PARTITION, SOURCE_OFFSET, "cdc$batch_seq_no")
+IDENTITY = {
+    "partition": SOURCE_PARTITION,
+    "offset": SOURCE_OFFSET,
+    "timestamp": "cdc$timestamp",
+    "number": "cdc$batch_seq_no",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit of rows is: its number (None: it needs none), and what is told with it."""
+
+    version: int | None
+    told: Mapping[str, Any]
+
+
+def commit_of(entry: PlanEntry, identity: Identity, cdc_from: Positions) -> Commit:
+    """The commit of a plan part. ``cdc_from``: where the CDC topic ended before the part was written to it."""
+    return Commit(
+        entry.sequence,
+        {
+            "writer": identity.writer,
+            "author": identity.author,
+            "sequence": entry.sequence,
+            "batch": entry.batch,
+            "part": entry.part,
+            "epoch": entry.epoch,
+            "positions": {str(partition): offset for partition, offset in entry.positions},
+            "cdc_from": {str(partition): offset for partition, offset in sorted(cdc_from.items())},
+        },
+    )
+
+
+class Lake:
+    """One lake. ``append`` is for the thread of the batches, ``describe`` for any."""
+
+    def __init__(self, delta: Delta, identity: Identity, rows_per_file: int = ROWS_PER_FILE) -> None:
+        self.identity = identity
+        self.delta = delta
+        self._rows_per_file = rows_per_file
+        self._there: dict[str, dict[str, str] | None] = {}
+        self._descriptions = Descriptions(delta, identity.root, identity.cluster_id)
+        self._lock = threading.Lock()
+
+    def describe(self, state: ClusterState) -> None:
+        """Bring generations and streams in step with the state."""
+        with self._lock:
+            self._descriptions.keep(state)
+
+    def append(self, values: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields], told: Positions) -> None:
+        """Add the rows of a plan part (column ``value``), each table's in one commit, unless they are there.
+
+        ``fields``: what their tables are decoded by; ``told``: where the CDC topic ended before the part.
+        """
+        self.add(values.mapInArrow(heads, HEADS_TYPE), commit_of(entry, self.identity, told), fields)
+
+    def add(self, rows: DataFrame, commit: Commit, fields: Mapping[str, TableFields]) -> dict[str, int]:
+        """Add rows (``HEADS_TYPE``) of any tables; their numbers by table."""
+        counts = {row["table"]: row["count"] for row in rows.groupBy("table").count().collect()}
+        for table, count in sorted(counts.items()):
+            self._add(table, rows.where(F.col("table") == table), count, commit, fields.get(table))
+        return counts
+
+    def _add(self, table: str, rows: DataFrame, count: int, commit: Commit, fields: TableFields | None) -> None:
+        path = log_path(self.identity.root, table)
+        if self._there.get(table) is None:
+            self._there[table] = self.delta.columns(path)
+        wanted = types_of(from_arrow_schema(LakeColumns(table_of(table, fields)).schema()))
+        columns = LakeColumns(table_of(table, fields), left_out(wanted, self._there[table] or {}))
+        files = -(-count // self._rows_per_file)
+        rows = rows.repartitionByRange(files, "generation", "token") if files > 1 else rows
+        typed = rows.select("value").mapInArrow(decoder(columns), from_arrow_schema(columns.schema()))
+        typed = typed if files > 1 else typed.repartition(1)
+        self.delta.append(path, typed.sortWithinPartitions(*ORDER), commit.version, commit.told)
+        added = {name: kind for name, kind in wanted.items() if name not in columns.out}
+        self._there[table] = added | (self._there[table] or {})
+
+    def others(self) -> list[str]:
+        """Authors of this cluster that met this lake before this checkpoint. Raises CdcError ``lake_of_another``."""
+        there = self.delta.load(description_path(self.identity.root, WRITERS))
+        if there is None:
+            return []
+        authors = sorted({row["author"] for row in there.select("author").collect()})
+        if any(not name.startswith(author_prefix(self.identity.cluster_id)) for name in authors):
+            raise CdcError(
+                "lake_of_another", f"{self.identity.root} is the lake of another cluster", "give each cluster its own"
+            )
+        return [name for name in authors if name != self.identity.author]
+
+    def sign(self) -> None:
+        """Enter this checkpoint among the authors; harmless to repeat."""
+        one = pa.table({"author": [self.identity.author], "writer": [self.identity.writer]})
+        path = description_path(self.identity.root, WRITERS)
+        self.delta.append(path, self.delta.session.createDataFrame(one), 0, {})
+
+    def fill(self, rows: DataFrame, state: ClusterState) -> dict[str, int]:
+        """Add those rows of the CDC topic (``HEADS_TYPE``) that the lake has not; their numbers by table.
+
+        No other author can add one of them afterwards. Whatever is repeated in ``rows`` is one row.
+        """
+        found: dict[str, int] = {}
+        authors = self.others()
+        fields = fields_of(state)
+        for row in rows.select("table").distinct().collect():
+            table = row["table"]
+            path = log_path(self.identity.root, table)
+            for author in authors:
+                self.delta.close_out(path, author)
+            missing = rows.where(F.col("table") == table).dropDuplicates(["topic", *IDENTITY])
+            there = self.delta.load(path)
+            if there is not None:
+                keys = [F.col(name).alias(mine) for mine, name in IDENTITY.items()]
+                had = there.select(*keys, F.col(SOURCE_TOPIC).alias("topic"))
+                missing = missing.join(had, ["topic", *IDENTITY], "left_anti")
+            found |= self.add(missing.select(*COLUMNS), Commit(None, {"filled": self.identity.author}), fields)
+        return found
+
+    def lacks_from(self, tables: Iterable[str]) -> dict[int, int]:
+        """Where in the CDC topic the rows begin that the lake may lack, by the newest commit of an earlier checkpoint
+        of this writer; empty: nothing is known of it.
+        """
+        found: list[dict[int, int]] = []
+        for table in tables:
+            for told in self.delta.told(log_path(self.identity.root, table)):
+                if told.get("writer") == self.identity.writer and "cdc_from" in told:
+                    found.append({int(partition): offset for partition, offset in told["cdc_from"].items()})
+                    break
+        return max(found, key=lambda places: sum(places.values()), default={})
+
+
+def heads(batches: Batches) -> Batches:
+    """Values of the CDC topic with what identifies them (``HEADS_TYPE``)."""
+    for batch in batches:
+        values = batch.column("value")
+        found = heads_of(values)
+        yield pa.RecordBatch.from_arrays(
+            [
+                found.tables,
+                found.topics,
+                pa.array(found.generations),
+                pa.array(found.tokens),
+                pa.array(found.numbers.astype("int32")),
+                pa.array(found.partitions.astype("int32")),
+                pa.array(found.offsets),
+                pa.array(found.timestamps),
+                pa.array(found.lasts),
+                values,
+            ],
+            names=list(COLUMNS),
+        )
+
+
+COLUMNS = ("table", "topic", "generation", "token", "number", "partition", "offset", "timestamp", "last", "value")
+
+
+def decoder(columns: LakeColumns) -> Callable[[Batches], Batches]:
+    """Values of the CDC topic, of one table, as its columns."""
+
+    def decoded(batches: Batches) -> Batches:
+        for batch in batches:
+            yield columns.batch([decode_cdc_row(value) for value in batch.column("value").to_pylist()])
+
+    return decoded

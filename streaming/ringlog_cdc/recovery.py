@@ -1,0 +1,265 @@
+"""A checkpoint that takes the place of a lost one: it finds what was written, and writes what is missing.
+
+Plans are lost with a checkpoint, so every write is decided anew. What was decided before is in the topics: a write with
+a row in the CDC topic, or a letter among the dead letters, keeps it. Before its first batch the job reads both topics
+and notes the identities of all rows and letters of the mutations that it will read again (``Index``); a plan part that
+lies within their bounds then leaves out what is there:
+
+- nothing of a mutation that has a letter goes out;
+- a row that is there does not go out again, and of a write (of its part with one timestamp) whose last row is there
+  none does: with other options of the table it may have had another number of rows;
+- no letter goes out for a mutation that has a row: its generation may have closed since.
+
+The index is made once, after the right of all earlier incarnations to write was taken away, and never changed: a part
+that is carried out again leaves out the same. It is a folder of Parquet files in the checkpoint; of it a part's own
+identities are in memory, no more. The place of a row in the topic proves nothing, so each is looked for by identity.
+Rows keep the order of their source: what is missing of it in a partition of the topic is its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ringlog.kernel.settings import SETTINGS
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import decode_dead_letter
+from ringlog_cdc.arrow import LETTER
+from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.frames import TopicReader, at_or_after, chunks
+from ringlog_cdc.lake.heads import heads_of
+from ringlog_cdc.lake.sink import HEADS_TYPE, heads
+from ringlog_cdc.plan import OffsetRange, PlanEntry
+from ringlog_cdc.plan_store import create_if_absent
+from ringlog_cdc.progress import Progress
+from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.source import Offsets
+from ringlog_cdc.tally import GENERATION, REASON, Tally, counted
+from ringlog_cdc.verdicts import KNOWN, NUMBERS, ROUTED
+
+Batches = Iterable[pa.RecordBatch]
+Positions = Mapping[int, int]
+
+FOLDER, FILE = "recovery", "recovery.json"
+CHUNK = 2_000_000
+"""Records of a topic in one step; after each the progress says how far it is."""
+CLOCK_MARGIN_US = 3_600_000_000
+"""The CDC topic is read from this long before the time of the first mutation: its records have the time of their
+writer's clock. One that is slower leaves rows unseen, which are then written again: a reader drops them."""
+GROUP = 100_000
+"""Rows of a file that are looked at together, by their bounds."""
+NOTED = ("partition", "offset", "timestamp", "number", "last", "letter")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is there of the mutations of a plan part: rows by (partition, offset, timestamp, number), and letters.
+
+    ``whole``: parts of writes, named without the number, whose last row is there.
+    """
+
+    rows: frozenset[tuple[int, int, int, int]]
+    whole: frozenset[tuple[int, int, int]]
+    letters: frozenset[tuple[int, int]]
+
+    @property
+    def decided(self) -> frozenset[tuple[int, int]]:
+        """Mutations of which a row is there."""
+        return frozenset((partition, offset) for partition, offset, _, _ in self.rows)
+
+
+class Index:
+    """Identities of what is in the topics, in the folder of a checkpoint."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._folder = checkpoint / FOLDER
+        self._file = checkpoint / FILE
+        self.is_made = self._file.exists()
+        self.bounds = decode_bounds(self._file.read_bytes()) if self.is_made else {}
+        self._kept: tuple[int, Known] | None = None
+
+    def is_needed(self, state: ClusterState, head: PlanEntry) -> bool:
+        """True for a checkpoint without plans, where a writer's right to write was taken away: it may have written.
+
+        Asked before this checkpoint's writer registers, which ends its fence; remembered after a crash.
+        """
+        if self.is_made or head.sequence >= 0:
+            return False
+        if any(writer.fenced is not None for writer in state.writers.values()):
+            self._folder.mkdir(exist_ok=True)
+        return self._folder.exists()
+
+    def begin(self) -> None:
+        """Forget what an attempt before this one noted."""
+        for path in self._folder.iterdir():
+            path.unlink()
+        self.bounds = {}
+
+    def note(self, found: pa.Table) -> None:
+        """Add identities: columns partition, offset, timestamp, number, last (row), and letter (instead)."""
+        if not found.num_rows:
+            return
+        ordered = found.sort_by([("partition", "ascending"), ("offset", "ascending")])
+        pq.write_table(ordered, self._folder / f"{len(list(self._folder.iterdir())):06d}.parquet", row_group_size=GROUP)
+        lasts = found.group_by("partition").aggregate([("offset", "max")]).to_pylist()
+        for line in lasts:
+            self.bounds[line["partition"]] = max(self.bounds.get(line["partition"], 0), line["offset_max"] + 1)
+
+    def finish(self) -> None:
+        """All has been noted."""
+        data = json.dumps({str(partition): bound for partition, bound in sorted(self.bounds.items())})
+        create_if_absent(self._file, data.encode() + b"\n")
+        self.is_made = True
+
+    def concerns(self, ranges: Sequence[OffsetRange]) -> bool:
+        """True unless these ranges lie behind all that was there."""
+        return any(item.start < self.bounds.get(item.partition, 0) for item in ranges)
+
+    def known(self, entry: PlanEntry) -> Known | None:
+        """What is there of a plan part; None: it lies behind all that was there. Raises ChainBroken."""
+        if not self.concerns(entry.ranges):
+            return None
+        if self._kept is None or self._kept[0] != entry.sequence:
+            self._kept = entry.sequence, self.look(entry.ranges)
+        return self._kept[1]
+
+    def look(self, ranges: Sequence[OffsetRange]) -> Known:
+        """What is there of the mutations in these ranges. Raises ChainBroken."""
+        files = sorted(self._folder.glob("*.parquet")) if self._folder.exists() else []
+        if not files:
+            raise ChainBroken(f"{FOLDER} of the checkpoint is gone, and {FILE} says that it is needed")
+        rows: set[tuple[int, int, int, int]] = set()
+        whole: set[tuple[int, int, int]] = set()
+        letters: set[tuple[int, int]] = set()
+        for item in ranges:
+            at = [("partition", "=", item.partition), ("offset", ">=", item.start), ("offset", "<", item.end)]
+            columns = pq.read_table([str(path) for path in files], filters=at).to_pydict()
+            for partition, offset, timestamp, number, last, letter in zip(
+                *(columns[name] for name in NOTED), strict=True
+            ):
+                if letter:
+                    letters.add((partition, offset))
+                else:
+                    rows.add((partition, offset, timestamp, number))
+                if last:
+                    whole.add((partition, offset, timestamp))
+        return Known(frozenset(rows), frozenset(whole), frozenset(letters))
+
+
+def make_index(
+    index: Index,
+    session: SparkSession,
+    settings: JobSettings,
+    offsets: Offsets,
+    state: ClusterState,
+    starts: Positions,
+    say: Progress,
+) -> None:
+    """Read both topics, step by step. ``starts``: where the job will begin to read each partition of the mutations."""
+    index.begin()
+    reader = TopicReader(session, settings)
+    begins = first_place(offsets, settings.sink_topic, state)
+    for topic, of_rows in ((settings.sink_topic, True), (settings.letters_topic, False)):
+        ends, first = offsets.ends(topic), begins if of_rows else offsets.begins(topic)
+        total, done = sum(ends.values()) - sum(first.values()), 0
+        for begin, end in chunks(first, ends, CHUNK):
+            found = reader.read(topic, begin, end)
+            chosen = _rows(found, settings) if of_rows else _letters(found, settings)
+            index.note(chosen.where(at_or_after(starts)).toArrow())
+            done += sum(end.values()) - sum(begin.values())
+            say.emit("recovering", topic=topic, records=done, of=total)
+    index.finish()
+    say.emit("recovered", bounds=index.bounds)
+
+
+def _rows(found: DataFrame, settings: JobSettings) -> DataFrame:
+    rows = found.mapInArrow(heads, HEADS_TYPE).where(F.col("topic") == settings.source_topic)
+    return rows.select("partition", "offset", "timestamp", "number", "last", F.lit(False).alias("letter"))
+
+
+def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
+    place = F.split(F.col("key").cast("string"), "/")
+    return found.where(place[0] == settings.source_topic).select(
+        place[1].cast("int").alias("partition"),
+        place[2].cast("bigint").alias("offset"),
+        F.lit(0).cast("bigint").alias("timestamp"),
+        F.lit(0).alias("number"),
+        F.lit(False).alias("last"),
+        F.lit(True).alias("letter"),
+    )
+
+
+def first_place(offsets: Offsets, topic: str, state: ClusterState) -> dict[int, int]:
+    """Where in the CDC topic rows of mutations may begin that a new checkpoint reads again."""
+    oldest = next((found for found in state.generations if found.closed is None), None)
+    if oldest is None or oldest is state.generations[0]:
+        return offsets.begins(topic)
+    return offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum - CLOCK_MARGIN_US)
+
+
+def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> Callable[[Batches], Batches]:
+    """The function of the rows, without what is there. ``known``: a broadcast; ``counts``: accumulates tallies."""
+
+    def outgoing(batches: Batches) -> Batches:
+        there: Known = known.value
+        decided = there.decided
+        for batch in function(batches):
+            found = known_in(batch, there, decided)
+            counts.add(correction(batch.filter(pa.array(found))))
+            yield batch.filter(pa.array(~found))
+
+    return outgoing
+
+
+def known_in(batch: pa.RecordBatch, there: Known, decided: frozenset[tuple[int, int]]) -> NDArray[np.bool_]:
+    """True for the records of a batch of ``OUT`` that must not go out."""
+    partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+    found = np.zeros(len(partitions), dtype=bool)
+    rows, letters = np.flatnonzero(partitions != LETTER), np.flatnonzero(partitions == LETTER)
+    if len(rows):
+        of = heads_of(batch.column("value").take(pa.array(rows)))
+        columns = of.partitions, of.offsets, of.timestamps, of.numbers
+        names = zip(*(column.tolist() for column in columns), strict=True)
+        found[rows] = [name in there.rows or name[:3] in there.whole or name[:2] in there.letters for name in names]
+    for number in letters.tolist():
+        _, partition, offset = batch.column("key")[number].as_py().decode().rsplit("/", 2)
+        place = int(partition), int(offset)
+        found[number] = place in there.letters or place in decided
+    return found
+
+
+def correction(batch: pa.RecordBatch) -> Tally:
+    """What was counted of records that do not go out, taken back, and their mutations as ``KNOWN``."""
+    is_row = pa.array(batch.column("partition").to_numpy(zero_copy_only=False) != LETTER)
+    rows = heads_of(batch.filter(is_row).column("value"))
+    letters = batch.filter(pc.invert(is_row)).column("value").to_pylist()
+    places = set(zip(rows.partitions.tolist(), rows.offsets.tolist(), strict=True))
+    tally: Tally = {(REASON, KNOWN): len(places) + len(letters), (REASON, ROUTED): -len(rows.offsets)}
+    for key, count in counted(GENERATION, rows.generations):
+        tally[key] = -count
+    for letter in letters:
+        key = (REASON, NUMBERS[decode_dead_letter(letter).reason])
+        tally[key] = tally.get(key, 0) - 1
+    return tally
+
+
+def decode_bounds(data: bytes) -> dict[int, int]:
+    """Source partition to the offset behind the last one of the index; raises ChainBroken for other bytes."""
+    try:
+        found = {int(partition): bound for partition, bound in json.loads(data).items()}
+        if not all(type(bound) is int for bound in found.values()):
+            raise ValueError("a bound is no whole number")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ChainBroken(f"{FILE} of the checkpoint is unreadable: {error}") from error
+    return found

@@ -1,0 +1,166 @@
+"""The lake without Spark: identities, paths, which columns a table can take, and rows as batches of them."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
+from ringlog_cdc.errors import CdcError, ChainBroken
+from ringlog_cdc.lake.columns import LakeColumns, left_out, table_of
+from ringlog_cdc.lake.delta import description_path, log_path
+from ringlog_cdc.lake.heads import BadRow, heads_of
+from ringlog_cdc.lake.identity import (
+    FILE,
+    author_prefix,
+    decode_identity,
+    forget_filled,
+    identify,
+    is_filled,
+    mark_filled,
+)
+
+CLUSTER = str(uuid.UUID(int=1))
+FIELDS = ([["id", "bigint"], ["name", "text"], ["tags", "set<text>"]], ["id"], [])
+
+
+def row(**changes: object) -> CdcRow:
+    fields: dict[str, object] = {
+        "stream_id": (-5).to_bytes(8, "big", signed=True) + bytes(8),
+        "generation": 1_000,
+        "time": bytes(range(16)),
+        "batch_seq_no": 0,
+        "operation": 2,
+        "ttl": None,
+        "end_of_batch": True,
+        "keyspace": "shop",
+        "table": "people",
+        "mutation_id": None,
+        "source_topic": "c.mutations",
+        "source_partition": 3,
+        "source_offset": 2**40,
+        "timestamp": 1_700_000_000_000_000,
+        "partition_key": ((7).to_bytes(8, "big"),),
+        "clustering_key": (),
+        "cells": (Cell("name", b"Ada"),),
+        "deleted": (),
+        "deleted_elements": (),
+    }
+    return CdcRow(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_keeps_its_author_and_another_one_is_another(tmp_path: Path) -> None:
+    one = identify(tmp_path, CLUSTER, "spark", "/lake")
+    again = identify(tmp_path, CLUSTER, "spark", "/lake")
+    assert one is not None
+    assert one == again
+    (tmp_path / FILE).unlink()
+    other = identify(tmp_path, CLUSTER, "spark", "/lake")
+    assert other is not None
+    assert other.author != one.author
+    assert one.author.startswith(author_prefix(CLUSTER))
+
+
+def test_a_lake_is_neither_left_nor_changed_in_silence(tmp_path: Path) -> None:
+    assert identify(tmp_path, CLUSTER, "spark", None) is None
+    assert not (tmp_path / FILE).exists()
+    identify(tmp_path, CLUSTER, "spark", "/lake")
+    with pytest.raises(CdcError, match="start with --lake /lake") as left:
+        identify(tmp_path, CLUSTER, "spark", None)
+    assert left.value.code == "lake_left_out"
+    with pytest.raises(CdcError, match="not to /other") as changed:
+        identify(tmp_path, CLUSTER, "spark", "/other")
+    assert changed.value.code == "lake_changed"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"root": "x"}', b'{"cluster_id":1,"writer":"","checkpoint":"","root":""}']
+)
+def test_an_identity_that_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(ChainBroken):
+        decode_identity(data)
+
+
+def test_what_one_identity_has_filled_another_has_not(tmp_path: Path) -> None:
+    one = identify(tmp_path, CLUSTER, "spark", "/lake")
+    assert one is not None
+    mark_filled(tmp_path, one)
+    forget_filled(tmp_path, one)
+    assert is_filled(tmp_path)
+    (tmp_path / FILE).unlink()
+    other = identify(tmp_path, CLUSTER, "spark", "/lake")
+    assert other is not None
+    forget_filled(tmp_path, other)
+    assert not is_filled(tmp_path)
+
+
+def test_a_table_lies_under_its_keyspace_and_descriptions_beside_all_keyspaces() -> None:
+    assert log_path("/lake/", "shop.orders") == "/lake/shop/orders_scylla_cdc_log"
+    assert description_path("s3a://bucket/lake", "cdc-streams") == "s3a://bucket/lake/cdc-streams"
+
+
+def test_columns_that_delta_cannot_take_are_left_out() -> None:
+    assert left_out({"a": "int", "b": "string"}, {}) == frozenset()
+    assert left_out({"a": "int"}, {"a": "int", "gone": "string"}) == frozenset()
+    assert left_out({"a": "int"}, {"a": "string"}) == {"a"}
+    assert left_out({"a": "int", "A": "int"}, {}) == {"a"}
+    assert left_out({"a": "int", "A": "int"}, {"a": "int"}) == {"A"}
+
+
+def test_a_row_has_the_columns_of_the_log_and_says_where_it_came_from() -> None:
+    batch = LakeColumns(table_of("shop.people", FIELDS)).batch([row(), row(deleted=("tags",))])
+    first, second = batch.to_pylist()
+    assert (first["id"], first["name"], first["tags"], first["cdc$deleted_tags"]) == (7, "Ada", None, None)
+    assert second["cdc$deleted_tags"] is True
+    assert (first["cdc$stream_token"], first["cdc$generation"], first["cdc$timestamp"]) == (-5, 1_000, row().timestamp)
+    source = [first[f"cdc$source_{name}"] for name in ("topic", "partition", "offset")]
+    assert source == ["c.mutations", 3, 2**40]
+
+
+def test_values_of_a_column_that_is_left_out_are_there_as_they_are_in_the_log() -> None:
+    out = frozenset({"name", "cdc$deleted_name", "cdc$deleted_elements_tags"})
+    taken = DeletedElements("tags", (b"x", b"\xff"))
+    batch = LakeColumns(table_of("shop.people", FIELDS), out).batch(
+        [row(), row(cells=(), deleted=("name",)), row(deleted_elements=(taken,), cells=())]
+    )
+    assert "name" not in batch.schema.names
+    found = [dict(line["cdc$undecoded"]) for line in batch.to_pylist()]
+    assert found == [{"name": b"Ada"}, {"cdc$deleted_name": b"\1"}, {"cdc$deleted_elements_tags": b"78,ff"}]
+
+
+def test_a_row_of_a_table_that_nobody_knows_any_more_loses_nothing() -> None:
+    batch = LakeColumns(table_of("shop.people", None)).batch([row(clustering_key=(b"c",))])
+    assert dict(batch.to_pylist()[0]["cdc$undecoded"]) == {
+        "partition_0": (7).to_bytes(8, "big"),
+        "clustering_0": b"c",
+        "name": b"Ada",
+    }
+
+
+def test_heads_are_what_the_rows_say_of_themselves() -> None:
+    rows = [
+        row(),
+        row(ttl=70_000, batch_seq_no=300, mutation_id=str(uuid.uuid4()), keyspace="a", table="b" * 40),
+        row(end_of_batch=False),
+        row(stream_id=b"\x7f" + bytes(15), source_partition=0, source_offset=0, timestamp=-1, generation=2**62),
+    ]
+    found = heads_of(pa.array([encode_cdc_row(one) for one in rows], pa.binary()))
+    assert found.tables.to_pylist() == [f"{one.keyspace}.{one.table}" for one in rows]
+    assert found.topics.to_pylist() == ["c.mutations"] * 4
+    assert found.tokens.tolist() == [int.from_bytes(one.stream_id[:8], "big", signed=True) for one in rows]
+    assert found.generations.tolist() == [one.generation for one in rows]
+    assert found.numbers.tolist() == [one.batch_seq_no for one in rows]
+    assert found.partitions.tolist() == [one.source_partition for one in rows]
+    assert found.offsets.tolist() == [one.source_offset for one in rows]
+    assert found.lasts.tolist() == [one.end_of_batch for one in rows]
+    assert found.timestamps.tolist() == [one.timestamp for one in rows]
+    assert heads_of(pa.array([], pa.binary())).offsets.tolist() == []
+
+
+def test_bytes_that_are_no_row_are_refused() -> None:
+    data = encode_cdc_row(row())
+    with pytest.raises(BadRow, match="1 values"):
+        heads_of(pa.array([data, data[:40]], pa.binary()))

@@ -1,0 +1,156 @@
+"""What is there is left out, and nothing else: plan parts of a checkpoint that took the place of a lost one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.wire.partitions import dead_letter_key
+from ringlog.wire.records import DeadLetter, encode_cdc_row, encode_dead_letter
+from ringlog_cdc.arrow import LETTER, OUT
+from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.frames import chunks
+from ringlog_cdc.plan import OffsetRange
+from ringlog_cdc.recovery import FILE, FOLDER, Index, Known, decode_bounds, without
+from ringlog_cdc.tally import GENERATION, REASON, Tally, TallyParam, of_kind
+from ringlog_cdc.verdicts import KNOWN, NUMBERS, ROUTED
+from tests.cdc.lake.test_lake import row
+
+Identity = tuple[int, int, int, int]
+
+
+def out_of(outs: Iterable[tuple[bool, Identity]]) -> pa.RecordBatch:
+    """What goes out for records: rows or letters, and the identity of the row, or of the letter's mutation."""
+    found = list(outs)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([LETTER if letter else 5 for letter, _ in found], pa.int32()),
+            pa.array([dead_letter_key("c.mutations", name[0], name[1]) for _, name in found], pa.binary()),
+            pa.array([_value(letter, name) for letter, name in found], pa.binary()),
+        ],
+        names=list(OUT),
+    )
+
+
+def _value(letter: bool, name: Identity) -> bytes:
+    if letter:
+        return encode_dead_letter(DeadLetter("unreadable", "", "c.mutations", name[0], name[1], 0, None, None, "w", 1))
+    return encode_cdc_row(row(source_partition=name[0], source_offset=name[1], timestamp=name[2], batch_seq_no=name[3]))
+
+
+class Counts:
+    """An accumulator."""
+
+    def __init__(self) -> None:
+        self.value: Tally = {}
+
+    def add(self, tally: Tally) -> None:
+        TallyParam().addInPlace(self.value, tally)
+
+
+IDENTITIES = st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(10, 12), st.integers(0, 2))
+
+
+@given(
+    outs=st.lists(st.tuples(st.booleans(), IDENTITIES), max_size=30),
+    rows=st.frozensets(IDENTITIES),
+    lasts=st.frozensets(IDENTITIES, max_size=5),
+    letters=st.frozensets(st.tuples(st.integers(0, 2), st.integers(0, 5))),
+)
+def test_what_is_there_is_left_out_and_all_else_is_as_it_was(
+    outs: list[tuple[bool, Identity]],
+    rows: frozenset[Identity],
+    lasts: frozenset[Identity],
+    letters: frozenset[tuple[int, int]],
+) -> None:
+    rows |= lasts
+    whole = frozenset(name[:3] for name in lasts)
+    there: Any = SimpleNamespace(value=Known(rows, whole, letters))
+    counts = Counts()
+    decided = {known[:2] for known in rows}
+    left = [
+        (letter, name)
+        for letter, name in outs
+        if name[:2] not in letters and (name[:2] not in decided if letter else not {name, name[:3]} & {*rows, *whole})
+    ]
+    (after,) = without(lambda batches: batches, there, counts)([out_of(outs)])
+    assert after.equals(out_of(left))
+    gone = Counter(letter for letter, _ in outs) - Counter(letter for letter, _ in left)
+    mutations = {name[:2] for letter, name in outs if not letter and (letter, name) not in left}
+    assert of_kind(counts.value, REASON) == {
+        reason: count
+        for reason, count in (
+            (KNOWN, len(mutations) + gone[True]),
+            (ROUTED, -gone[False]),
+            (NUMBERS["unreadable"], -gone[True]),
+        )
+        if count
+    }
+    assert of_kind(counts.value, GENERATION) == ({1_000: -gone[False]} if gone[False] else {})
+
+
+def index_of(checkpoint: Path, chunks_of: Iterable[list[tuple[Identity, bool]]]) -> Index:
+    """An index of these, noted chunk after chunk."""
+    index = Index(checkpoint)
+    (checkpoint / FOLDER).mkdir()
+    for noted in chunks_of:
+        table = pa.table(
+            {
+                "partition": pa.array([name[0] for name, _ in noted], pa.int32()),
+                "offset": pa.array([name[1] for name, _ in noted], pa.int64()),
+                "timestamp": pa.array([name[2] for name, _ in noted], pa.int64()),
+                "number": pa.array([name[3] for name, _ in noted], pa.int32()),
+                "last": pa.array([not letter and name[3] == 0 for name, letter in noted], pa.bool_()),
+                "letter": pa.array([letter for _, letter in noted], pa.bool_()),
+            }
+        )
+        index.note(table)
+    index.finish()
+    return Index(checkpoint)
+
+
+def test_an_index_gives_what_lies_in_a_part_and_nothing_behind_its_bounds(tmp_path: Path) -> None:
+    rows = [((0, offset, 100, 0), False) for offset in range(50)] + [((1, 7, 100, 0), False), ((1, 7, 100, 1), False)]
+    index = index_of(tmp_path, [rows[:20], rows[20:], [((1, 9, 0, 0), True)]])
+    assert index.is_made
+    assert index.bounds == {0: 50, 1: 10}
+    known = index.look((OffsetRange(0, 48, 60), OffsetRange(1, 0, 8)))
+    there = frozenset({(0, 48, 100, 0), (0, 49, 100, 0), (1, 7, 100, 0), (1, 7, 100, 1)})
+    assert known == Known(there, frozenset(name[:3] for name in there), frozenset())
+    assert index.look((OffsetRange(1, 8, 10),)) == Known(frozenset(), frozenset(), frozenset({(1, 9)}))
+    assert not index.concerns((OffsetRange(0, 50, 60), OffsetRange(1, 10, 11)))
+    assert index.concerns((OffsetRange(0, 49, 60),))
+
+
+def test_an_index_of_nothing_concerns_no_part(tmp_path: Path) -> None:
+    index = index_of(tmp_path, [])
+    assert index.is_made
+    assert not index.concerns((OffsetRange(0, 0, 10),))
+
+
+def test_an_index_that_is_gone_is_noticed(tmp_path: Path) -> None:
+    index_of(tmp_path, [[((0, 1, 1, 0), False)]])
+    for path in (tmp_path / FOLDER).iterdir():
+        path.unlink()
+    with pytest.raises(ChainBroken, match="is gone"):
+        Index(tmp_path).look((OffsetRange(0, 0, 5),))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"a": 1}', b'{"0": "1"}', b'{"0": true}'])
+def test_bounds_that_are_none_are_refused(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ChainBroken, match=FILE):
+        decode_bounds(data)
+
+
+def test_a_topic_is_read_in_steps_without_a_gap() -> None:
+    steps = list(chunks({0: 5, 1: 0}, {0: 25, 1: 3, 2: 1}, 30))
+    assert steps == [({0: 5, 1: 0, 2: 0}, {0: 15, 1: 3, 2: 1}), ({0: 15, 1: 3, 2: 1}, {0: 25, 1: 3, 2: 1})]
+    assert list(chunks({0: 5}, {0: 5}, 30)) == []

@@ -1,0 +1,69 @@
+"""A driver with a lake is killed again and again at any moment, and its checkpoint is lost in between."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringlog.cli.fencing import fence
+from ringlog.runtime.context import Context
+from ringlog.stack import Stack
+from tests.system.cdc_world import World, founded, now_us
+from tests.system.conftest import spark as spark
+from tests.system.test_cdc_kill import driver
+from tests.system.test_cdc_lake import TOKENS, rows_in, rows_of_topic, some
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROUNDS = 8
+LOST_IN = (2, 5)
+WRITES = 500
+HOUR_US = 3_600_000_000
+LONGEST_S = 25.0
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[World]:
+    own = Stack(tmp_path / "stack")
+    try:
+        with founded(own.up("quick").bootstrap_servers, "lake") as world:
+            world.join("n1", TOKENS, now_us() - HOUR_US)
+            world.schema()
+            world.table("carts")
+            yield world
+    finally:
+        own.down()
+
+
+def test_kills_at_any_moment_and_lost_checkpoints_leave_each_row_once(
+    shop: World, spark: object, tmp_path: Path
+) -> None:
+    draw = random.Random(20_261_121)
+    lake, context = tmp_path / "lake", Context(shop.bootstrap, shop.cluster, "")
+    checkpoint = tmp_path / "checkpoint-0"
+    for number in range(ROUNDS):
+        shop.send(some(number * WRITES, (number + 1) * WRITES))
+        with driver(shop, checkpoint, "--lake", str(lake)) as process:
+            # Any moment from before it has registered to after it is done, by the clock, on purpose.
+            threading.Event().wait(draw.uniform(4.0, LONGEST_S))
+            assert process.poll() is None, (checkpoint / "output").read_text()[-3000:]
+            process.send_signal(signal.SIGKILL)
+        writer = shop.state.writers.get("spark")
+        if number in LOST_IN and writer is not None:
+            shutil.rmtree(checkpoint)
+            checkpoint = tmp_path / f"checkpoint-{number}"
+            if writer.fenced is None:
+                shop.apply(fence(context, writer, "lost", None, "", "the test has killed it"))
+    with driver(shop, checkpoint, "--lake", str(lake), "--stop-when-idle") as process:
+        assert process.wait(300) == 0, (checkpoint / "output").read_text()[-3000:]
+    rows = rows_of_topic(shop)
+    assert {row[:2] for row in rows} == {(item.partition, item.offset) for item in shop.read("mutations")}
+    assert len(rows) == ROUNDS * WRITES
+    assert rows_in(spark, lake, "orders", "carts") == Counter(rows.keys())  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""The job with a lake: every row is in the topic and in its Delta table, once, whatever is killed or lost between."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.test_cdc_job import run_to_idle
+from tests.system.test_cdc_kill import alive, driver, in_hand
+
+from ringlog.audit.lake import audit_lake
+from ringlog.audit.report import Report
+from ringlog.cli.fencing import fence
+from ringlog.kernel.commands.model import AlterTable, Column
+from ringlog.runtime.context import Context
+from ringlog.stack import StackInfo
+from ringlog.wire.records import Cell
+from ringlog_cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+HOUR_US = 3_600_000_000
+TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
+Row = tuple[int, int, int, int, bytes]
+
+
+@pytest.fixture
+def shop(stack: StackInfo, cluster_name: str) -> Iterator[World]:
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        world.table("carts")
+        yield world
+
+
+def table_in(spark: SparkSession, lake: Path, name: str) -> DataFrame:
+    return spark.read.format("delta").load(str(lake / name))
+
+
+def rows_in(spark: SparkSession, lake: Path, *names: str) -> Counter[Row]:
+    """Identity and stream of each row of these tables, with how often it is there."""
+    found: Counter[Row] = Counter()
+    for name in names:
+        columns = ("partition", "offset")
+        rows = table_in(spark, lake, f"shop/{name}_scylla_cdc_log").select(
+            *(f"cdc$source_{column}" for column in columns), "cdc$timestamp", "cdc$batch_seq_no", "cdc$stream_id"
+        )
+        found.update((*row[:4], bytes(row[4])) for row in rows.collect())
+    return found
+
+
+def rows_of_topic(world: World) -> Counter[Row]:
+    return Counter(
+        (row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no, row.stream_id)
+        for row in world.rows()
+    )
+
+
+def some(begin: int, end: int) -> Iterator[Any]:
+    """Writes to two tables in turn."""
+    for number in range(begin, end):
+        yield write(f"customer-{number % 97}", number, table=("orders", "carts")[number % 2])
+
+
+def test_a_killed_driver_and_a_lost_checkpoint_leave_each_row_once_in_the_topic_and_in_the_lake(
+    stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.sql.functions import lit
+
+    lake, first, second = tmp_path / "lake", tmp_path / "first", tmp_path / "second"
+    options: Mapping[str, Any] = {"lake": str(lake), "max_offsets_per_trigger": 1_000}
+    shop.send(some(0, 1_500))
+    with driver(shop, first, "--lake", str(lake), "--max-offsets-per-trigger", "400") as process:
+        until(lambda: in_hand(first), "a batch in hand", lambda: alive(process, first))
+        process.send_signal(signal.SIGKILL)
+    shutil.rmtree(first)
+    with pytest.raises(CdcError, match="ringlog cdc fence --writer spark") as refused:
+        run_to_idle(stack, shop.cluster, second, spark, **options)
+    assert refused.value.code == "checkpoint_lost"
+    context = Context(shop.bootstrap, shop.cluster, "")
+    shop.apply(fence(context, shop.state.writers["spark"], "lost", None, "", "the test has killed it"))
+    before = rows_of_topic(shop)
+    shop.apply(AlterTable("shop", "orders", (Column("extra", "int"),)))
+    shop.send(
+        replace(item, cells=(*item.cells, Cell("extra", b"\0\0\0\5")))
+        for item in (write("altered", number) for number in range(10))
+    )
+    run_to_idle(stack, shop.cluster, second, spark, **options)
+    after = rows_of_topic(shop)
+    mutations = {(item.partition, item.offset) for item in shop.read("mutations")}
+    assert {row[:2] for row in after} == mutations
+    assert len(after) == 1_510
+    # What was there before the loss is as often there as it was; the rest is there once.
+    assert all(count == before.get(row, 1) for row, count in after.items())
+    found = rows_in(spark, lake, "orders", "carts")
+    assert found == Counter(after.keys())
+    extra = table_in(spark, lake, "shop/orders_scylla_cdc_log").groupBy("extra").count().collect()
+    assert {row["extra"]: row["count"] for row in extra} == {None: 750, 5: 10}
+    authors = table_in(spark, lake, "cdc-writers").collect()
+    assert len({row["author"] for row in authors}) == 2
+    streams = {bytes(row["cdc$stream_id"]) for row in table_in(spark, lake, "cdc-streams").collect()}
+    assert {row[4] for row in found} <= streams
+    audited(shop, lake, {"lake_complete": 0, "lake_once": 0, "lake_nothing_else": 0})
+    carts = str(lake / "shop/carts_scylla_cdc_log")
+    twice = spark.read.format("delta").load(carts).limit(3).withColumn("cdc$ttl", lit(5).cast("bigint"))
+    twice.write.format("delta").mode("append").save(carts)
+    wrong = twice.withColumn("cdc$source_offset", lit(10**6).cast("bigint"))
+    wrong.write.format("delta").mode("append").save(carts)
+    audited(shop, lake, {"lake_complete": 3, "lake_once": 3, "lake_nothing_else": 3})
+
+
+def audited(shop: World, lake: Path, failures: dict[str, int]) -> None:
+    """The audit of the lake finds so many failures."""
+    report = Report()
+    audit_lake(shop.bootstrap, shop.cluster, str(lake), report, lambda _: None)
+    assert {check.name: check.failures for check in report.checks} == failures, report.as_json()

@@ -1,0 +1,99 @@
+"""A plan part and its two sinks: which one lacks it is made good, and what a reader of one stream has to open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.system.cdc_world import World, founded, now_us, write
+from tests.system.test_cdc_job import forget_last_batch, run_to_idle
+from tests.system.test_cdc_lake import TOKENS, rows_in, rows_of_topic, table_in
+
+from ringlog.stack import StackInfo
+from ringlog_cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+MINUTE_US = 60_000_000
+LEEWAY = {"cdc_leeway_us": 120 * MINUTE_US}
+
+
+@pytest.fixture
+def shop(stack: StackInfo, cluster_name: str) -> Iterator[World]:
+    """Two generations, both open to writes."""
+    with founded(stack.bootstrap_servers, cluster_name, LEEWAY) as world:
+        world.join("n1", TOKENS, now_us() - 60 * MINUTE_US)
+        world.join("n2", (100,), now_us() - 30 * MINUTE_US)
+        world.schema()
+        yield world
+
+
+class BrokenError(Exception):
+    """What a test lets happen."""
+
+
+def test_a_part_is_carried_out_for_the_sink_that_lacks_it_and_a_reader_of_one_stream_opens_few_files(
+    stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ringlog_cdc.lake import sink
+
+    lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    options: Mapping[str, Any] = {"lake": str(lake)}
+    shop.send(write(f"customer-{n}", n, now_us() - n % 2 * 45 * MINUTE_US) for n in range(400))
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise BrokenError
+
+        broken.setattr(sink.Lake, "append", fail)
+        with pytest.raises(BrokenError):
+            run_to_idle(stack, shop.cluster, checkpoint, spark, **options)
+    # The topic has the part, the lake has not.
+    assert len(rows_of_topic(shop)) == 400
+    assert not (lake / "shop").exists()
+    run_to_idle(stack, shop.cluster, checkpoint, spark, **options)
+    assert rows_in(spark, lake, "orders") == Counter(rows_of_topic(shop).keys())
+    # Both have it, and nobody has noted that: the topic gets it again, byte for byte, the lake does not.
+    before = rows_of_topic(shop)
+    forget_last_batch(checkpoint)
+    run_to_idle(stack, shop.cluster, checkpoint, spark, **options)
+    after = rows_of_topic(shop)
+    assert after.keys() == before.keys()
+    assert after != before
+    found = rows_in(spark, lake, "orders")
+    assert found == Counter(after.keys())
+    with pytest.raises(CdcError, match="lake_left_out"):
+        run_to_idle(stack, shop.cluster, checkpoint, spark)
+
+    log = str(lake / "shop" / "orders_scylla_cdc_log")
+    files = {"spark.databricks.delta.optimize.maxFileSize": "4000", "spark.databricks.delta.optimize.minFileSize": "1"}
+    old, new = (row[0] for row in generations(spark, lake).collect())
+    for name, value in files.items():
+        spark.conf.set(name, value)
+    try:
+        spark.sql(f"OPTIMIZE delta.`{log}` WHERE `cdc$generation` = {old} ZORDER BY (`cdc$stream_token`)")
+    finally:
+        for name in files:
+            spark.conf.unset(name)
+    whole = spark.read.format("delta").load(log)
+    stream = whole.where(f"`cdc$generation` = {old}").first()
+    assert stream is not None
+    one = whole.where(f"`cdc$generation` = {old} AND `cdc$stream_token` = {stream['cdc$stream_token']}")
+    of_old = whole.where(f"`cdc$generation` = {old}").inputFiles()
+    assert len(of_old) >= 3
+    assert all(f"cdc$generation={old}" in name for name in of_old)
+    assert set(one.inputFiles()) < set(of_old)
+    assert len(one.inputFiles()) == 1
+    assert len(whole.inputFiles()) > len(of_old), "the other generation has files of its own"
+    assert rows_in(spark, lake, "orders") == found
+    assert new > old
+
+
+def generations(spark: SparkSession, lake: Path) -> DataFrame:
+    return table_in(spark, lake, "cdc-generations").select("cdc$generation").orderBy("cdc$generation")
