@@ -219,13 +219,21 @@ def lose_store(folder: Path) -> None:
     (folder / "0.db").unlink()
 
 
+def spoil_mark(folder: Path) -> None:
+    (folder / BEGUN).write_text("[7]")
+
+
+def spoil_store(folder: Path) -> None:
+    (folder / "0.db").write_bytes(b"no database " * 100)
+
+
 def lose_all(folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
 
 
-@pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all])
+@pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all, spoil_mark, spoil_store])
 def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Path], None], tmp_path: Path) -> None:
     driver, tables = ImageFolder(tmp_path, 1), {NAME: IMAGES}
     made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, is_first=True)
