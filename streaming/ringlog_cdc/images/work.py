@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.plan import OffsetRange
 
 FOLDER, BEGUN = "images", "begun.json"
+Tell = Callable[..., None]
+"""Gets the event of a line of the progress and its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,12 @@ def carried(
 class ImageFolder:
     """The driver's side. Nothing here is called while tasks run."""
 
-    def __init__(self, checkpoint: Path, owner: int, anew: bool = False) -> None:
-        """``anew``: forget all states, and let images begin where the next part does."""
+    def __init__(self, checkpoint: Path, owner: int, anew: bool = False, tell: Tell | None = None) -> None:
+        """``anew``: where states were lost, images begin anew; ``tell`` is told so, with partition and offset."""
         self._folder = checkpoint / FOLDER
         self._owner = owner
         self._anew = anew
-        if anew:
-            self._forget()
+        self._tell = tell
 
     def work(
         self,
@@ -121,14 +122,18 @@ class ImageFolder:
         if not tables:
             self._forget()
             return None
-        born = self._born(ranges, is_first or self._anew)
-        self._anew = False
+        born = self._born(ranges, is_first)
         names = tuple((name, table.id) for name, table in sorted(tables.items()))
         kept = tuple(sorted(kept_from.items()))
         work = ImageWork(self._folder, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
         for item in ranges:
-            work.opened(item.partition)[0].close()
-        return work
+            try:
+                work.opened(item.partition)[0].close()
+            except ImagesLost as error:
+                born[item.partition] = self._begin_anew(item, error)
+        if dict(work.born) != born:
+            self._mark(born)
+        return replace(work, born=tuple(sorted(born.items())))
 
     def settle(self, work: ImageWork) -> None:
         """Move on the stores of ranges without records. Raises ImagesLost."""
@@ -151,25 +156,41 @@ class ImageFolder:
             self._folder.rename(gone)
             shutil.rmtree(gone)
 
-    def _born(self, ranges: Sequence[OffsetRange], may_begin: bool) -> dict[int, int]:
+    def _born(self, ranges: Sequence[OffsetRange], is_first: bool) -> dict[int, int]:
+        """Partition to where images begin, of all that are known and of these."""
         path = self._folder / BEGUN
         known: dict[int, int] = {}
-        if path.exists():
-            try:
-                known = {int(partition): int(offset) for partition, offset in json.loads(path.read_bytes()).items()}
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is unreadable: {error}") from error
-        elif not may_begin:
-            raise ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is missing, and images have been made before")
-        else:
-            self._forget()
-            self._folder.mkdir()
+        try:
+            known = {int(partition): int(offset) for partition, offset in json.loads(path.read_bytes()).items()}
+        except FileNotFoundError:
+            self._lost_mark(ranges, "missing", is_first)
+        except (ValueError, TypeError, AttributeError) as error:
+            self._lost_mark(ranges, f"unreadable: {error}", False)
         found = {item.partition: item.start for item in ranges} | known
         if found != known:
-            draft = path.with_suffix(".draft")
-            with draft.open("w", encoding="utf-8") as file:
-                json.dump({str(partition): offset for partition, offset in sorted(found.items())}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
+            self._mark(found)
         return found
+
+    def _lost_mark(self, ranges: Sequence[OffsetRange], how: str, is_first: bool) -> None:
+        if not is_first:
+            self._begin_anew(ranges[0], ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is {how}"))
+        self._forget()
+        self._folder.mkdir()
+
+    def _begin_anew(self, item: OffsetRange, error: ImagesLost) -> int:
+        """Forget the states of a partition that were lost; returns where images begin now."""
+        if not self._anew:
+            raise error
+        if self._tell is not None:
+            self._tell("images_anew", partition=item.partition, offset=item.start, why=error.message)
+        for path in self._folder.glob(f"{item.partition}.db*"):
+            path.unlink()
+        return item.start
+
+    def _mark(self, born: Mapping[int, int]) -> None:
+        draft = (self._folder / BEGUN).with_suffix(".draft")
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump({str(partition): offset for partition, offset in sorted(born.items())}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._folder / BEGUN)

@@ -248,5 +248,21 @@ def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Pat
 
     with pytest.raises(ImagesLost):
         go_on(driver)
-    go_on(ImageFolder(tmp_path, 2, anew=True))
+    told: list[tuple[str, int, int]] = []
+
+    def tell(event: str, partition: int, offset: int, why: str) -> None:
+        told.append((event, partition, offset))
+
+    go_on(ImageFolder(tmp_path, 2, anew=True, tell=tell))
     assert json.loads((tmp_path / "images" / BEGUN).read_text()) == {"0": 5}
+    assert told == [("images_anew", 0, 5)]
+
+
+def test_only_what_was_lost_begins_anew(tmp_path: Path) -> None:
+    driver, tables = ImageFolder(tmp_path, 1, anew=True), {NAME: IMAGES}
+    for start in (0, 5):
+        made = driver.work(tables, [OffsetRange(0, start, start + 5), OffsetRange(1, start, start + 5)], {}, start == 0)
+        assert made is not None
+        driver.settle(made)
+        (tmp_path / "images" / "1.db").unlink()
+    assert json.loads((tmp_path / "images" / BEGUN).read_text()) == {"0": 0, "1": 5}
