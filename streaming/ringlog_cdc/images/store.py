@@ -66,9 +66,16 @@ class ImageStore:
     """The states of one source partition. ``begin``, states, ``commit``; ``close`` gives up what was begun."""
 
     def __init__(self, folder: Path, partition: int) -> None:
-        """Waits for whoever uses the file."""
+        """Waits for whoever uses the file. Raises ImagesLost, or CdcError ``images_elsewhere``."""
         self.partition = partition
-        self._lock = (folder / f"{partition}.lock").open("w")
+        try:
+            self._lock = (folder / f"{partition}.lock").open("w")
+        except FileNotFoundError as error:
+            raise CdcError(
+                "images_elsewhere",
+                f"{folder} is not on this machine",
+                "the checkpoint must be a folder that all executors see under the same path",
+            ) from error
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._base = sqlite3.connect(folder / f"{partition}.db", isolation_level=None)
         try:

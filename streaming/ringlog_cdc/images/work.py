@@ -15,14 +15,14 @@ import gc
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.plan import OffsetRange
@@ -135,18 +135,28 @@ class ImageFolder:
             self._mark(born)
         return replace(work, born=tuple(sorted(born.items())))
 
-    def settle(self, work: ImageWork) -> None:
-        """Move on the stores of ranges without records. Raises ImagesLost."""
+    def settle(self, work: ImageWork, seen: Collection[int]) -> None:
+        """Move on the stores of ranges without records. ``seen``: partitions whose records tasks have seen.
+
+        Raises ImagesLost, or CdcError ``images_elsewhere``.
+        """
         for item in work.ranges:
             store = ImageStore(self._folder, item.partition)
             position = store.position
             store.close()
-            if position != item.end:
-                store, found = work.opened(item.partition)
-                try:
-                    work.commit(store, found, 0)
-                finally:
-                    store.close()
+            if position == item.end:
+                continue
+            if item.partition in seen:
+                raise CdcError(
+                    "images_elsewhere",
+                    f"a task has kept states of partition {item.partition}, and they are not in {self._folder}",
+                    "the checkpoint must be a folder that all executors see under the same path",
+                )
+            store, found = work.opened(item.partition)
+            try:
+                work.commit(store, found, 0)
+            finally:
+                store.close()
 
     def _forget(self) -> None:
         if self._folder.exists():

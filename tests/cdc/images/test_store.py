@@ -179,10 +179,18 @@ def test_a_task_with_records_of_two_partitions_or_out_of_order_stops(
 def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5), (3, 2, 4))
     assert list(carried(iter([batch([], []), batch([0], [1]), batch([0], [4])]), mine, seen_by)) == [[0, 1], [0, 4]]
-    ImageFolder(tmp_path, 1).settle(mine)
+    ImageFolder(tmp_path, 1).settle(mine, {0})
     for partition, end in ((0, 5), (3, 4)):
         with closing(ImageStore(tmp_path / "images", partition)) as store:
             assert store.position == end
+
+
+def test_states_that_a_task_kept_somewhere_else_are_missed(tmp_path: Path) -> None:
+    mine = work(tmp_path, (0, 0, 5), (1, 0, 5))
+    with pytest.raises(CdcError, match="images_elsewhere"):
+        ImageFolder(tmp_path, 1).settle(mine, {1})
+    with pytest.raises(CdcError, match="images_elsewhere"):
+        ImageStore(tmp_path / "nowhere", 0)
 
 
 def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> None:
@@ -203,7 +211,7 @@ def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(
     made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, is_first=True)
     assert made is not None
     assert (made.born, made.kept_from, made.tables) == (((0, 7),), ((0, 3),), ((NAME, "i"),))
-    driver.settle(made)
+    driver.settle(made, ())
     again = driver.work(tables, [OffsetRange(0, 9, 12), OffsetRange(1, 5, 6)], {}, is_first=False)
     assert again is not None
     assert again.born == ((0, 7), (1, 5))
@@ -238,13 +246,13 @@ def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Pat
     driver, tables = ImageFolder(tmp_path, 1), {NAME: IMAGES}
     made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, is_first=True)
     assert made is not None
-    driver.settle(made)
+    driver.settle(made, ())
     lose(tmp_path / "images")
 
     def go_on(driver: ImageFolder) -> None:
         made = driver.work(tables, [OffsetRange(0, 5, 9)], {}, is_first=False)
         assert made is not None
-        driver.settle(made)
+        driver.settle(made, ())
 
     with pytest.raises(ImagesLost):
         go_on(driver)
@@ -263,6 +271,6 @@ def test_only_what_was_lost_begins_anew(tmp_path: Path) -> None:
     for start in (0, 5):
         made = driver.work(tables, [OffsetRange(0, start, start + 5), OffsetRange(1, start, start + 5)], {}, start == 0)
         assert made is not None
-        driver.settle(made)
+        driver.settle(made, ())
         (tmp_path / "images" / "1.db").unlink()
     assert json.loads((tmp_path / "images" / BEGUN).read_text()) == {"0": 0, "1": 5}
