@@ -51,12 +51,20 @@ class ImageWork:
         (found,) = (item for item in self.ranges if item.partition == partition)
         store = ImageStore(self.folder, partition)
         try:
-            store.begin(found.start, dict(self.born)[partition], self.owner)
+            store.begin(found.start, found.end, self.owner)
             store.keep_only(self.tables)
         except BaseException:
             store.close()
             raise
         return store, found
+
+    def rewound(self, item: OffsetRange) -> None:
+        """Go back to the begin of a range. Raises ImagesLost, or CdcError ``images_taken``."""
+        store = ImageStore(self.folder, item.partition)
+        try:
+            store.rewind(item.start, dict(self.born)[item.partition], self.owner)
+        finally:
+            store.close()
 
     def commit(self, store: ImageStore, found: OffsetRange, now: int) -> None:
         """The states of a range count."""
@@ -128,12 +136,13 @@ class ImageFolder:
         work = ImageWork(self._folder, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
         for item in ranges:
             try:
-                work.opened(item.partition)[0].close()
+                work.rewound(item)
             except ImagesLost as error:
                 born[item.partition] = self._begin_anew(item, error)
-        if dict(work.born) != born:
-            self._mark(born)
-        return replace(work, born=tuple(sorted(born.items())))
+                self._mark(born)
+                work = replace(work, born=tuple(sorted(born.items())))
+                work.rewound(item)
+        return work
 
     def settle(self, work: ImageWork, seen: Collection[int]) -> None:
         """Move on the stores of ranges without records. ``seen``: partitions whose records tasks have seen.
