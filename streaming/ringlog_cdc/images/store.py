@@ -63,7 +63,7 @@ class ImagesLost(CdcError):
 
 
 class ImageStore:
-    """The states of one source partition: ``rewind``, ``begin``, states, ``commit``; ``close`` gives up what is open."""
+    """The states of a source partition: ``rewind``, ``begin``, states, ``commit``; ``close`` gives up what is open."""
 
     def __init__(self, folder: Path, partition: int) -> None:
         """Waits for whoever uses the file. Raises ImagesLost, or CdcError ``images_elsewhere``."""
