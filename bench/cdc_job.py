@@ -106,7 +106,7 @@ def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: i
         with _cluster(info, tokens) as world:
             _fill(world, writes)
             if not bare:
-                _copied(world, session, folder, writes, batch, arrow=False)  # the first one warms the connector for all
+                _copied(world, session, folder, writes, batch, arrow=False)  # warms the connector for all
                 for name, arrow in (("bare copy", False), ("copy through Arrow", True)):
                     bare.append(_copied(world, session, folder, writes, batch, arrow))
                     _show(name, bare[-1], bare)
