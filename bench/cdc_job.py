@@ -7,9 +7,9 @@ values, and lets each job move all of them in batches of BATCH (200,000): a quer
 does so through an Arrow function that changes nothing, the CDC job under a generation of 1,000 streams and under one
 of 100,000, and one for a table with preimages, which are rows too. All of them have the same settings of consumers and
 producers. Rows are counted in the sink topic: after a copy that does not count, and a third of the rows of each job,
-which warm everything up (compilers above all), rows a second and microseconds of processor time a row are measured, those of the broker included, which does its part on the
-same cores. ``memory`` is what driver, executor and their Python workers hold together, when a third of the rows and
-when all of them are through.
+which warm everything up (compilers above all), rows a second and microseconds of processor time a row are measured,
+those of the broker included, which does its part on the same cores. ``memory`` is what driver, executor and their
+Python workers hold together, when a third of the rows and when all of them are through.
 
 Run it from a checkout: it builds its clusters as the system tests do.
 """
