@@ -65,9 +65,6 @@ def run(
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
 ) -> None:
     """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
-    from ringlog_cdc import job
-    from ringlog_cdc.session import LOCAL, is_submitted
-
     settings = JobSettings(
         bootstrap_servers=bootstrap,
         cluster=cluster,
@@ -84,10 +81,18 @@ def run(
         producer=() if producer is None else producer_options(producer),
         lake=lake_root(lake),
     )
+    _carry_on(settings, tuple(Path(name) for name in jars.split(",") if name), master, java_options)
+
+
+def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str) -> None:
+    """Run the job; ends the program with status 1 where it fails."""
+    from ringlog_cdc import job
+    from ringlog_cdc.session import LOCAL, is_submitted
+
     try:
         if master is None and not is_submitted():
             master = LOCAL
-        job.run(settings, tuple(Path(name) for name in jars.split(",") if name), master or None, java_options)
+        job.run(settings, jars, master or None, java_options)
     except (CdcError, LogError) as error:
         typer.echo(f"ringlog cdc: {error}", err=True)
         raise typer.Exit(1) from error
