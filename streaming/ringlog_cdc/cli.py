@@ -117,6 +117,11 @@ def launcher(
     typer.echo(found)
 
 
+def lake_root(given: str | None) -> str | None:
+    """The address of a lake, or its folder's path from the root; None if there is none."""
+    return given if given is None or "://" in given else str(Path(given).absolute())
+
+
 def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
     """The ``name=value`` lines of a file, ``#`` for comments; ends the program with status 2 where it has others."""
     found = []
