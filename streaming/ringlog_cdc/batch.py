@@ -10,13 +10,11 @@ use no more than that and the leeway. Only where that is not below the horizon t
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark import Accumulator, Broadcast
@@ -30,7 +28,7 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import FACTS_TYPE, LETTER, NEVER, ROWS_TYPE, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
-from ringlog_cdc.frames import records_of_source, within
+from ringlog_cdc.frames import within
 from ringlog_cdc.images.tables import image_tables
 from ringlog_cdc.images.work import ImageFolder, ImageWork
 from ringlog_cdc.lake.columns import TableFields, fields_of
@@ -50,6 +48,7 @@ from ringlog_cdc.progress import BatchFigures, Progress
 from ringlog_cdc.recovery import Index, without
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.shares import batch_ends
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import CODES, KNOWN, ROUTED, SKIPPED
@@ -136,7 +135,7 @@ class BatchRunner:
         ends = batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
         parts = self._store.parts(batch)
         self._check_place(batch, parts, ends)
-        work = Work(records_of_source(frame), batch, ends, figures)
+        work = Work(frame, batch, ends, figures)
         try:
             for entry in parts:
                 self._carry_out(work, entry)
@@ -362,28 +361,6 @@ class BatchRunner:
             while len(self._tables) > TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables))).unpersist()
         return self._tables[key]
-
-
-def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
-    """Source partition to the end of a batch, from Spark's own offset log, which is written before the batch begins."""
-    path = checkpoint / "spark" / "offsets" / str(batch)
-    if not path.exists():
-        raise ChainBroken(f"Spark's offset log has no batch {batch}")
-    return decode_offsets(path.read_bytes(), topic)
-
-
-def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
-    """Source partition to offset in a file of Spark's offset log; raises ChainBroken."""
-    try:
-        form, _, offsets = data.decode("utf-8").split("\n")[:3]
-        if form != "v1":
-            raise ValueError(f"format {form!r}, not 'v1'")
-        found = {int(partition): offset for partition, offset in json.loads(offsets)[topic].items()}
-        if not all(type(offset) is int for offset in found.values()):
-            raise ValueError("an offset is no whole number")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ChainBroken(f"Spark's offset log is unreadable: {type(error).__name__}: {error}") from error
-    return found
 
 
 def _add(figures: BatchFigures, tally: Tally) -> None:

@@ -15,7 +15,9 @@ Positions = Mapping[int, int]
 
 
 def records_of_source(frame: DataFrame) -> DataFrame:
-    """Records of the Kafka source as the Arrow functions want them."""
+    """Records of the Kafka source as the Arrow functions want them: chosen before a batch is handed over, for that
+    copies its rows.
+    """
     return frame.select("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value")
 
 

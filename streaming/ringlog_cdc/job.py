@@ -12,11 +12,12 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
@@ -25,11 +26,12 @@ from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.frames import records_of_source
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
-from ringlog_cdc.progress import Observer, Progress, unobserved
+from ringlog_cdc.progress import Listener, Observer, Progress, unobserved
 from ringlog_cdc.recovery import Index, make_index
 from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
@@ -42,13 +44,18 @@ from ringlog_cdc.session import (
     prepare_session,
 )
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.shares import Share, shares_of, sources_of
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.writer import Writer
 
 LOOK_S = 0.2
 COMMIT_WAIT_S = 15.0
-FETCH_WAIT_MS = 50
-"""How long a broker may keep a reader at the end of a partition waiting: by default ten times that, in each batch."""
+CONSUMER_OPTIONS = {
+    "kafka.isolation.level": "read_committed",
+    "kafka.fetch.max.wait.ms": "50",  # at the end of a partition; by default ten times that, in each batch
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),  # a task asks for more only when it has read them
+    "kafka.max.poll.records": "5000",
+}
 USED = (MUTATIONS, CDC, DEAD_LETTERS)
 """The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
 
@@ -61,8 +68,9 @@ class CdcJob:
         self.stopping = threading.Event()
         self.metrics_port: int | None = None
         self._session = session
+        self._name = f"ringlog-cdc-{settings.cluster}-{settings.writer}"
         self._opened: list[Any] = []
-        self._begins = "earliest"
+        self._begins: dict[int, int] | None = None
         self._query: StreamingQuery | None = None
 
     def start(self) -> CdcJob:
@@ -92,6 +100,11 @@ class CdcJob:
             self._open(self.progress.close)
             self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
             starts = self._first_offsets(offsets, state, store)
+            self._shares = shares_of(
+                offsets.partitions(settings.source_topic),
+                settings.max_offsets_per_trigger,
+                sources_of(settings.checkpoint),
+            )
             index = Index(settings.checkpoint)
             recovers = index.is_needed(state, store.head)
             submit = client.direct.submit if settings.direct else client.submit
@@ -107,8 +120,7 @@ class CdcJob:
             self.writer.start()
             images = ImageFolder(settings.checkpoint, epoch, settings.images_anew)
             self.runner = self._runner(client, partitions, starts, images, index)
-            self._session.streams.addListener(self.progress)
-            self._open(lambda: self._session.streams.removeListener(self.progress))
+            self._open(Listener(self._session, self._name, self.progress.reported).close)
             self._query = self._begin()
             self.progress.emit(
                 "started",
@@ -184,7 +196,7 @@ class CdcJob:
         if not is_empty or oldest is None or oldest is state.generations[0]:
             return offsets.begins(topic)
         begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
-        self._begins = json.dumps({topic: {str(partition): offset for partition, offset in begins.items()}})
+        self._begins = begins
         return begins
 
     def _register(self, client: Client, is_new: bool, before: CdcWriter | None = None) -> int:
@@ -206,31 +218,38 @@ class CdcJob:
 
     def _begin(self) -> StreamingQuery:
         settings = self.settings
-        reader = (
-            self._session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", settings.bootstrap_servers)
-            .option("kafka.isolation.level", "read_committed")
-            .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
-            .option("subscribe", settings.source_topic)
-            .option("startingOffsets", self._begins)
-            .option("failOnDataLoss", "true")
-            .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
-        )
         try:
-            source = reader.load()
+            sources = [self._source(share) for share in self._shares]
         except AnalysisException as error:
             raise CdcError(
                 "connector_missing",
                 str(error).splitlines()[0],
                 "give Spark the Kafka connector: --jars, here or of spark-submit",
             ) from error
+        source = reduce(DataFrame.union, sources)
         return (
             source.writeStream.foreachBatch(self.runner)
-            .queryName(f"ringlog-cdc-{settings.cluster}-{settings.writer}")
+            .queryName(self._name)
             .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
             .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not of the cluster
             .start()
         )
+
+    def _source(self, share: Share) -> DataFrame:
+        """The records of some partitions of the mutations topic."""
+        topic, begins = self.settings.source_topic, self._begins
+        reader = (
+            self._session.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.settings.bootstrap_servers)
+            .options(**CONSUMER_OPTIONS)
+            .option("assign", json.dumps({topic: share.partitions}))
+            .option("failOnDataLoss", "true")
+            .option("maxOffsetsPerTrigger", share.limit)
+        )
+        if begins is None:
+            return records_of_source(reader.option("startingOffsets", "earliest").load())
+        offsets = {str(partition): begins[partition] for partition in share.partitions}
+        return records_of_source(reader.option("startingOffsets", json.dumps({topic: offsets})).load())
 
     def wait(self) -> None:
         """Until ``stopping`` is set, the job is idle (if it shall end then), or it failed; raises why it failed."""

@@ -15,15 +15,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 """Gets the event of a line and its fields."""
@@ -60,7 +55,7 @@ class BatchFigures:
         return fields
 
 
-class Progress(StreamingQueryListener):
+class Progress:
     """Writes the lines. Thread-safe; lines of one batch are written once. ``observe`` is told each line, too."""
 
     def __init__(
@@ -69,7 +64,6 @@ class Progress(StreamingQueryListener):
         output: TextIO | None = None,
         observe: Observer | None = None,
     ) -> None:
-        super().__init__()
         self._observe = observe if observe is not None else unobserved
         self._output = output if output is not None else sys.stdout
         self._file = path.open("a", encoding="utf-8")
@@ -95,29 +89,58 @@ class Progress(StreamingQueryListener):
             self.emit("batch", **self._waiting.pop(batch).line())
         self._file.close()
 
-    # ------------------------------------------------------------------------------------------ listener
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing: the job announces itself."""
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing: an idle job is silent."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing: the job announces its end."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Join Spark's figures to those of the batch and write its line."""
-        progress = event.progress
+    def reported(self, progress: Mapping[str, Any]) -> None:
+        """Join Spark's figures (its JSON of a query's progress) to those of the batch and write its line."""
         with self._lock:
-            figures = self._waiting.pop(progress.batchId, None)
+            figures = self._waiting.pop(progress["batchId"], None)
         if figures is None:
             return
-        source = progress.sources[0].metrics if progress.sources else {}
-        behind = source.get("maxOffsetsBehindLatest")
+        metrics = [source.get("metrics") or {} for source in progress["sources"]]
+        behind = [int(found["maxOffsetsBehindLatest"]) for found in metrics if "maxOffsetsBehindLatest" in found]
         self.emit(
             "batch",
             **figures.line(),
-            behind=int(behind) if behind is not None else None,
-            spark_ms=dict(progress.durationMs),
+            behind=max(behind, default=None),
+            spark_ms=dict(progress["durationMs"]),
         )
+
+
+class Listener:
+    """Spark's listener of streaming queries, as the JVM knows it; hands the progress of one query on, as it is.
+
+    PySpark's own asks the JVM for every single figure of an event, which takes as long as ten thousand rows.
+    """
+
+    def __init__(self, session: SparkSession, query: str, reported: Callable[[Mapping[str, Any]], None]) -> None:
+        """``query``: the name of the query; a session may have several."""
+        jvm: Any = session.sparkContext._jvm
+        ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        self._query = query
+        self._reported = reported
+        self._listeners: Any = session._jsparkSession.streams()
+        self._listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
+        self._listeners.addListener(self._listener)
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._listeners.removeListener(self._listener)
+
+    def onQueryProgress(self, event: Any) -> None:
+        """A batch is through."""
+        progress = json.loads(event.progress().json())
+        if progress["name"] == self._query:
+            self._reported(progress)
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing: the job announces itself."""
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Nothing: an idle job is silent."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Nothing: the job announces its end."""
+
+    class Java:
+        """The interface for the JVM."""
+
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]

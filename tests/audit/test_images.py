@@ -17,14 +17,14 @@ from ringlog_cdc.pieces import plain_piece
 from ringlog_cdc.split import Piece, split
 from tests.cdc.images.tables import image_table
 from tests.client.cdc.test_table import TABLE
-from tests.kernel.rows.histories import SECOND, SHAPE, TYPES, draw, mutation_of
+from tests.kernel.rows.histories import KEYS, SECOND, SHAPE, TYPES, draw, mutation_of
 
-COLUMNS = Columns(("text",), ("int", "int"), frozenset("s"), {name: TYPES[name] for name in "me"})
+COLUMNS = Columns(("text",), ("int", "int"), frozenset("s"), {name: TYPES[name] for name in KEYS})
 
 
 def said(piece: Piece) -> tuple[Any, ...]:
     values = {
-        one.column: elements(TYPES[one.column], one.value or b"") if one.column in "me" else one.value
+        one.column: elements(TYPES[one.column], one.value or b"") if one.column in KEYS else one.value
         for one in piece.cells
     }
     taken = {one.column: set(one.keys) for one in piece.deleted_elements}
@@ -37,7 +37,7 @@ def said(piece: Piece) -> tuple[Any, ...]:
 def test_random_histories(preimage: str, keys_only: bool) -> None:
     for seed in range(60):
         chance = Random(seed)
-        wanted = Wanted(preimage, seed % 2 > 0 or preimage == "false", ("v", "w", "m", "e"), ("s",))
+        wanted = Wanted(preimage, seed % 2 > 0 or preimage == "false", ("v", "w", *KEYS), ("s",))
         table = image_table(TABLE.columns, TABLE.clustering_key, preimage, wanted.postimage, partition=("p",))
         states, audited = MemoryStates(), Images()
         for number in range(chance.randint(1, 15)):

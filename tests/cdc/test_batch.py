@@ -12,7 +12,6 @@ from ringlog.kernel.commands.model import CloseCdcGeneration
 from ringlog.kernel.state import Generation
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
-from ringlog_cdc import batch as batches
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan_store import PlanStore
 from tests.cdc.bench import HOUR_US, Bench
@@ -79,7 +78,6 @@ def test_a_generation_that_the_log_has_closed_takes_no_rows_whatever_the_own_cha
 
 def run(bench: Bench, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a batch of which no row is written."""
-    monkeypatch.setattr(batches, "records_of_source", lambda frame: frame)
     monkeypatch.setattr(bench.runner, "_write", lambda *_: None)
     nothing: Any = None
     bench.runner(nothing, batch)

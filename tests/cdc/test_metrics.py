@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,18 @@ def test_batches_add_up_and_gauges_show_the_last_one(metrics: Metrics, tmp_path:
         "low_watermark_seconds": 6,
         "horizon_seconds": 7.5,
     }
+
+
+def test_a_line_has_what_spark_says_of_the_batch_however_many_sources_there_are(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as output:
+        progress = Progress(tmp_path / "progress.jsonl", output)
+        progress.finished(BatchFigures(3, rows=10))
+        sources = [{"metrics": {"maxOffsetsBehindLatest": "0"}}, {"metrics": {"maxOffsetsBehindLatest": "12"}}, {}]
+        progress.reported({"batchId": 2, "sources": sources, "durationMs": {}})
+        progress.reported({"batchId": 3, "sources": sources, "durationMs": {"addBatch": 7}})
+        progress.close()
+    (line,) = map(json.loads, (tmp_path / "progress.jsonl").read_text().splitlines())
+    assert (line["batch"], line["behind"], line["spark_ms"]) == (3, 12, {"addBatch": 7})
 
 
 def test_a_port_in_use_is_an_error(metrics: Metrics) -> None:

@@ -174,6 +174,8 @@ def test_rows_become_typed_columns() -> None:
         ("date", (2**31 + 3).to_bytes(4, "big"), 3),
         ("boolean", b"\x01", True),
         ("frozen<list<int>>", b"\0\0\0\x01\0\0\0\x04\0\0\0\x07", [7]),
+        ("udt<a varint, b text>", b"\0\0\0\x01\x07", {"a": "7", "b": None}),
+        ("tuple<int, text>", b"\xff\xff\xff\xff\0\0\0\x01x", {"_1": None, "_2": "x"}),
     ],
 )
 def test_types_without_an_equal_in_spark(kind: str, data: bytes, wanted: Any) -> None:

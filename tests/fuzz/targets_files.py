@@ -56,12 +56,12 @@ from ringlog.wire.data import (
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Cell as RowCell
 from ringlog.wire.records import Mutation, encode_mutation
-from ringlog_cdc.batch import decode_offsets
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.lake.delta import decode_told
 from ringlog_cdc.lake.identity import decode_identity
 from ringlog_cdc.plan_store import decode_claim
 from ringlog_cdc.recovery import decode_bounds
+from ringlog_cdc.shares import decode_offsets
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
@@ -458,7 +458,7 @@ TARGETS = (
     ),
     Target(
         "spark_offsets",
-        ("ringlog_cdc.batch.decode_offsets",),
+        ("ringlog_cdc.shares.decode_offsets",),
         lambda data: decode_offsets(data, "m"),
         (ChainBroken,),
         lambda: (_OFFSETS,),

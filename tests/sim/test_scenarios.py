@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.moments import DAWDLE, HERE, Moments
+from ringlog.sim.rarities import RARITIES, rarity
 from ringlog.sim.scenarios import SCENARIOS, Scenario, Setting, choose
 from ringlog.sim.script import PROFILES, draw_script, from_json, to_json
+from ringlog.sim.search import run_seed
 from ringlog.sim.simulation import Simulation
 from ringlog.sim.world import MS, SECOND, World
 
 SETTING = Setting(SECOND, "n3", ("n1", "n2"), "spark", ("agents-1", "agents-2"), ("app-1", "app-2"))
+
+SELDOM = ("FenceCdcWriter", "RetryOperation", "Remove", "Assassinate", "DropTable")
+ENOUGH = 7
+"""Runs of one rarity that are played."""
 
 
 class Stage:
@@ -74,7 +81,7 @@ def test_nothing_happens_once_the_faults_are_over() -> None:
     assert stage.happened == []
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.draw.__name__)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *RARITIES], ids=lambda scenario: scenario.draw.__name__)
 def test_a_scenario_is_drawn_alike_for_a_seed(scenario: Scenario) -> None:
     one, other = (scenario.draw(Chance(7, "scenario"), SETTING) for _ in range(2))
     assert one == other
@@ -95,3 +102,18 @@ def test_every_scenario_comes_up_and_gets_the_cluster_that_it_needs() -> None:
         assert not chosen.factors or script.shape.factor in chosen.factors
         assert from_json(to_json(script)) == script
     assert drawn == {scenario.draw.__name__ for scenario in SCENARIOS}
+
+
+def test_every_rarity_comes_up_and_what_it_is_about_is_applied() -> None:
+    drawn: Counter[str] = Counter()
+    applied: Counter[str] = Counter()
+    for seed in range(1, 1_000):
+        chosen = None if choose(Chance(seed, "scenario/small")) else rarity(Chance(seed, "rarity/small"))
+        if chosen is None or drawn[chosen.draw.__name__] == ENOUGH:
+            continue
+        drawn[chosen.draw.__name__] += 1
+        report = run_seed(seed, "small")
+        assert report.rule == "", (seed, report.rule, report.detail)
+        applied.update({kind: report.did["entry", kind, "applied"] for kind in SELDOM})
+    assert set(drawn) == {one.draw.__name__ for one in RARITIES}
+    assert all(applied[kind] for kind in SELDOM), applied

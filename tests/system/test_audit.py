@@ -30,7 +30,7 @@ from ringlog.kernel.generations.statements import is_compound
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Generation
-from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
+from ringlog.log.topics import CDC, DEAD_LETTERS, METADATA, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.errors import WireError
@@ -56,6 +56,7 @@ from ringlog_cdc.split import Piece, split
 pytestmark = pytest.mark.system
 
 HOUR_US = 3_600_000_000
+LEEWAY = "cdc_leeway_us"
 CODES = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
 
 
@@ -83,7 +84,7 @@ def two_generations(now: int) -> ClusterState:
             ("g2", HOUR_US // 6, dict(state.token_owners.items())),
         )
     )
-    return replace(state, generations=generations, settings=state.settings.set("cdc_leeway_us", HOUR_US // 2))
+    return replace(state, generations=generations, settings=state.settings.set(LEEWAY, HOUR_US // 2))
 
 
 def mutations(now: int) -> list[tuple[bytes, bytes]]:
@@ -143,7 +144,7 @@ class World:
             self.state = replace(self.state, tables=self.state.tables.set("shop.orders", table))
         self._images = image_tables(images_context(self.state, 0)).get("shop.orders")
         self._states = MemoryStates()
-        wanted = (MUTATIONS, CDC, DEAD_LETTERS, SCHEMAS)
+        wanted = (METADATA, MUTATIONS, CDC, DEAD_LETTERS, SCHEMAS)
         names = {spec.suffix for spec in wanted} | {SCHEMA, CDC_GENERATIONS, CDC_STREAMS, EPOCHS}
         create_topics(admin_client(self.bootstrap), cluster, specs=[spec for spec in TOPICS if spec.suffix in names])
         publish_schemas(self.bootstrap, cluster)
@@ -238,9 +239,9 @@ class World:
             self._send(out.topic, out.partition, out.key, out.value)
         self._producer.flush()
 
-    def audited(self, **expected: int) -> Report:
-        """The audit's report on what was published."""
-        leeway = setting(self.state, "cdc_leeway_us")
+    def audited(self, *, by_log: bool = False, **expected: int) -> Report:
+        """The audit's report on what was published. ``by_log``: there is a metadata log."""
+        leeway = None if by_log else setting(self.state, LEEWAY)
         return audit(self.bootstrap, self.cluster, Expected(leeway_us=leeway, **expected), lambda _: None)
 
 

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
 MAP = "map<text, int>"
+ADDRESS = "udt<street text, zip int>"
 NUMBER = (7).to_bytes(8, "big")
 
 
 def tables(world: World) -> None:
     """``carts`` with a static column and a map, ``keys`` whose log has only keys, beside ``orders`` and ``quiet``."""
     world.schema()
-    kinds = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int"}
+    kinds = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int", "to": ADDRESS}
     columns = tuple(Column(name, kind, name == "total") for name, kind in kinds.items())
     for name, options in (("carts", CdcOptions(True)), ("keys", CdcOptions(True, delta="keys"))):
         key = (("customer",), ("number",))
@@ -47,12 +48,18 @@ def items(**found: int) -> bytes:
     return serialize(MAP, tuple(found.items()))
 
 
+def address(**fields: str | int) -> Cell:
+    return Cell("to", serialize(ADDRESS, fields))
+
+
 def compound(first: int, second: int) -> list[Mutation]:
     """Writes of every kind at a time of the first generation, and some that reach into the second."""
     cart = {"table": "carts", "cells": ()}
     one = write("ann", 7, first, **cart, operation="UPDATE")
     return [
-        replace(one, operation="INSERT", cells=(Cell("items", items(a=1)), Cell("amount", b"\0\0\0\1"))),
+        replace(
+            one, operation="INSERT", cells=(Cell("items", items(a=1)), Cell("amount", b"\0\0\0\1"), address(zip=5))
+        ),
         replace(one, operation="INSERT", ttl=60, cells=(Cell("items", items(b=2)),), replaced=("items",)),
         replace(one, deleted_elements=(DeletedElements("items", (b"a", b"b")),), table="keys"),
         replace(one, cells=(Cell("total", b"\0\0\0\2"),), clustering_key=()),
@@ -62,6 +69,7 @@ def compound(first: int, second: int) -> list[Mutation]:
         ),
         replace(one, cells=(Cell("amount", b"\0\0\0\3"),), more=(Change("ROW_DELETE", (NUMBER,), (), second),)),
         replace(one, operation="PARTITION_DELETE", clustering_key=(), more=(Change("INSERT", (NUMBER,), (), None, 9),)),
+        replace(one, deleted_elements=(DeletedElements("to", (b"\0\1",)),), cells=(address(street="x"),)),
     ]
 
 

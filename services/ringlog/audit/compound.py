@@ -73,6 +73,8 @@ def is_compound(write: dict[str, Any], columns: Columns) -> bool:
 
 def elements(kind: str, value: bytes) -> dict[bytes, bytes]:
     """Key to value of a collection's elements; ValueError for other bytes."""
+    if kind.strip().startswith("udt"):
+        return _fields(value, kind)
     parts, at = [], 4
     while at < len(value):
         size = int.from_bytes(value[at : at + 4], "big", signed=True)
@@ -85,6 +87,26 @@ def elements(kind: str, value: bytes) -> dict[bytes, bytes]:
     count = int.from_bytes(value[:4], "big", signed=True)
     if len(value) < 4 or len(found) != count or len(parts) != count * (1 if is_set else 2):
         raise ValueError("another number of elements")
+    return found
+
+
+def _fields(value: bytes, kind: str) -> dict[bytes, bytes]:
+    """Number (two bytes) to value of a user type's fields that are not null; ValueError for other bytes."""
+    found, at, depth, most = {}, 0, 0, 1
+    for letter in kind:
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        most += letter == "," and depth == 1
+    for number in range(most):
+        if at == len(value):
+            break
+        size = int.from_bytes(value[at : at + 4], "big", signed=True)
+        if size < -1 or at + 4 + max(size, 0) > len(value):
+            raise ValueError("a field that is cut")
+        if size >= 0:
+            found[number.to_bytes(2, "big")] = value[at + 4 : at + 4 + size]
+        at += 4 + max(size, 0)
+    if at != len(value):
+        raise ValueError("more fields than the type has")
     return found
 
 

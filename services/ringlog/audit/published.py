@@ -7,18 +7,23 @@ from typing import Any
 
 from ringlog.audit.compound import Columns
 from ringlog.audit.images import Wanted
+from ringlog.audit.leeway import always, published_leeways
 from ringlog.audit.rules import PublishedTable, Rules
 from ringlog.audit.streams import PublishedGeneration, PublishedRange
 from ringlog.audit.topics import AuditError, Decoder, latest
 
 
-def published_rules(bootstrap: str, cluster: str, decoder: Decoder, leeway_us: int) -> Rules:
-    """All that the verdict on a write depends on; raises AuditError where the topics contradict one another."""
+def published_rules(bootstrap: str, cluster: str, decoder: Decoder, leeway_us: int | None) -> Rules:
+    """All that the verdict on a write depends on; raises AuditError where the topics contradict one another.
+
+    ``leeway_us``: None: as the metadata log has it.
+    """
+    leeways = published_leeways(bootstrap, cluster, decoder) if leeway_us is None else always(leeway_us)
     return Rules(
         _cluster_id(bootstrap, cluster, decoder),
         _tables(bootstrap, cluster, decoder),
         published_generations(bootstrap, cluster, decoder),
-        leeway_us,
+        leeways,
     )
 
 
@@ -34,7 +39,7 @@ def published_generations(bootstrap: str, cluster: str, decoder: Decoder) -> lis
         row = decoder.decode(value)
         own = sorted(ranges.get(row["id"], []), key=lambda r: r.end)
         if row["status"] == "expired" and not own:
-            found.append(PublishedGeneration(row["timestamp"], ()))
+            found.append(PublishedGeneration(row["timestamp"], (), row["committed"]))
             continue
         streams_found = sum(len(r.streams) for r in own)
         if (len(own), streams_found) != (row["ranges"], row["streams"]) or not own:
@@ -42,7 +47,7 @@ def published_generations(bootstrap: str, cluster: str, decoder: Decoder) -> lis
                 f"generation {row['id']} has {row['ranges']} ranges with {row['streams']} streams; "
                 f"{len(own)} with {streams_found} are published"
             )
-        found.append(PublishedGeneration(row["timestamp"], tuple(own)))
+        found.append(PublishedGeneration(row["timestamp"], tuple(own), row["committed"]))
     return sorted(found, key=lambda g: g.timestamp)
 
 
@@ -76,7 +81,9 @@ def _columns(row: dict[str, Any]) -> Columns:
         partition=tuple(types[name] for name in row["partition_key"]),
         clustering=tuple(types[name] for name in row["clustering_key"]),
         static=frozenset(column["name"] for column in row["columns"] if column.get("static")),
-        collections={name: kind for name, kind in types.items() if kind.strip().startswith(("list", "set", "map"))},
+        collections={
+            name: kind for name, kind in types.items() if kind.strip().startswith(("list", "set", "map", "udt"))
+        },
     )
 
 

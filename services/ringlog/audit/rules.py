@@ -11,9 +11,9 @@ from typing import Any
 
 from ringlog.audit.compound import Columns, is_of_type, refusal, statements
 from ringlog.audit.images import Wanted
+from ringlog.audit.leeway import Leeways
 from ringlog.audit.streams import PublishedGeneration, generation_for
 
-LEEWAY_US = 5_000_000
 LONGEST_COMPONENT = 65_535
 CDC_OPERATIONS = {"UPDATE": 1, "INSERT": 2, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
 """Operation of a write to the number in its CDC row."""
@@ -41,12 +41,13 @@ class Rules:
     cluster_id: bytes
     tables: dict[str, PublishedTable]
     generations: list[PublishedGeneration]
-    leeway: int
+    leeways: Leeways
 
-    def refusal(self, write: dict[str, Any], now: int, compound: bool = False) -> str:
+    def refusal(self, write: dict[str, Any], now: int, compound: bool = False, epoch: int | None = None) -> str:
         """The reason for which a write, appended at ``now`` (microseconds), must be a dead letter; else empty.
 
-        ``compound``: it is one, and decoded whole; else only what comes before its cells is looked at.
+        ``compound``: it is one, and decoded whole; else only what comes before its cells is looked at. ``epoch``: at
+        which it was judged; None: that is not known, and no epoch since it was appended would let it in.
         """
         if write["cluster_id"] not in (None, self.cluster_id):
             return "foreign_cluster"
@@ -69,16 +70,17 @@ class Rules:
         if not all(is_of_type(kind, part) for kind, part in zip(columns.partition, key, strict=True)):
             return "bad_key_type"
         if not compound:
-            return self._outside(write["timestamp"], now)
-        windows = (self._outside(one["timestamp"], now) for one in statements(write))
+            return self._outside(write["timestamp"], now, epoch)
+        windows = (self._outside(one["timestamp"], now, epoch) for one in statements(write))
         return refusal(write, columns) or next(filter(None, windows), "")
 
-    def _outside(self, timestamp: int, now: int) -> str:
-        if timestamp > now + self.leeway:
+    def _outside(self, timestamp: int, now: int, epoch: int | None) -> str:
+        ahead = self.leeways.widest(now) if epoch is None else self.leeways.at_epoch(epoch)
+        if timestamp > now + ahead:
             return "timestamp_in_future"
-        own = generation_for(self.generations, timestamp)
-        if own is None:
+        if generation_for(self.generations, timestamp) is None:
             return "no_generation"
-        if timestamp <= now - self.leeway and own is not generation_for(self.generations, now):
+        later = [generation for generation in self.generations if generation.timestamp > timestamp]
+        if later and later[0].timestamp <= now and timestamp <= now - self.leeways.at_epoch(later[0].committed):
             return "timestamp_too_old"
         return ""

@@ -23,10 +23,14 @@ class PublishedRange:
 
 @dataclass(frozen=True, slots=True)
 class PublishedGeneration:
-    """A generation as the change topics describe it; without ``ranges`` if it expired and its streams are deleted."""
+    """A generation as the change topics describe it; without ``ranges`` if it expired and its streams are deleted.
+
+    ``committed``: at that epoch.
+    """
 
     timestamp: int
     ranges: tuple[PublishedRange, ...]
+    committed: int
 
 
 def hash_of(partition_key: bytes) -> int:

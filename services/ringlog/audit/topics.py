@@ -76,15 +76,25 @@ class Decoder:
 
     def __init__(self, bootstrap: str, cluster: str) -> None:
         self._schemas: dict[bytes, Any] = {}
+        self._named: dict[tuple[str, int], Any] = {}
         for message in records(bootstrap, f"{cluster}.schemas"):
             key, value = message.key(), message.value()
             if key is not None and value is not None:
                 fingerprint = int(key.decode(), 16).to_bytes(8, "little")
-                self._schemas[fingerprint] = fastavro.parse_schema(json.loads(value), _write_hint=False)
+                raw = json.loads(value)
+                self._schemas[fingerprint] = fastavro.parse_schema(raw, _write_hint=False)
+                name = (str(self._schemas[fingerprint]["name"]), raw.get("ringlog.version", 0))
+                self._named[name] = self._schemas[fingerprint]
 
     def name(self, value: bytes) -> str:
         """Full name of the record's schema."""
         return str(self.schema(value)["name"])
+
+    def named(self, name: str, version: int) -> Any:
+        """The schema of a command's version, which travels without its fingerprint; raises AuditError."""
+        if (name, version) not in self._named:
+            raise AuditError(f"version {version} of {name} is not among the cluster's schemas")
+        return self._named[name, version]
 
     def decode(self, value: bytes) -> dict[str, Any]:
         """The record; raises AuditError for bytes that are none of the cluster's records."""

@@ -13,7 +13,7 @@ from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, Head
 from ringlog.audit.parts import Parts, Place
 from ringlog.audit.published import published_rules
 from ringlog.audit.report import Check, Report
-from ringlog.audit.rules import CDC_OPERATIONS, LEEWAY_US
+from ringlog.audit.rules import CDC_OPERATIONS
 from ringlog.audit.topics import HEADER, AuditError, Decoder, records
 from ringlog.audit.writes import UNREADABLE, Position, Reading, Write, Writes
 
@@ -47,12 +47,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the caller knows of the input; None: not checked. ``leeway_us``: the cluster's ``cdc_leeway_us``."""
+    """What the caller knows of the input; None: not checked. ``leeway_us``: for a cluster
+    without a metadata log, else that says it.
+    """
 
     written: int | None = None
     rejected: int | None = None
     generations: int | None = None
-    leeway_us: int = LEEWAY_US
+    leeway_us: int | None = None
 
 
 def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> Report:
@@ -248,7 +250,7 @@ def _check_dead_letters(
         write = writes.by_position.get(position)
         if write is None or position in seen:
             check.fail(f"{where}: {'twice' if write else 'no such write'}")
-        elif letter["reason"] != (refusal := writes.reading.whole(write, position)[0]):
+        elif letter["reason"] != (refusal := writes.reading.whole(write, position, letter["epoch"])[0]):
             check.fail(f"{where}, expected {refusal or 'a CDC row'}")
         elif letter["topic"] != f"{cluster}.mutations" or not _keeps(letter, write.key, write.value):
             check.fail(f"{where}: not the bytes of the write")

@@ -153,17 +153,20 @@ class Reading:
         rows = self._images.rows(name, composed, mutation, logged, table.columns, table.images, now)
         return [Part(row, *self._place(row.timestamp, composed)) for row in rows]
 
-    def whole(self, write: Write, position: Position) -> tuple[str, list[Part] | None]:
-        """(the reason to refuse a write, decoded whole; the rows that the log must have of it, None: as it stands)."""
-        if position in self._imaged:
+    def whole(self, write: Write, position: Position, epoch: int | None = None) -> tuple[str, list[Part] | None]:
+        """(the reason to refuse a write, decoded whole; the rows that the log must have of it, None: as it stands).
+
+        ``epoch``: at which it was judged, None: unknown.
+        """
+        if position in self._imaged and epoch is None:
             return "", self._imaged[position]
         try:
             mutation = self._decoder.decode(write.value)
         except AuditError:
             return UNREADABLE, None
         if not self._is_compound(mutation):
-            return write.refusal, None
-        refusal = self._rules.refusal(mutation, write.now, compound=True)
+            return write.refusal if epoch is None else self._rules.refusal(mutation, write.now, epoch=epoch), None
+        refusal = self._rules.refusal(mutation, write.now, compound=True, epoch=epoch)
         if refusal:
             return refusal, None
         table = self._rules.tables[f"{mutation['keyspace']}.{mutation['table']}"]

@@ -195,6 +195,7 @@ class Broker:
         self.topics = {name: [Partition(name, n) for n in range(count)] for name, count in partitions.items()}
         self.groups: dict[str, Group] = {}
         self.epochs: dict[str, int] = {}
+        self.denied: dict[str, int] = {}
         self.replicated: Callable[[Partition], None] = lambda _: None
         self._chance = Chance(world.seed, "broker")
 
@@ -226,10 +227,10 @@ class Broker:
         self, host: Host, topic: str, values: Sequence[tuple[str, Any]], number: int = 0, timeout: Micros = ANSWER_US
     ) -> Generator[Any, bool, int]:
         """Append records (key, value) in this order; returns the end offset. Raises Unanswered."""
-        partition = self.topics[topic][number]
+        partition, life = self.topics[topic][number], host.life
 
         def ask(answer: Answer) -> None:
-            if self.up:
+            if self.up and life > self.denied.get(host.name, -1):
                 partition.waiting.append((partition.append(values, self.now()), answer))
                 self._replicate(partition)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,20 @@ class Faults:
             return
         self.world.crash(host, wipe)
         self.world.on(None, duration * MS, lambda _: None if host.up else self.run.boot(host))
+
+    def take_rights(self, names: Sequence[str], away: int) -> None:
+        """What runs on these hosts is stopped, and nothing that it has sent is taken any more; what is started on them
+        again has rights of its own. The first one comes back after so many milliseconds.
+        """
+        for name in names:
+            host = self.world.host(name)
+            self.run.sim.broker.denied[name] = host.life if host.up else host.life - 1
+            if host.up:
+                self.world.crash(host)
+                self.world.boot(host)
+        first = self.world.host(names[0])
+        first.up = False
+        self.world.on(None, away * MS, lambda _: None if first.up else self.run.boot(first))
 
     def _power_cut(self, host: Host) -> None:
         """In the middle of a write to its disk the host goes down; it comes back in a second."""

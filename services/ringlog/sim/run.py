@@ -211,6 +211,10 @@ class Run:
                 self.applications[name].operate(access, self.registers[register], level)
             case "when", (moment, nth, delay, what, *arguments):
                 self.sim.moments.arm(action.number, moment, nth, delay, what, *arguments)
+            case "bury", (name, what):
+                self.operator.bury(self.nodes[name].registration.id, what)
+            case "fence", (away, closes):
+                self.operator.fence(lambda: self.faults.take_rights((WRITER, SECOND_HOST), away), closes=closes)
             case "call_off", ():
                 self.operator.cancel()
             case "command", (kind, way):

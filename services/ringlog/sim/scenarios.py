@@ -55,11 +55,12 @@ def choose(chance: Chance) -> Scenario | None:
     return chance.weighted([(made, made.weight) for made in SCENARIOS]) if chance.happens(SHARE) else None
 
 
-def _when(moment: str, what: str, *arguments: Any, nth: int = 1, delay: int = 0) -> Drawn:
+def when(moment: str, what: str, *arguments: Any, nth: int = 1, delay: int = 0) -> Drawn:
+    """``what`` happens so many milliseconds after the n-th time of a moment."""
     return 0, "when", (moment, nth, delay, what, *arguments)
 
 
-def _ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
+def ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
     """Operators ask for one after the other, 30 ms apart."""
     return [(at + number * 30 * MS, "command", (kind, way)) for number, kind in enumerate(kinds)]
 
@@ -70,9 +71,9 @@ def _ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
 def _answered_twice(chance: Chance, _: Setting) -> list[Drawn]:
     """What was refused would be granted by now, and is asked for again of another validator."""
     at = chance.between(0, 800) * MS
-    drawn = _ask(at, "DropKeyspace", "DropKeyspace", "DropKeyspace", "DropKeyspace")
+    drawn = ask(at, "DropKeyspace", "DropKeyspace", "DropKeyspace", "DropKeyspace")
     drawn.append((at + chance.between(300, 900) * MS, "hand_over", ("validator",)))
-    drawn += _ask(at + SECOND, "CreateKeyspace", "CreateKeyspace", "CreateKeyspace", "CreateKeyspace")
+    drawn += ask(at + SECOND, "CreateKeyspace", "CreateKeyspace", "CreateKeyspace", "CreateKeyspace")
     drawn += [(at + after * MS, "asked_again", ()) for after in (2_500, 4_000)]
     return drawn
 
@@ -92,11 +93,11 @@ def _usurped(chance: Chance, _: Setting) -> list[Drawn]:
     )
     at = chance.between(0, 600) * MS
     nth = 1 if moment.startswith("took over") else chance.between(1, 3)
-    drawn = [_when(moment, "stall", HERE, role, chance.between(2_500, 5_000), nth=nth)]
+    drawn = [when(moment, "stall", HERE, role, chance.between(2_500, 5_000), nth=nth)]
     if moment.startswith("took over"):
         drawn.append((at, "hand_over", (role,)))
     for after in (0, 1_500, 2_500, 4_000):
-        drawn += _ask(at + after * MS, "DropKeyspace", "Noop", "CreateKeyspace")
+        drawn += ask(at + after * MS, "DropKeyspace", "Noop", "CreateKeyspace")
     return drawn
 
 
@@ -110,10 +111,10 @@ def _hit(chance: Chance, _: Setting) -> list[Drawn]:
     """A machine goes down in the middle of something."""
     moments = ["decided", "publishing", "caching", "proposing", "announcing", "acknowledging", "part", "lowering"]
     drawn = [
-        _when(chance.pick(moments), "crash", HERE, chance.between(200, 2_000), nth=chance.between(1, 4))
+        when(chance.pick(moments), "crash", HERE, chance.between(200, 2_000), nth=chance.between(1, 4))
         for _ in range(2)
     ]
-    return drawn + _ask(chance.between(0, 800) * MS, "DropKeyspace", "Noop", "CreateKeyspace", "Noop")
+    return drawn + ask(chance.between(0, 800) * MS, "DropKeyspace", "Noop", "CreateKeyspace", "Noop")
 
 
 # ---------------------------------------------------------------------------------------- generations
@@ -122,8 +123,8 @@ def _hit(chance: Chance, _: Setting) -> list[Drawn]:
 def _lowered_under_load(chance: Chance, setting: Setting) -> list[Drawn]:
     """Writes come in while a lowering of the horizon is on its way."""
     drawn: list[Drawn] = [(setting.start + after * MS, "burst", (2,)) for after in (0, 150, 300, 450)]
-    drawn += [_when("lowering", "pause", name, chance.between(100, 800), delay=1) for name in setting.agents]
-    drawn += [_when("lowering", "burst", 4, delay=delay) for delay in (0, 40, 80)]
+    drawn += [when("lowering", "pause", name, chance.between(100, 800), delay=1) for name in setting.agents]
+    drawn += [when("lowering", "burst", 4, delay=delay) for delay in (0, 40, 80)]
     return drawn
 
 
@@ -137,19 +138,19 @@ def _slow_rows(chance: Chance, _: Setting) -> list[Drawn]:
     """A task of the job takes its time while the next generation begins: rows of the one before are still to come."""
     drawn: list[Drawn] = [
         (0, "when", ("CommitCdcGeneration", 1, 0, "when", "part", 1, 0, DAWDLE, chance.between(6_500, 9_000))),
-        _when("CommitCdcGeneration", "burst", 1, delay=1),
+        when("CommitCdcGeneration", "burst", 1, delay=1),
     ]
     if chance.happens(0.5):
-        drawn.append(_when("CommitCdcGeneration", "burst", 3, delay=chance.between(200, 1_500)))
+        drawn.append(when("CommitCdcGeneration", "burst", 3, delay=chance.between(200, 1_500)))
     return drawn
 
 
 def _one_after_another(_: Chance, setting: Setting) -> list[Drawn]:
     """A second generation is prepared before the first one has begun, and somebody commits it where it likes."""
     drawn: list[Drawn] = [
-        _when("CommitCdcGeneration", "crash", setting.writer, 6_000),
-        _when("PublishCdcGeneration", "call_off", delay=2),
-        _when("CancelOperation", "command", "RequestCdcGeneration", "validator", delay=1),
+        when("CommitCdcGeneration", "crash", setting.writer, 6_000),
+        when("PublishCdcGeneration", "call_off", delay=2),
+        when("CancelOperation", "command", "RequestCdcGeneration", "validator", delay=1),
     ]
     hastes: list[tuple[Any, ...]] = [("pause", name, 400) for name in setting.agents]
     hastes += [("command", "CommitCdcGeneration", "direct")] * 3
@@ -164,8 +165,8 @@ def _widened(chance: Chance, _: Setting) -> list[Drawn]:
     A cluster that was founded with two nodes begins with a generation that ended an hour ago and is still open.
     """
     moment = chance.pick(["closing", "CloseCdcGeneration"])
-    drawn: list[Drawn] = [_when(moment, "set", "cdc_leeway_us", 7_200 * SECOND)]
-    return drawn + [_when(moment, "late_burst", 2, delay=chance.between(0, 900)) for _ in range(2)]
+    drawn: list[Drawn] = [when(moment, "set", "cdc_leeway_us", 7_200 * SECOND)]
+    return drawn + [when(moment, "late_burst", 2, delay=chance.between(0, 900)) for _ in range(2)]
 
 
 # ------------------------------------------------------------------------------------------- movements
@@ -175,7 +176,7 @@ def _written_at_the_edge(chance: Chance, setting: Setting) -> list[Drawn]:
     """Writes just before a node becomes a replica, and its source is behind with its reading."""
     drawn: list[Drawn] = [(0, "slow_reader", (name, chance.between(200, 2_500))) for name in setting.nodes]
     for moment in ("CommitCdcGeneration", "stage publish_cdc_generation", "PublishCdcGeneration"):
-        drawn.append(_when(moment, "burst", 4, delay=chance.below(30)))
+        drawn.append(when(moment, "burst", 4, delay=chance.below(30)))
     return drawn
 
 
@@ -183,8 +184,8 @@ def _called_off_with_rows_in_hand(chance: Chance, _: Setting) -> list[Drawn]:
     """A movement is cancelled while its rows are on their way, or have just come."""
     drawn: list[Drawn] = [(after * MS, "burst", (4,)) for after in (0, 300)]
     early = chance.happens(0.2)
-    drawn.append(_when("stage write_both_read_old" if early else "streamed", "call_off", delay=chance.below(60)))
-    drawn.append(_when("streamed", DAWDLE, chance.between(300, 2_000)))
+    drawn.append(when("stage write_both_read_old" if early else "streamed", "call_off", delay=chance.below(60)))
+    drawn.append(when("streamed", DAWDLE, chance.between(300, 2_000)))
     return drawn
 
 
@@ -197,12 +198,12 @@ def _registers_at_the_edge(chance: Chance, setting: Setting) -> list[Drawn]:
     for register, name in enumerate(setting.applications):
         drawn.append((0, "slow", (name, 0, 1)))
         # From here on the application hears late of epochs: it takes its writes to be done by the old group alone.
-        drawn.append(_when("PublishCdcGeneration", "slow", name, chance.between(1_000, 4_000), 9_000))
+        drawn.append(when("PublishCdcGeneration", "slow", name, chance.between(1_000, 4_000), 9_000))
         drawn += [
-            _when("PublishCdcGeneration", "register", name, register, "write-QUORUM", delay=chance.below(12))
+            when("PublishCdcGeneration", "register", name, register, "write-QUORUM", delay=chance.below(12))
             for _ in range(2)
         ]
-        drawn.append(_when("stage finished", "register", name, register, "read-QUORUM", delay=chance.below(300)))
+        drawn.append(when("stage finished", "register", name, register, "read-QUORUM", delay=chance.below(300)))
     return drawn
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
+from ringlog.sim.rarities import rarity
 from ringlog.sim.scenarios import Scenario, Setting, choose
 from ringlog.sim.shape import Shape
 from ringlog.sim.switches import switches
@@ -88,7 +89,7 @@ FIRST_REPLACEMENT = 3_000
 def draw_script(seed: int, profile: Profile) -> Script:
     """The script of a seed."""
     chance, special = Chance(seed, f"script/{profile.name}"), Chance(seed, f"scenario/{profile.name}")
-    chosen = choose(special)
+    chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile.name}"))
     founded, joining, factor = _cluster(chance, profile, chosen, special)
     history = chance.pick([10_000, 10_000, 100])
     # Few shapes for short runs, since each costs as much as a run to prepare.

@@ -183,8 +183,8 @@ def _unwrapped(envelope: Envelope, column: str, raw: Any) -> tuple[bool, Any]:
 
 def _value(envelope: Envelope, column: str, value: Any, type_name: str, rules: Rules) -> bytes | None:
     shape = shape_of(type_name)
-    if value is not None and shape is not None and shape.is_collection:
-        raise BadRecord("bad_value", f"{column}: collections are not taken")
+    if value is not None and shape is not None and shape.parts:
+        raise BadRecord("bad_value", f"{column}: only scalar values are taken")
     try:
         return to_cql(type_name, value, (envelope.meanings or {}).get(column, UNKNOWN), rules.unit)
     except BadValue as error:

@@ -16,7 +16,7 @@ came later; what has expired is gone. All columns are those that the table has b
 the write names. Keys are always there; times to live are not.
 
 Source: ScyllaDB, ``cdc/log.cc`` and ``cdc/split.cc``. There a write with an older timestamp overwrites a row within its
-own images; here it does not.
+own images, and a row whose last column becomes null, which is no row any more, has an empty postimage; here neither.
 """
 
 from __future__ import annotations

@@ -71,8 +71,12 @@ class ImageStore:
         self._lock = (folder / f"{partition}.lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._base = sqlite3.connect(folder / f"{partition}.db", isolation_level=None)
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
-            self._base.execute(f"PRAGMA {pragma}")
+        try:
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
+                self._base.execute(f"PRAGMA {pragma}")
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise ImagesLost(partition, f"the file of its rows is none: {error}") from error
         self._seen: dict[bytes, Any] = {}
         self._before: dict[bytes, Any] = {}
         self._about: dict[str, Any] = {}
@@ -182,7 +186,7 @@ class ImageStore:
         """Make states of these keys quick to get."""
         if len(self._before) >= CHANGES_MAX:
             self._flush()
-        wanted = [key for key in keys if key not in self._seen]
+        wanted = sorted(key for key in keys if key not in self._seen)
         for at in range(0, len(wanted), ASKED_TOGETHER):
             some = wanted[at : at + ASKED_TOGETHER]
             self._seen.update(dict.fromkeys(some))

@@ -155,7 +155,10 @@ class ImageFolder:
         path = self._folder / BEGUN
         known: dict[int, int] = {}
         if path.exists():
-            known = {int(partition): offset for partition, offset in json.loads(path.read_bytes()).items()}
+            try:
+                known = {int(partition): int(offset) for partition, offset in json.loads(path.read_bytes()).items()}
+            except (ValueError, TypeError, AttributeError) as error:
+                raise ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is unreadable: {error}") from error
         elif not may_begin:
             raise ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is missing, and images have been made before")
         else:

@@ -18,7 +18,8 @@ key and data columns          as below
 ============================  =====================================================================================
 
 CQL ascii, text, uuid, timeuuid and varint are strings, time is a bigint (ns), date a date, timestamp a timestamp (cut
-to what Spark's can hold); a set is an array, a list in the log a map from time UUID to value.
+to what Spark's can hold); a set is an array, a list in the log a map from time UUID to value, a user type a struct of
+its fields, a tuple one of ``_1``, ``_2``, ….
 """
 
 from __future__ import annotations
@@ -78,14 +79,28 @@ _CONVERTS: Mapping[str, Convert] = {"varint": str, "timestamp": _micros}
 
 
 def _kind(shape: Shape) -> _Kind:
-    if not shape.is_collection:
+    if not shape.parts:
         return _Kind(_SCALARS[shape.name], _CONVERTS.get(shape.name))
     parts = [_kind(part) for part in shape.parts]
+    if shape.has_fields:
+        return _struct(shape, parts)
     if shape.name == "map":
         key, value = (part.convert or _same for part in parts)
         return _Kind(pa.map_(parts[0].arrow, parts[1].arrow), lambda found: [(key(k), value(v)) for k, v in found])
     each = parts[0].convert or _same
     return _Kind(pa.list_(parts[0].arrow), lambda found: [each(item) for item in found])
+
+
+def _struct(shape: Shape, parts: Sequence[_Kind]) -> _Kind:
+    names = shape.fields or tuple(f"_{number}" for number in range(1, len(parts) + 1))
+    converts = [part.convert or _same for part in parts]
+
+    def convert(found: Any) -> dict[str, Any]:
+        values = [found.get(name) for name in names] if shape.fields else found
+        each = zip(names, values, converts, strict=True)
+        return {name: None if value is None else own(value) for name, value, own in each}
+
+    return _Kind(pa.struct([pa.field(name, part.arrow) for name, part in zip(names, parts, strict=True)]), convert)
 
 
 def _same(value: Any) -> Any:

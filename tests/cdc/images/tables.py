@@ -40,6 +40,6 @@ def shown(piece: Piece, types: dict[str, str], clustering: Sequence[str] = ("int
     for cell in piece.cells:
         kind = log_type(types.get(cell.column, "int"))
         found = deserialize(kind, cell.value or b"")
-        values[cell.column] = set(found) if kind.startswith("frozen") else found  # type: ignore[call-overload]
+        values[cell.column] = set(found) if isinstance(found, tuple) else found
     key = tuple(deserialize(kind, part or b"") for kind, part in zip(clustering, piece.clustering_key, strict=False))
     return piece.operation, key, values, piece.deleted

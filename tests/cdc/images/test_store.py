@@ -58,10 +58,11 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
     cuts = sorted({0, len(writes), *(chance.randrange(len(writes)) for _ in range(4))})
     parts = list(pairwise(cuts))
     steps = 0
-    at = 0
+    at = lowest = 0
     while at < len(parts):
         start, end = parts[at]
-        kept_from = parts[max(at - 2, 0)][0]
+        lowest = max(lowest, at - 2)
+        kept_from = parts[lowest][0]
         with closing(ImageStore(tmp_path, 0)) as store:
             store.begin(start, 0, owner=1)
             store.keep_only([(NAME, IMAGES.id)])
@@ -72,7 +73,7 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
                 at += 1
         steps += 1
         if upto == end and steps < 30 and chance.random() < 0.4:
-            at = max(at - chance.randint(1, 2), 0)
+            at = max(at - chance.randint(1, 2), lowest)
     with closing(ImageStore(tmp_path, 0)) as store:
         assert store.position == len(writes)
     assert not (tmp_path / "1.db").exists()
@@ -218,13 +219,21 @@ def lose_store(folder: Path) -> None:
     (folder / "0.db").unlink()
 
 
+def spoil_mark(folder: Path) -> None:
+    (folder / BEGUN).write_text("[7]")
+
+
+def spoil_store(folder: Path) -> None:
+    (folder / "0.db").write_bytes(b"no database " * 100)
+
+
 def lose_all(folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
 
 
-@pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all])
+@pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all, spoil_mark, spoil_store])
 def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Path], None], tmp_path: Path) -> None:
     driver, tables = ImageFolder(tmp_path, 1), {NAME: IMAGES}
     made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, is_first=True)

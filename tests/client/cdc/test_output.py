@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ import pytest
 from ringlog import __version__
 from ringlog.client.cdc.effects import effects
 from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
+from ringlog.client.cdc.rows import TableTypes, change_of
+from ringlog.kernel.commands.model import Column
+from ringlog.kernel.schema.types import serialize
 from ringlog.wire.records import DeletedElements
-from tests.client.cdc.changes import AT, STREAM, change, row
+from tests.client.cdc.changes import AT, STREAM, TABLE, change, row
 
 NOW = AT + 2_000_000
+COLUMNS = {column.name: column for column in TABLE.columns}
 TIME = "04c29680-833b-11ee-"
 """First groups of the time UUID of ``AT``, as ScyllaDB's documentation computes them."""
 
@@ -192,3 +197,16 @@ def test_values_that_json_lacks() -> None:
         "-inf",
         [[1, "0x"]],
     ]
+
+
+def test_a_user_type_is_an_object_also_in_a_key_where_rows_are_put_together_by_it() -> None:
+    kind = "frozen<udt<street text, number int>>"
+    columns = tuple(Column(name, kind if name == "c" else found.type) for name, found in COLUMNS.items())
+    house = serialize(kind, {"street": "x", "number": 7})
+    before, update = row(0, values={"v": 1}), row(1, values={"v": 2})
+    rows = tuple(replace(one, clustering_key=(house,)) for one in (before, update))
+    made = change_of(rows, TableTypes(replace(TABLE, columns=columns)), (0, 0))
+    ((key, value),) = debezium(made, "shop", NOW)
+    assert key == {"p": "p1", "c": {"street": "x", "number": 7}}
+    assert (value["before"], value["after"]) == ({**key, "v": 1}, {**key, "v": 2})
+    assert json.loads(json.dumps(key)) == key

@@ -19,7 +19,7 @@ from ringlog.kernel.schema.types import serialize
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
 from ringlog_cdc.split import Piece, split
 from tests.kernel.rows import histories
-from tests.kernel.rows.histories import KINDS, SECOND, TYPES, Statement, draw, model, mutation_of, viewed
+from tests.kernel.rows.histories import KINDS, SECOND, TYPES, Statement, draw, element_key, model, mutation_of, viewed
 
 TABLE = TableChange(
     epoch=1,
@@ -54,8 +54,7 @@ def rows_of(statement: Statement) -> tuple[CdcRow, ...]:
     live = tuple(Cell(name, serialize(TYPES[name], value)) for name, value in statement.cells if value is not None)
     dead = tuple(name for name, value in statement.cells if value is None) + statement.replaced
     taken = tuple(
-        DeletedElements(name, tuple(serialize("text" if name == "m" else "int", key) for key in keys))
-        for name, keys in statement.taken
+        DeletedElements(name, tuple(element_key(name, key) for key in keys)) for name, keys in statement.taken
     )
     rows = [replace(base, cells=live, ttl=statement.ttl)] if live or statement.kind == "insert" else []
     if dead or taken:

@@ -25,13 +25,16 @@ TYPES = {
     "w": "text",
     "m": "map<text, int>",
     "e": "set<int>",
+    "u": "udt<a int, b text>",
 }
+KEYS: dict[str, tuple[Any, ...]] = {"m": ("x", "y"), "e": (1, 2), "u": ("a", "b")}
+"""Multi-cell column to the keys of its elements, of ``u`` the names of its fields."""
 KINDS = ("insert", "update", "static", "row_delete", "range_delete", "partition_delete")
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement, in Python values. ``cells``: column to value, None: null; of ``m`` and ``e`` what is added."""
+    """One statement, in Python values. ``cells``: column to value, None: null; of multi-cell columns what is added."""
 
     kind: str
     at: int
@@ -60,11 +63,11 @@ def draw(chance: Random, latest: int = 30) -> Statement:
         return Statement(kind, at, (), (("s", chance.choice((None, 1, 2))),), ttl=ttl)
     cells: dict[str, Any] = {}
     taken, replaced = [], []
-    for column in chance.sample(("v", "w", "m", "e"), chance.randint(0 if kind == "insert" else 1, 3)):
+    for column in chance.sample(("v", "w", *KEYS), chance.randint(0 if kind == "insert" else 1, 3)):
         if column in "vw":
             cells[column] = chance.choice((None, 1, 2)) if column == "v" else chance.choice((None, "a", "b"))
             continue
-        keys = ("x", "y") if column == "m" else (1, 2)
+        keys = KEYS[column]
         what = chance.choice(("add", "replace", "null", "take"))
         if what == "take":
             taken.append((column, tuple(chance.sample(keys, chance.randint(1, 2)))))
@@ -73,8 +76,15 @@ def draw(chance: Random, latest: int = 30) -> Statement:
             replaced.append(column)
         if what != "null":
             chosen = chance.sample(keys, chance.randint(1, 2))
-            cells[column] = tuple((k, chance.randint(0, 2)) for k in chosen) if column == "m" else tuple(chosen)
+            cells[column] = added(chance, column, chosen)
     return Statement(kind, at, key, tuple(cells.items()), tuple(taken), tuple(replaced), ttl)
+
+
+def added(chance: Random, column: str, keys: list[Any]) -> Any:
+    """A value of a multi-cell column with these elements."""
+    if column == "u":
+        return {key: chance.randint(0, 2) if key == "a" else chance.choice("pq") for key in keys}
+    return tuple((key, chance.randint(0, 2)) for key in keys) if column == "m" else tuple(keys)
 
 
 # ------------------------------------------------------------------------------------------------ the model
@@ -116,10 +126,8 @@ def columns(statements: list[Statement], gone: int, now: int) -> dict[str, Any]:
         for name in s.replaced:
             wiped[name] = max(wiped[name], s.at - 1)
         for name, value in s.cells:
-            if name in "me":
-                for element in value:
-                    place, held = (element[0], element[1]) if name == "m" else (element, None)
-                    data = b"" if held is None else serialize("int", held)
+            if name in KEYS and value is not None:
+                for place, data in elements(name, value):
                     candidates.setdefault((name, place), []).append((s.at, False, *expiry, data))
             elif value is None:
                 candidates.setdefault((name, None), []).append((s.at, True, False, 0, b""))
@@ -134,7 +142,9 @@ def columns(statements: list[Statement], gone: int, now: int) -> dict[str, Any]:
         at, is_dead, has_ttl, expires, data = max(cells)
         if is_dead or at <= max(gone, wiped[name]) or (has_ttl and expires <= now):
             continue
-        if name == "m":
+        if name == "u":
+            found.setdefault(name, {})[place] = deserialize(FIELDS[place], data)
+        elif name == "m":
             found.setdefault(name, set()).add((place, deserialize("int", data)))
         elif name == "e":
             found.setdefault(name, set()).add(place)
@@ -145,7 +155,26 @@ def columns(statements: list[Statement], gone: int, now: int) -> dict[str, Any]:
 
 def typed(values: Any) -> dict[str, Any]:
     found = {name: deserialize(TYPES[name], data) for name, data in values.items()}
-    return {name: set(value) if name in "me" else value for name, value in found.items()}
+    return {name: set(value) if name in ("m", "e") else value for name, value in found.items()}
+
+
+FIELDS = {"a": "int", "b": "text"}
+
+
+def elements(column: str, value: Any) -> list[tuple[Any, bytes]]:
+    """(key, bytes) of the elements of a value."""
+    if column == "u":
+        return [(field, serialize(FIELDS[field], held)) for field, held in value.items()]
+    if column == "m":
+        return [(key, serialize("int", held)) for key, held in value]
+    return [(element, b"") for element in value]
+
+
+def element_key(column: str, key: Any) -> bytes:
+    """The key of an element as a mutation has it: of a user type the number of the field."""
+    if column == "u":
+        return list(FIELDS).index(key).to_bytes(2, "big")
+    return serialize("text" if column == "m" else "int", key)
 
 
 def viewed(got: tuple[SeenRow, ...]) -> tuple[dict[str, Any], dict[tuple[int, ...], dict[str, Any]]]:
@@ -163,7 +192,7 @@ def viewed(got: tuple[SeenRow, ...]) -> tuple[dict[str, Any], dict[tuple[int, ..
 # ------------------------------------------------------------------------------------------------ as mutations
 
 
-SHAPE = TableShape(1, 2, True, ("text",), ("int", "int"), ("s",), (("m", TYPES["m"]), ("e", TYPES["e"])))
+SHAPE = TableShape(1, 2, True, ("text",), ("int", "int"), ("s",), tuple((name, TYPES[name]) for name in KEYS))
 
 
 def mutation_of(statements: list[Statement]) -> Mutation:
@@ -185,10 +214,7 @@ def change_of(statement: Statement) -> Change:
         tuple(Cell(name, None if v is None else serialize(TYPES[name], v)) for name, v in statement.cells),
         statement.at,
         statement.ttl or 0,
-        tuple(
-            DeletedElements(name, tuple(serialize("text" if name == "m" else "int", key) for key in keys))
-            for name, keys in statement.taken
-        ),
+        tuple(DeletedElements(name, tuple(element_key(name, key) for key in keys)) for name, keys in statement.taken),
         statement.replaced,
         Bounds(prefix(start), start_in, prefix(end), end_in) if operation == "RANGE_DELETE" else None,
     )

@@ -54,9 +54,9 @@ class Effect:
 
 def effects(change: Change) -> tuple[Effect, ...]:
     """The effects of a write, in the order in which the log has them."""
-    images: dict[int, dict[tuple[Any, ...], Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
+    images: dict[int, dict[str, Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
     found: list[list[LogRow]] = []
-    by_key: dict[tuple[Any, ...], list[LogRow]] = {}
+    by_key: dict[str, list[LogRow]] = {}
     for row in change.rows:
         name = _name(row)
         if row.code in images:
@@ -73,13 +73,12 @@ def effects(change: Change) -> tuple[Effect, ...]:
     return tuple(_effect(rows, images, by_key) for rows in found)
 
 
-def _name(row: LogRow) -> tuple[Any, ...]:
-    return tuple(row.key.items())
+def _name(row: LogRow) -> str:
+    """Names the row of the table: the key's values in words, for that of a user type has no hash."""
+    return repr(dict(row.key))
 
 
-def _effect(
-    rows: list[LogRow], images: dict[int, dict[tuple[Any, ...], Names]], by_key: Mapping[tuple[Any, ...], list[LogRow]]
-) -> Effect:
+def _effect(rows: list[LogRow], images: dict[int, dict[str, Names]], by_key: Mapping[str, list[LogRow]]) -> Effect:
     first, last = rows[0], rows[-1]
     if first.code in RANGE_STARTS:
         start = Bound(first.key, RANGE_STARTS[first.code])

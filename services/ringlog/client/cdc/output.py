@@ -1,7 +1,7 @@
 """Changes of the CDC log for others: plain JSON, Debezium's envelope, CloudEvents 1.0. Pure functions.
 
 JSON has fewer types than CQL: bytes are ``0x`` and hex digits, a collection is an array (of pairs for a map or a list
-of the log), NaN and the infinities are text.
+of the log), a tuple an array, a user type an object, NaN and the infinities are text.
 
 **Debezium.** The payload of a record as connectors write it without embedded schemas: before, after, source, op, ts_ms
 (and in µs, ns), transaction. Key: partition and clustering columns by name.
@@ -56,6 +56,8 @@ def json_value(value: Any) -> Any:
         return "0x" + value.hex()
     if isinstance(value, tuple | list):
         return [json_value(item) for item in value]
+    if isinstance(value, dict):
+        return json_names(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -2,8 +2,8 @@
 
 A ``Change`` is one write at one timestamp: all rows up to the one with ``end_of_batch``, images included. A column's
 value has the Python type of its CQL type in the log (``ringlog.kernel.schema.types``): a collection is a tuple, a map
-one of pairs, a list one of pairs of a time UUID and a value. A column that the table has no more, or a value that does
-not fit its type, comes as its bytes.
+one of pairs, a list one of pairs of a time UUID and a value; a user type is a dict. A column that the table has no
+more, or a value that does not fit its type, comes as its bytes.
 """
 
 from __future__ import annotations

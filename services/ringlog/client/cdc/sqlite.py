@@ -5,7 +5,8 @@ named ``keyspace.table`` with a column for each of its columns, and the reader's
 transaction, so the file is as of one place in the log whatever is killed. Rows whose time to live is over go with the
 next transaction.
 
-Values: integers that fit, floats and text as such, bytes as blobs, larger integers as text, collections as JSON.
+Values: integers that fit, floats and text as such, bytes as blobs, larger integers as text; collections, tuples and
+user types as JSON.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ def _plain(shape: TableShape, column: str, data: bytes) -> Any:
 def _cell(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > INTEGER_MAX:
         return str(value)
-    return json.dumps(json_value(value), ensure_ascii=False) if isinstance(value, tuple) else value
+    return json.dumps(json_value(value), ensure_ascii=False) if isinstance(value, tuple | dict) else value
 
 
 def _quoted(name: str) -> str:

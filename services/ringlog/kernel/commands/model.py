@@ -330,7 +330,8 @@ class DropKeyspace:
 class CreateTable:
     """A new table; ``id`` (UUID) is never used again. A second create of the same name is refused, not merged.
 
-    ``types``: what columns may be. 1: of scalar types, all that version 1 knew; 2: also of collections, or static.
+    ``types``: what columns may be. 1: of scalar types, all that version 1 knew; 2: also of collections, tuples,
+    user types, or static.
     """
 
     keyspace: str

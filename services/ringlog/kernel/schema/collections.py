@@ -1,17 +1,24 @@
-"""CQL collection types: ``list<T>``, ``set<T>``, ``map<K, V>``, each also as ``frozen<...>``.
+"""CQL types that have parts: collections, tuples, user types.
 
-A collection of a table is *multi-cell* unless it is frozen: each element is a cell of its own, with an own timestamp
-and time to live, that can be added and deleted alone; the elements have *keys* (the element of a set, the key of a
-map, a time UUID for each cell of a list). A frozen one is a single value. What is inside a collection is a scalar or
-frozen, and so is a column of a key.
+==============================  ===================================================================================
+``list<T>`` ``set<T>``          a collection; ``map<K, V>`` likewise
+``udt<street text, zip int>``   a user type, by its fields' names and types: the schema has no names for user types
+``tuple<A, B>``                 a tuple, which is always frozen
+``frozen<...>``                 of one of these
+==============================  ===================================================================================
 
-A value is written as the native protocol has it: the number of elements (4 bytes), then each with its length (4
+A collection or user type of a table is *multi-cell* unless it is frozen: each element is a cell of its own, with an own
+timestamp and time to live, that can be added and deleted alone; the elements have *keys* (the element of a set, the key
+of a map, a time UUID for each cell of a list, the number of a field from 0 on). A frozen one is a single value, and so
+is a tuple. What is inside of another type is a scalar or frozen, and so is a column of a key.
+
+A collection is written as the native protocol has it: the number of elements (4 bytes), then each with its length (4
 bytes) before it, of a map key and value in turn. Its Python value is a tuple of the elements, of a map a tuple of
-pairs, in the order that they are written; a key must not come twice. Names are written as in CQL; blanks do not
-count.
+pairs, in the order that they are written; a key must not come twice. A tuple or a user type is its fields, each with
+its length before it, -1 for null. Names are written as in CQL; blanks do not count where they separate nothing.
 
-How the log of changes shows a multi-cell collection is ``log_type``: as ScyllaDB has it, frozen, and a list as a map
-from time UUID to value.
+How the log of changes shows a multi-cell column is ``log_type``: as ScyllaDB has it, frozen, and a list as a map from
+time UUID to value.
 """
 
 from __future__ import annotations
@@ -21,36 +28,53 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-COLLECTIONS: Final = {"list": 1, "set": 1, "map": 2}
-"""Name to number of parameters."""
+from ringlog.kernel.values import is_identifier
+
+COLLECTIONS: Final = frozenset({"list", "set", "map"})
+TUPLE, USER_TYPE, FROZEN = "tuple", "udt", "frozen"
+PARTS: Final = {"list": 1, "set": 1, "map": 2, FROZEN: 1}
+"""Name to number of parameters, where that is fixed."""
 
 DEPTH_MAX: Final = 8
 LENGTH_MAX: Final = 500
 """Bounds of a name, so that a hostile one costs little."""
 
-_TOKEN = re.compile(r"\s*([a-z]+|[<>,])\s*")
+FIELD_KEY_BYTES: Final = 2
+
+_TOKEN = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*|[<>,])\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A type taken apart: ``parts`` of a collection are its element's or its key's and value's."""
+    """A type taken apart: ``parts`` are a collection's element or its key and value, or the types of the fields;
+    ``fields``: the names of a user type's.
+    """
 
     name: str
     parts: tuple[Shape, ...] = ()
     frozen: bool = False
+    fields: tuple[str, ...] = ()
 
     @property
     def is_collection(self) -> bool:
         """True for list, set and map, frozen or not."""
-        return bool(self.parts)
+        return self.name in COLLECTIONS
+
+    @property
+    def has_fields(self) -> bool:
+        """True for a tuple or a user type, frozen or not."""
+        return self.name in (TUPLE, USER_TYPE)
 
     @property
     def is_multi_cell(self) -> bool:
         """True if every element is a cell of its own."""
-        return self.is_collection and not self.frozen
+        return bool(self.parts) and not self.frozen and self.name != TUPLE
 
     def __str__(self) -> str:
-        inner = f"{self.name}<{', '.join(str(part) for part in self.parts)}>" if self.parts else self.name
+        parts = [str(part) for part in self.parts]
+        if self.fields:
+            parts = [f"{field} {part}" for field, part in zip(self.fields, parts, strict=True)]
+        inner = f"{self.name}<{', '.join(parts)}>" if parts else self.name
         return f"frozen<{inner}>" if self.frozen else inner
 
 
@@ -79,26 +103,34 @@ def _tokens(text: str) -> tuple[str, ...] | None:
 
 def _parse(tokens: tuple[str, ...], at: int, depth: int = 0) -> tuple[Shape, int] | None:
     """(shape, position behind it); None if there is none."""
-    if at >= len(tokens) or not tokens[at].isalpha() or depth > DEPTH_MAX:
+    name = tokens[at] if at < len(tokens) else ""
+    if not (name.isalpha() and name.islower()) or depth > DEPTH_MAX:
         return None
-    name, at = tokens[at], at + 1
-    if name not in COLLECTIONS and name != "frozen":
-        return Shape(name), at
-    parts = []
-    for separator in ("<", ",")[: COLLECTIONS.get(name, 1)]:
-        if at >= len(tokens) or tokens[at] != separator:
-            return None
-        found = _parse(tokens, at + 1, depth + 1)
-        if found is None or (name != "frozen" and found[0].is_multi_cell):
+    if name not in PARTS and name not in (TUPLE, USER_TYPE):
+        return Shape(name), at + 1
+    parts, fields, separator = [], [], "<"
+    at += 1
+    while at < len(tokens) and tokens[at] == separator:
+        at, separator = at + 1, ","
+        if name == USER_TYPE:
+            if at >= len(tokens) or not is_identifier(tokens[at]):
+                return None
+            fields.append(tokens[at])
+            at += 1
+        found = _parse(tokens, at, depth + 1)
+        if found is None or (name != FROZEN and found[0].is_multi_cell):
             return None
         parts.append(found[0])
         at = found[1]
-    if at >= len(tokens) or tokens[at] != ">":
+    good = len(parts) == PARTS.get(name, len(parts)) and len(set(fields)) == len(fields)
+    if not parts or not good or at >= len(tokens) or tokens[at] != ">":
         return None
-    if name != "frozen":
-        return Shape(name, tuple(parts)), at + 1
+    if name != FROZEN:
+        return Shape(name, tuple(parts), False, tuple(fields)), at + 1
     inner = parts[0]
-    return (Shape(inner.name, inner.parts, True), at + 1) if inner.is_multi_cell else None
+    if inner.name == TUPLE:
+        return inner, at + 1
+    return (Shape(inner.name, inner.parts, True, inner.fields), at + 1) if inner.is_multi_cell else None
 
 
 def scalars(shape: Shape) -> tuple[str, ...]:
@@ -113,15 +145,15 @@ def log_type(type_name: str) -> str:
         return type_name
     if shape.name == "list":
         return str(Shape("map", (Shape("timeuuid"), *shape.parts), True))
-    return str(Shape(shape.name, shape.parts, True))
+    return str(Shape(shape.name, shape.parts, True, shape.fields))
 
 
 def key_type(type_name: str) -> str:
-    """The type of the keys of a multi-cell collection's elements; empty for any other type."""
+    """The type of the keys of a multi-cell column's elements; empty for any other type."""
     shape = shape_of(type_name)
     if shape is None or not shape.is_multi_cell:
         return ""
-    return "timeuuid" if shape.name == "list" else str(shape.parts[0])
+    return {"list": "timeuuid", USER_TYPE: "smallint"}.get(shape.name) or str(shape.parts[0])
 
 
 # ------------------------------------------------------------------------------------------------------ bytes
@@ -160,6 +192,28 @@ def split_elements(data: bytes, width: int) -> tuple[tuple[bytes, ...], ...]:
     return tuple(elements)
 
 
+def join_fields(fields: tuple[bytes | None, ...]) -> bytes:
+    """The bytes of a tuple or user type; None: null."""
+    parts = [b"\xff\xff\xff\xff" if field is None else len(field).to_bytes(4, "big") + field for field in fields]
+    return b"".join(parts)
+
+
+def split_fields(data: bytes, width: int) -> tuple[bytes | None, ...]:
+    """The fields of a value, at most ``width``; raises ValueError for other bytes."""
+    fields: list[bytes | None] = []
+    at = 0
+    while at < len(data) and len(fields) < width:
+        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        end = at + 4 + max(size, 0)
+        if size < -1 or end > len(data):
+            raise ValueError("a field goes beyond the end")
+        fields.append(None if size < 0 else data[at + 4 : end])
+        at = end
+    if at != len(data):
+        raise ValueError("there are bytes after the last field")
+    return tuple(fields)
+
+
 def _multi_cell(type_name: str) -> Shape:
     shape = shape_of(type_name)
     if shape is None or not shape.is_multi_cell:
@@ -168,7 +222,8 @@ def _multi_cell(type_name: str) -> Shape:
 
 
 def cells_of(type_name: str, data: bytes) -> tuple[tuple[bytes, bytes], ...]:
-    """(key, value) of each element that a multi-cell column's value in the log holds; a set's values are empty.
+    """(key, value) of each element that a multi-cell column's value in the log holds; a set's values are empty, and a
+    field that is null is none: a value in the log says nothing of it.
 
     Raises ValueError for bytes that are no such value, and for any other type.
     """
@@ -178,10 +233,20 @@ def cells_of(type_name: str, data: bytes) -> tuple[tuple[bytes, bytes], ...]:
         if len(set(found)) < len(found):
             raise ValueError("an element comes twice")
         return found
+    if shape.name == USER_TYPE:
+        fields = enumerate(split_fields(data, len(shape.parts)))
+        return tuple((_field_key(number), value) for number, value in fields if value is not None)
     return tuple((key, value) for key, value in split_elements(data, 2))
+
+
+def _field_key(number: int) -> bytes:
+    return number.to_bytes(FIELD_KEY_BYTES, "big")
 
 
 def value_of(type_name: str, cells: Any) -> bytes:
     """The reverse of ``cells_of``."""
     shape = _multi_cell(type_name)
+    if shape.name == USER_TYPE:
+        known = dict(cells)
+        return join_fields(tuple(known.get(_field_key(number)) for number in range(len(shape.parts))))
     return join_elements(tuple((key,) if shape.name == "set" else (key, value) for key, value in cells))

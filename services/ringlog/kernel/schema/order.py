@@ -1,7 +1,9 @@
 """The order of CQL values by their bytes: that in which rows of a partition and elements of a collection lie.
 
 Integers, times and floats go by their numbers (NaN after all others), text and blobs by their bytes, false before
-true, a timeuuid by its time and then its bytes, another uuid by its version first (and of version 1 by its time).
+true, a timeuuid by its time and then its bytes, another uuid by its version first (and of version 1 by its time). A
+collection goes by its elements, the shorter one first where one is the beginning of the other; a tuple or a user type
+by its fields, null first.
 Anything else, and bytes that are no value of their type, goes by its bytes, after the values that are.
 
 A clustering bound is a prefix: it lies before or after all rows that begin with it.
@@ -12,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ringlog.kernel.schema.types import TypeMismatch, deserialize
+from ringlog.kernel.schema.collections import shape_of, split_elements, split_fields
+from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize
 
 NUMBERS = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "varint", "timestamp", "date", "time"})
 FLOATS = frozenset({"float", "double"})
@@ -22,7 +25,7 @@ UUIDS = frozenset({"uuid", "timeuuid"})
 def sort_key(type_name: str, data: bytes) -> tuple[Any, ...]:
     """Sorts values of one type."""
     if type_name not in NUMBERS | FLOATS | UUIDS:
-        return (0, data)
+        return (0, data) if type_name in TYPES else _by_parts(type_name, data)
     try:
         value = deserialize(type_name, data)
     except TypeMismatch:
@@ -34,6 +37,23 @@ def sort_key(type_name: str, data: bytes) -> tuple[Any, ...]:
     version = data[6] >> 4
     ticks = int.from_bytes(bytes((data[6] & 0x0F, data[7])) + data[4:6] + data[:4], "big") if version == 1 else 0
     return (0, version, ticks, data)
+
+
+def _by_parts(type_name: str, data: bytes) -> tuple[Any, ...]:
+    """Sorts values of a type that has parts, and bytes that are none of it after these."""
+    shape = shape_of(type_name)
+    if shape is None or not shape.parts:
+        return (0, data)
+    kinds = [str(part) for part in shape.parts]
+    try:
+        if shape.has_fields:
+            fields = zip(kinds, split_fields(data, len(kinds)), strict=False)
+            return (0, tuple(() if field is None else sort_key(kind, field) for kind, field in fields))
+        elements = split_elements(data, len(kinds))
+    except ValueError:
+        return (1, data)
+    pairs = (tuple(sort_key(kind, part) for kind, part in zip(kinds, each, strict=True)) for each in elements)
+    return (0, tuple(pairs))
 
 
 def is_empty_range(

@@ -15,6 +15,8 @@ date               int, days since 1970-01-01     4 bytes, unsigned, 2^31 = the 
 time               int, ns since midnight         as bigint
 uuid, timeuuid     str, canonical                 the 16 bytes; a timeuuid has version 1
 list set map       tuple (of a map: of pairs)     see ``collections``
+tuple              tuple, None for null           see ``collections``
+udt                dict, by the fields' names     see ``collections``
 ================== ============================== ==================================================================
 
 A null is no value: it is never serialised, the record around it says so. A bool is no int and an int no float: a
@@ -30,10 +32,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from ringlog.kernel.schema.collections import Shape, join_elements, scalars, shape_of, split_elements
+from ringlog.kernel.schema.collections import (
+    TUPLE,
+    Shape,
+    join_elements,
+    join_fields,
+    scalars,
+    shape_of,
+    split_elements,
+    split_fields,
+)
 from ringlog.kernel.values import is_uuid
 
-Value = str | bytes | bool | int | float | tuple[Any, ...]
+Value = str | bytes | bool | int | float | tuple[Any, ...] | dict[str, Any]
 
 TIME_MAX_NS: Final = 86_400_000_000_000 - 1
 VARINT_BYTES_MAX: Final = 1_024
@@ -90,22 +101,26 @@ def deserialize(type_name: str, data: bytes) -> Value:
 
 
 def is_type(type_name: str) -> bool:
-    """True if a column may be of that type: a scalar, or a collection of known types."""
+    """True if a column may be of that type: a scalar, or one made of known types."""
     shape = shape_of(type_name)
     return shape is not None and all(name in TYPES for name in scalars(shape))
 
 
 def _find(type_name: str) -> CqlType:
-    cql = TYPES.get(type_name) or _collection(type_name)
+    cql = TYPES.get(type_name) or _made_of(type_name)
     if cql is None:
         raise TypeMismatch(type_name, "unknown type")
     return cql
 
 
 @lru_cache(maxsize=4096)
-def _collection(type_name: str) -> CqlType | None:
+def _made_of(type_name: str) -> CqlType | None:
     shape = shape_of(type_name)
-    return _collection_type(shape) if shape is not None and shape.is_collection and is_type(type_name) else None
+    if shape is None or not shape.parts or not is_type(type_name):
+        return None
+    if shape.is_collection:
+        return _collection_type(shape)
+    return _tuple_type(shape) if shape.name == TUPLE else _user_type(shape)
 
 
 def _collection_type(shape: Shape) -> CqlType:
@@ -134,6 +149,54 @@ def _collection_type(shape: Shape) -> CqlType:
         return tuple(values) if len(parts) == 2 else tuple(value[0] for value in values)
 
     return CqlType(str(shape), tuple, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
+
+
+def _tuple_type(shape: Shape) -> CqlType:
+    """Fields by their places; as many as the type has."""
+    parts = [str(part) for part in shape.parts]
+
+    def write(value: tuple[Any, ...]) -> bytes:
+        if len(value) != len(parts):
+            raise _Broken(f"must have {len(parts)} fields")
+        return join_fields(_written(parts, value))
+
+    def read(data: bytes) -> tuple[Any, ...]:
+        fields = _fields(data, parts)
+        if len(fields) != len(parts):
+            raise _Broken(f"must have {len(parts)} fields")
+        return fields
+
+    return CqlType(str(shape), tuple, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
+
+
+def _user_type(shape: Shape) -> CqlType:
+    """Fields by their names, those that are null left out. Bytes may have fewer fields than the type: of a value that
+    was written before the type had the others.
+    """
+    parts = [str(part) for part in shape.parts]
+
+    def write(value: dict[str, Any]) -> bytes:
+        if not value.keys() <= set(shape.fields):
+            raise _Broken(f"must have no other fields than {', '.join(shape.fields)}")
+        return join_fields(_written(parts, tuple(value.get(field) for field in shape.fields)))
+
+    def read(data: bytes) -> dict[str, Any]:
+        named = zip(shape.fields, _fields(data, parts), strict=False)
+        return {field: value for field, value in named if value is not None}
+
+    return CqlType(str(shape), dict, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
+
+
+def _written(parts: list[str], values: tuple[Any, ...]) -> tuple[bytes | None, ...]:
+    return tuple(None if value is None else serialize(part, value) for part, value in zip(parts, values, strict=True))
+
+
+def _fields(data: bytes, parts: list[str]) -> tuple[Any, ...]:
+    try:
+        fields = split_fields(data, len(parts))
+    except ValueError as error:
+        raise _Broken(str(error)) from None
+    return tuple(None if one is None else deserialize(part, one) for part, one in zip(parts, fields, strict=False))
 
 
 def _text(name: str, encoding: str) -> CqlType:
@@ -255,5 +318,4 @@ _ALL: Final = (
 )
 
 TYPES: Final[dict[str, CqlType]] = {cql.name: cql for cql in _ALL}
-"""Type name to scalar type; with collections of them all that a column may have: no tuples, counters or user-defined
-types."""
+"""Type name to scalar type; with the types that are made of them all that a column may have. There are no counters."""

@@ -266,7 +266,8 @@ class Driver:
         yield from self._store.mark_done(entry)
 
     def _write(self, rows: Sequence[Taken], entry: PlanEntry) -> Step:
-        """Write the rows and dead letters of a part, each topic's partition in the order of the source."""
+        """Write the rows and dead letters of a part: what comes from a source partition in its order."""
+        rows = interleaved(rows, self._chance)
         places = outgoing(self._table(entry), rows, entry, self.sim.cluster_id)
         for topic, partition in sorted(places, key=lambda _: self._chance.random()):
             values = places[topic, partition]
@@ -305,6 +306,18 @@ def within(rows: Iterable[Taken], entry: PlanEntry) -> list[Taken]:
         for row in rows
         if (part := ranges.get(row.item.partition)) is not None and part.start <= row.item.offset < part.end
     ]
+
+
+def interleaved(rows: Iterable[Taken], chance: Chance) -> list[Taken]:
+    """An order in which the tasks of the source partitions, which run at the same time, may come to their rows."""
+    sources: dict[int, list[Taken]] = {}
+    for row in rows:
+        sources.setdefault(row.item.partition, []).append(row)
+    moments: list[tuple[float, Taken]] = []
+    for _, taken in sorted(sources.items()):
+        times = sorted(chance.random() for _ in taken)
+        moments += zip(times, taken, strict=True)
+    return [row for _, row in sorted(moments, key=lambda moment: moment[0])]
 
 
 def facts(rows: Iterable[Taken], positions: Mapping[int, int], horizon: int, leeway: int) -> tuple[PartitionFacts, ...]:

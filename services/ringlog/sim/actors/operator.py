@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.model import (
+    Assassinate,
     CancelOperation,
     ChangeSettings,
+    CloseCdcGeneration,
     Command,
     DeclareDown,
+    DeclareUp,
     FailOperation,
+    FenceCdcWriter,
     Noop,
+    Position,
     Remove,
 )
 from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
-from ringlog.kernel.values import Micros, OperationId
+from ringlog.kernel.state import in_order
+from ringlog.kernel.values import Micros, NodeId, OperationId
+from ringlog.sim.broker import CDC
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
 from ringlog.sim.replica import Step
 from ringlog.sim.rest import helpless
-from ringlog.sim.world import MS, SECOND, Host
+from ringlog.sim.world import MS, SECOND, Host, Unanswered
 from ringlog.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -33,6 +40,10 @@ PATIENCE_US: Micros = 8 * SECOND
 AGAIN_US: Micros = 700 * MS
 HASTE_US: Micros = 20 * MS
 """Who does not wait long withdraws what may be under way."""
+BURIALS, LATER = 4, ("timed out", "range_locked", "wrong_node_state")
+"""How often somebody asks for a burial, and after which answers."""
+CLOSINGS = 3
+"""How often somebody asks for a close without a writer."""
 WATCH_US: Micros = 3 * SECOND
 WATCHED = (*JOIN_STAGES[:-1], *JOIN_STAGES[-3:-1], *JOIN_STAGES[-3:-1])
 """Stages of an operation that operators wait for; those in which it can still, or no more, be called off more often."""
@@ -107,6 +118,65 @@ class SimOperator:
     def _cancel(self, operation: OperationId) -> Step:
         with suppress(TimedOut):
             yield from self._client.submit(CancelOperation(operation, "called off"), PATIENCE_US)
+
+    def bury(self, node: NodeId, what: str) -> None:
+        """Declare a node down; then remove it, assassinate it, or take the word back."""
+        if self.host.up and self._ready:
+            self.unfinished += 1
+            self.sim.world.spawn(self.host, "operator.bury", self._bury(node, what), self._ended)
+
+    def _bury(self, node: NodeId, what: str) -> Step:
+        commands: dict[str, Command] = {
+            "Remove": Remove(node),
+            "Assassinate": Assassinate(node),
+            "DeclareUp": DeclareUp(node, "it is back"),
+        }
+        yield from self._told(DeclareDown(node, "no heartbeat"))
+        for _ in range(BURIALS):
+            told = yield from self._told(commands[what])
+            if told not in LATER:
+                return
+            yield AGAIN_US
+
+    def _told(self, command: Command) -> Step:
+        """The answer to a command in one word, counted."""
+        told = "timed out"
+        with suppress(TimedOut):
+            answer = yield from self._client.submit(command, PATIENCE_US)
+            told = answer.code if isinstance(answer, RejectedResult) else type(answer).__name__
+        self.sim.did["command", type(command).__name__, told] += 1
+        return told
+
+    def fence(self, take_rights: Callable[[], None], *, closes: bool) -> None:
+        """End the CDC writer, as ``ringlog cdc fence`` does it: rights, ends of the topic, the word in the log.
+
+        ``closes``: and have the oldest generation closed without it, since it is the only one.
+        """
+        if self.host.up and self._ready:
+            self.unfinished += 1
+            self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights, closes), self._ended)
+
+    def _fence(self, take_rights: Callable[[], None], closes: bool) -> Step:
+        # Whatever registers from here on is another incarnation, and the log refuses the fence.
+        state = yield from self._client.replica.barrier()
+        for _, writer in in_order(state.writers):
+            take_rights()
+            ends = []
+            for partition in self.sim.broker.topics[CDC]:
+                end = None
+                while end is None:
+                    with suppress(Unanswered):
+                        end = yield from self.sim.broker.end(self.host, CDC, partition.number)
+                ends.append(Position(partition.number, end))
+            command: Command = FenceCdcWriter(writer.name, writer.incarnation, tuple(ends), "gone for good")
+            told = yield from self._told(command)
+            for _ in range(CLOSINGS if closes and told == "AppliedResult" else 0):
+                generations = self._client.replica.state.generations
+                oldest = next((found.id for found in generations if found.closed is None), "none")
+                command = CloseCdcGeneration(oldest, True, self.sim.world.clock(self.host))
+                if (yield from self._told(command)) == "AppliedResult":
+                    break
+                yield AGAIN_US
 
     def call_off(self, nodes: Mapping[str, SimNode]) -> None:
         """The faults are over: see that somebody answers, and cancel what waits for a node that nobody runs."""
@@ -199,9 +269,4 @@ class SimOperator:
         command = retry(state, chance)
         if command is None or chance.happens(0.1):
             return
-        try:
-            answer = yield from self._client.submit(command, PATIENCE_US)
-        except TimedOut:
-            return
-        what = answer.code if isinstance(answer, RejectedResult) else type(answer).__name__
-        self.sim.did["command", "RetryOperation", what] += 1
+        yield from self._told(command)

@@ -17,6 +17,7 @@ from ringlog.kernel.commands.model import (
     CloseCdcGeneration,
     CommitCdcGeneration,
     ExpireCdcGeneration,
+    FenceCdcWriter,
     ForgetCdcGeneration,
     GenerationRange,
     RegisterCdcWriter,
@@ -79,6 +80,8 @@ class Cdc(Check):
         self._last: dict[tuple[bytes, str, tuple[bytes, ...]], Place] = {}
         self._mutations: dict[Place, tuple[Record, Mutation | None]] = {}
         self._ended: set[str] = set()
+        self._fenced: set[str] = set()
+        self._without: set[Micros] = set()
         self._forgotten: dict[str, tuple[GenerationRange, ...]] = {}
         self._reaches = Reaches()
 
@@ -102,7 +105,13 @@ class Cdc(Check):
                     first = next((g.timestamp for g in before.generations if g.closed is None), 0)
                     self._horizon[writer] = self._low[writer] = first
                 self._incarnations[writer] = incarnation
+                if writer in self._fenced:
+                    self._begin_anew(before, writer)
                 self._floor[writer] = self._horizon[writer]
+            case FenceCdcWriter(writer, incarnation):
+                if self._incarnations.get(writer) != incarnation or writer in self._fenced:
+                    self.sim.broken("cdc_fence", f"{incarnation} of {writer} is fenced, and has ended already")
+                self._fenced.add(writer)
             case AdvanceCdcWriter() as command:
                 self._advance(before, command)
             case CommitCdcGeneration(_, timestamp, _):
@@ -122,8 +131,14 @@ class Cdc(Check):
             case _:
                 pass
 
+    def _begin_anew(self, before: ClusterState, writer: str) -> None:
+        """After a fence the name is done with what is closed, and with nothing else; its horizon does not sink."""
+        self._fenced.discard(writer)
+        first = next((g.timestamp for g in before.generations if g.closed is None), 0)
+        self._low[writer], self._horizon[writer] = first, max(self._horizon[writer], first)
+
     def _advance(self, before: ClusterState, command: AdvanceCdcWriter) -> None:
-        if self._incarnations.get(command.writer) != command.incarnation:
+        if self._incarnations.get(command.writer) != command.incarnation or command.writer in self._fenced:
             self.sim.broken("cdc_incarnation", f"{command.incarnation} of {command.writer} has ended and promises")
         if self._decided and command.horizon <= self._used:
             self.sim.broken("cdc_horizon", f"the horizon sinks to {command.horizon}, {self._used} was routed")
@@ -161,8 +176,10 @@ class Cdc(Check):
             self.sim.broken("cdc_close", f"{name} closes and nothing follows")
         following, closed = before.generations[index + 1], after.generations[index]
         behind = [writer for writer, low in sorted(self._low.items()) if low < following.timestamp]
-        if behind:
+        if not self._fenced.issuperset(behind):
             self.sim.broken("cdc_close", f"{name} closes, {behind} are not done with it")
+        if behind:
+            self._without.add(closed.timestamp)
         if not self._low and any(table.cdc.enabled for table in before.tables.values()):
             self.sim.broken("cdc_close", f"{name} closes, and no writer is there to be done with it")
         positions = {position.partition: position.offset for position in closed.positions}
@@ -324,8 +341,13 @@ class Cdc(Check):
             self.sim.broken("cdc_rows", f"{place} was accepted and has no row, but {reason or 'nothing'}")
 
     def _was_late(self, place: Place) -> None:
-        """A mutation of a closed generation is only then refused when it came after the closing was stored."""
+        """A mutation of a closed generation is only then refused when it came after the closing was stored; or the
+        generation was closed without a writer that had been fenced.
+        """
         timestamp = self._mutations[place][1].timestamp  # type: ignore[union-attr]
+        operating = max(g.timestamp for g in self.sim.log.state.generations if g.timestamp <= timestamp)
+        if operating in self._without:
+            return
         closings = [closing for closing in self._closings if timestamp < closing.low_watermark]
         if not any(place[1] >= closing.ends[place[0]] for closing in closings):
             self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation, and was there before")

@@ -171,6 +171,22 @@ MUTANTS: tuple[Mutant, ...] = (
         1_000,
     ),
     Mutant(
+        "fence_forgets_positions",
+        RULES,
+        "positions=_greatest(writer.positions, command.positions),\n        fenced=context.epoch",
+        "fenced=context.epoch",
+        "a generation that closes without a fenced writer ends where that one had last said, not where its rows end",
+        4_000,
+    ),
+    Mutant(
+        "fence_forgets_horizon",
+        RULES,
+        "horizon = known.horizon if known.fenced is None else max(known.horizon, start)",
+        "horizon = known.horizon if known.fenced is None else start",
+        "a writer that comes back after a fence may be overtaken by a generation where it has routed already",
+        2_500,
+    ),
+    Mutant(
         "slots_sorted",
         VECTORS,
         "for described in ranges for stream in described.streams)",

@@ -185,6 +185,14 @@ MUTANTS: tuple[Mutant, ...] = (
         1_500,
     ),
     Mutant(
+        "stop_rule_ignored",
+        PROGRESS,
+        "if failed := stopped_by(operation):",
+        "if failed := operation.failures[:0]:",
+        "an operation whose streams were tried in vain goes on before an operator has decided",
+        1_000,
+    ),
+    Mutant(
         "racks_repeat",
         STRATEGIES,
         "self._repeats = max(0, local.factor - len(racks))",

@@ -1,0 +1,76 @@
+"""The audit and the leeway of each epoch: read from the metadata log, as it leads to what is published."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from tests.system.test_audit import HOUR_US, LEEWAY, Out, World, _letters, failed
+from tests.system.test_audit import world as world
+
+from ringlog.audit.topics import AuditError
+from ringlog.kernel.changes import EPOCHS, ChangeRecord, EpochChange
+from ringlog.kernel.commands.model import ChangeSettings, Command, InitializeCluster, Noop
+from ringlog.wire.entries import author_entry
+from ringlog.wire.records import DeadLetter, decode_mutation
+
+pytestmark = pytest.mark.system
+
+CLUSTER_ID = "00000000-0000-7000-8000-000000000001"
+
+
+def raise_leeway(world: World) -> None:
+    """A metadata log: half an hour at the founding, three hours since epoch 2; between them a lost race."""
+    now = time.time_ns() // 1000
+    made: list[str | None] = [None]
+
+    def append(command: Command, *, is_lost: bool = False) -> None:
+        name = str(uuid.uuid4())
+        entry = author_entry(CLUSTER_ID, name, made[-1], str(uuid.uuid4()), 0, "test", now, command)
+        world._send("metadata", 0, b"", entry.data)
+        if not is_lost:
+            made.append(name)
+
+    append(InitializeCluster(world.cluster, ((LEEWAY, HOUR_US // 2),)))
+    append(ChangeSettings(((LEEWAY, 1),)), is_lost=True)
+    append(ChangeSettings((("history_entries", 100), (LEEWAY, 3 * HOUR_US))))
+    append(Noop())
+    world.changes = [change for change in world.changes if change.topic != EPOCHS]
+    head = EpochChange(3, world.state.cluster_id, made[-1] or "", now)
+    world.changes.append(ChangeRecord(EPOCHS, "head", head))
+
+
+def ahead(world: World) -> Out:
+    """The letter of the write that lies two hours ahead."""
+    return next(o for o in _letters(world) if isinstance(o.row, DeadLetter) and o.row.reason == "timestamp_in_future")
+
+
+def test_every_write_is_judged_by_the_leeway_that_was_in_force(world: World) -> None:
+    raise_leeway(world)
+    world.publish()
+    assert world.audited(by_log=True, written=66, rejected=13).ok
+
+
+def test_a_letter_of_an_epoch_whose_leeway_lets_the_write_in_is_found(world: World) -> None:
+    raise_leeway(world)
+    world.change(ahead(world), epoch=2)
+    world.publish()
+    assert failed(world.audited(by_log=True)) == {"dead_letters"}
+
+
+def test_a_row_may_be_there_if_a_later_leeway_let_it_in(world: World) -> None:
+    raise_leeway(world)
+    out = ahead(world)
+    assert isinstance(out.row, DeadLetter)
+    world.outgoing.remove(out)
+    world.outgoing.append(world._row(decode_mutation(out.row.value or b""), (out.row.partition, out.row.offset)))
+    world.publish()
+    assert failed(world.audited()) == {"stream"}, "by the leeway of its epoch alone it is none"
+    assert world.audited(by_log=True, written=67, rejected=12).ok
+
+
+def test_a_log_that_does_not_lead_to_the_published_epoch_ends_the_audit(world: World) -> None:
+    world.publish()
+    with pytest.raises(AuditError, match="founding"):
+        world.audited(by_log=True)
