@@ -22,15 +22,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
 from ringlog.kernel.settings import SETTINGS
-from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.state import CdcWriter, ClusterState, in_order
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.frames import records_of_source
+from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
-from ringlog_cdc.plan_store import PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
+from ringlog_cdc.plan_store import CLAIM, PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Listener, Observer, Progress, unobserved
 from ringlog_cdc.recovery import Index, make_index
 from ringlog_cdc.retention import RetentionKeeper
@@ -38,6 +39,7 @@ from ringlog_cdc.session import (
     SPARK_GONE,
     CheckpointLock,
     check_session,
+    check_shared,
     forward_signals,
     is_submitted,
     open_session,
@@ -90,9 +92,7 @@ class CdcJob:
             state = client.read_barrier()
             partitions = offsets.partitions(settings.sink_topic)
             before = state.writers.get(settings.writer)
-            # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
-            known = before is not None and before.fenced is None
-            is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
+            is_new = self._claim(state, partitions, before)
             store = PlanStore(settings.checkpoint)
             admin = admin_client(settings.bootstrap_servers)
             verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED)
@@ -100,11 +100,8 @@ class CdcJob:
             self._open(self.progress.close)
             self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
             starts = self._first_offsets(offsets, state, store)
-            self._shares = shares_of(
-                offsets.partitions(settings.source_topic),
-                settings.max_offsets_per_trigger,
-                sources_of(settings.checkpoint),
-            )
+            sources = offsets.partitions(settings.source_topic)
+            self._shares = shares_of(sources, settings.max_offsets_per_trigger, sources_of(settings.checkpoint))
             index = Index(settings.checkpoint)
             recovers = index.is_needed(state, store.head)
             submit = client.direct.submit if settings.direct else client.submit
@@ -133,6 +130,16 @@ class CdcJob:
             self._close()
             raise
         return self
+
+    def _claim(self, state: ClusterState, partitions: int, before: CdcWriter | None) -> bool:
+        """Claim the checkpoint for the writer, who was ``before``; True if it is new. Raises CdcError."""
+        settings = self.settings
+        # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
+        known = before is not None and before.fenced is None
+        is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
+        if any(keeps_images(table) for _, table in in_order(state.tables)):
+            check_shared(self._session, settings.checkpoint / CLAIM)
+        return is_new
 
     def _meet_lake(self, client: Client, offsets: Offsets, index: Index) -> None:
         """The lake, if there is one, gets what the topic has; rows of stored plan parts are left to these."""

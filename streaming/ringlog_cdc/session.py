@@ -136,16 +136,41 @@ def check_session(session: SparkSession) -> None:
     """Raise CdcError unless the job can run on the session: ``connect_unsupported``, ``workers_lack_ringlog``."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise connect_unsupported()
-    context = session.sparkContext
-    if str(context.master).startswith("local"):
-        return
-    found = next(filter(None, context.parallelize(range(PROBES), PROBES).map(import_probe()).collect()), "")
+    found = _first_said(session, import_probe())
     if found:
         raise CdcError(
             "workers_lack_ringlog",
-            f"a Python worker of {context.master} says {found}",
+            f"a Python worker of {session.sparkContext.master} says {found}",
             "install ringlog[streaming] for the workers' Python, or send it: PYSPARK_PYTHON, --archives, --py-files",
         )
+
+
+def check_shared(session: SparkSession, path: Path) -> None:
+    """Raise CdcError ``workers_lack_checkpoint`` unless the workers see this file: images are states that tasks keep in
+    the checkpoint.
+    """
+    name = str(path)
+
+    def missing(_: int) -> str:
+        import os
+
+        return "" if os.path.exists(name) else f"{name} is not there"
+
+    found = _first_said(session, missing)
+    if found:
+        raise CdcError(
+            "workers_lack_checkpoint",
+            f"a Python worker of {session.sparkContext.master} says {found}",
+            "tables with images need the checkpoint in a file system that driver and workers share",
+        )
+
+
+def _first_said(session: SparkSession, probe: Callable[[int], str]) -> str:
+    """What the workers have to say, empty if nothing; a local session's are on this host, with all that it has."""
+    context = session.sparkContext
+    if str(context.master).startswith("local"):
+        return ""
+    return next(filter(None, context.parallelize(range(PROBES), PROBES).map(probe).collect()), "")
 
 
 def import_probe() -> Callable[[int], str]:
