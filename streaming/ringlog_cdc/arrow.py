@@ -24,9 +24,10 @@ from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.columnar.words import I64, U8
 from ringlog_cdc.images.define import States
 from ringlog_cdc.images.easy import easy_writes, is_easy, through
+from ringlog_cdc.images.store import ImageStore
 from ringlog_cdc.images.work import ImageWork, carried
 from ringlog_cdc.routing import RoutingTable, buffers, route
-from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, counted
+from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, counted
 from ringlog_cdc.verdicts import ROUTED, SKIPPED
 from ringlog_cdc.workers import settle
 
@@ -148,9 +149,10 @@ def rows_function(
             if batch.num_rows:
                 yield written(batch)
 
-    def written(batch: pa.RecordBatch, states: States | None = None) -> pa.RecordBatch:
+    def written(batch: pa.RecordBatch, states: ImageStore | None = None) -> pa.RecordBatch:
         made = records_of(table.value, read(batch), part, states)
-        counts.add(made.tally())
+        own = {} if states is None else {(WITH_STATES, states.partition): batch.num_rows}
+        counts.add(made.tally() | own)
         return made.batch()
 
     return outgoing

@@ -50,7 +50,7 @@ from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.shares import batch_ends
 from ringlog_cdc.source import Offsets
-from ringlog_cdc.tally import GENERATION, REASON, RECORDS, Tally, TallyParam, of_kind
+from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import CODES, KNOWN, ROUTED, SKIPPED
 from ringlog_cdc.writer import Writer
 
@@ -316,7 +316,7 @@ class BatchRunner:
             )
             _add(figures, counts.value)
         if images is not None:
-            self._images.settle(images)
+            self._images.settle(images, of_kind(counts.value, WITH_STATES))
 
     @contextmanager
     def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:

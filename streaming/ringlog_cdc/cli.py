@@ -60,7 +60,7 @@ def run(
         int, typer.Option(min=0, help="Seconds after which a row that nobody writes has no preimage; 0: it always has.")
     ] = 0,
     images_anew: Annotated[
-        bool, typer.Option("--images-anew", help="Forget the rows that images are made of: they were lost.")
+        bool, typer.Option("--images-anew", help="Where the rows that images are made of were lost, begin without.")
     ] = False,
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
 ) -> None:

@@ -115,7 +115,7 @@ class CdcJob:
                 make_index(index, self._session, settings, offsets, state, starts, self.progress)
             self._meet_lake(client, offsets, index)
             self.writer.start()
-            images = ImageFolder(settings.checkpoint, epoch, settings.images_anew)
+            images = ImageFolder(settings.checkpoint, epoch, settings.images_anew, self.progress.emit)
             self.runner = self._runner(client, partitions, starts, images, index)
             self._open(Listener(self._session, self._name, self.progress.reported).close)
             self._query = self._begin()

@@ -16,7 +16,7 @@ class JobSettings:
     the Kafka producers that write rows and dead letters, by Kafka's names: credentials that a fence can take away.
     ``lake``: folder or address that gets the rows as Delta tables, too; None: nowhere.
     ``image_ttl_s``: seconds after which a row that nobody writes has no preimage any more; 0: it always has.
-    ``images_anew``: forget what images are made of, see ``ringlog_cdc.images``.
+    ``images_anew``: where the states that images are made of were lost, begin without them.
     """
 
     bootstrap_servers: str

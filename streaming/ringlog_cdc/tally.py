@@ -15,10 +15,12 @@ from pyspark import AccumulatorParam
 
 Key = tuple[str, int]
 Tally = dict[Key, int]
-"""What is counted to how many: ``RECORDS`` of the source, ``(REASON, number)``, ``(GENERATION, timestamp)`` of rows."""
+"""What is counted to how many: ``RECORDS`` of the source, ``(REASON, number)``, ``(GENERATION, timestamp)`` of rows;
+``(WITH_STATES, source partition)``: records of a part that makes images.
+"""
 
 RECORDS: Key = ("records", 0)
-REASON, GENERATION = "reason", "generation"
+REASON, GENERATION, WITH_STATES = "reason", "generation", "with states"
 
 
 class TallyParam(AccumulatorParam[Tally]):

@@ -3,13 +3,12 @@
 All writes of a base key lie in one source partition, in order, and one task carries out a source partition of a part.
 So each file has one user at a time; what it holds is what the writes before its *position*, an offset, have left.
 
-- A part that begins at the position moves it to the part's end. What it changed is kept as it was before, until Spark
-  has committed the batch for good: a part that is carried out again (a killed driver, a task's second attempt) goes
-  back to its begin and does the same again.
+- A part moves the position from its begin to its end. What it changed is kept as it was before, until Spark has
+  committed the batch for good: a part that is carried out again begins with the states that it had. The driver goes
+  back before a part, however far; a task at most to the begin of its own, for another attempt may have done it.
 - A part that begins beyond the position means that states were lost, by a deleted file or an older copy of it; one
   before everything that can be taken back, that the file belongs to another checkpoint. Neither is guessed about.
-- Whoever works for an older incarnation of the writer than the file has seen is too late: a task that a killed driver
-  left behind.
+- A task that comes too late finds a position behind its part, or a newer incarnation of the writer, and stops.
 
 States count for good when the part does: its transaction is on disk before its task ends, and so before the driver
 marks the part as carried out.
@@ -37,6 +36,7 @@ MARSHAL = 2
 CHANGES_MAX = 20_000
 """So many changed states are written before more are fetched; twice as many before any other is changed."""
 
+CACHE = "cache_size = -65536"
 ASKED_TOGETHER = 500
 SWEPT_LEAST = 100
 SWEPT_FOR_EACH = 2
@@ -57,22 +57,30 @@ class ImagesLost(CdcError):
         super().__init__(
             "images_lost",
             f"source partition {partition}: {message}",
-            "bring back images/ of the checkpoint; or begin anew with --images-anew: rows then have no preimage "
+            "bring back images/ of the checkpoint; or begin without, with --images-anew: rows then have no preimage "
             "until they are written again",
         )
 
 
 class ImageStore:
-    """The states of one source partition. ``begin``, states, ``commit``; ``close`` gives up what was begun."""
+    """The states of a source partition: ``rewind``, ``begin``, states, ``commit``; ``close`` gives up what is open."""
 
     def __init__(self, folder: Path, partition: int) -> None:
-        """Waits for whoever uses the file."""
+        """Waits for whoever uses the file. Raises ImagesLost, or CdcError ``images_elsewhere``."""
         self.partition = partition
-        self._lock = (folder / f"{partition}.lock").open("w")
+        try:
+            self._lock = (folder / f"{partition}.lock").open("w")
+        except FileNotFoundError as error:
+            raise CdcError(
+                "images_elsewhere",
+                f"{folder} is not on this machine",
+                "the checkpoint must be a folder that all executors see under the same path",
+            ) from error
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._base = sqlite3.connect(folder / f"{partition}.db", isolation_level=None)
         try:
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
+            # Nobody else is there: no memory need be shared, which files on other hosts could not.
+            for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", CACHE):
                 self._base.execute(f"PRAGMA {pragma}")
         except sqlite3.DatabaseError as error:
             self.close()
@@ -92,18 +100,41 @@ class ImageStore:
 
     # ---------------------------------------------------------------------------------------------------- a part
 
-    def begin(self, start: int, born: int, owner: int) -> None:
-        """Go on at offset ``start``, in the name of the writer's incarnation of epoch ``owner``.
+    def rewind(self, start: int, born: int, owner: int) -> None:
+        """Before a part, by the driver: states are those of offset ``start`` again, or of the first one.
 
-        ``born``: the offset at which images begin in this partition. Raises ImagesLost, or CdcError ``images_taken``.
+        ``born``: the offset at which images begin in this partition; ``owner``: epoch at which the writer's incarnation
+        was registered. Raises ImagesLost, or CdcError ``images_taken``.
         """
         self._base.execute("BEGIN IMMEDIATE")
-        if not self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone():
+        if not self._is_there():
             if start != born:
                 raise ImagesLost(self.partition, f"no states of rows, which begin at {born}; it goes on at {start}")
             for statement in SCHEMA:
                 self._base.execute(statement)
             self._set({"position": born, "owner": owner, "numbers": {}, "next": 0, "common": [], "cursor": ""})
+        self._go_to(start, owner)
+        self._set(self._about)
+        self._base.execute("COMMIT")
+
+    def begin(self, start: int, end: int, owner: int) -> None:
+        """A part from offset ``start`` to before ``end``, for the first time or once more; likewise."""
+        self._base.execute("BEGIN IMMEDIATE")
+        if not self._is_there():
+            raise ImagesLost(self.partition, "no states of rows, and the driver has some")
+        position = self._load()["position"]
+        if position > end:
+            raise CdcError("images_taken", f"states of partition {self.partition} are of {position}, behind {end}")
+        self._go_to(start, owner)
+        self._base.execute("INSERT INTO parts VALUES (?, ?)", (start, json.dumps(self._about, sort_keys=True)))
+        self._common = {bytes.fromhex(number) for number in self._about["common"]}
+        self._start = start
+
+    def _is_there(self) -> bool:
+        return self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone() is not None
+
+    def _go_to(self, start: int, owner: int) -> None:
+        """Load what is known, and undo the parts from ``start`` on."""
         self._about = self._load()
         if self._about["owner"] > owner:
             raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
@@ -112,9 +143,6 @@ class ImageStore:
         if self._about["position"] < start:
             raise ImagesLost(self.partition, f"states of rows up to {self._about['position']}; it goes on at {start}")
         self._about["owner"] = owner
-        self._base.execute("INSERT INTO parts VALUES (?, ?)", (start, json.dumps(self._about, sort_keys=True)))
-        self._common = {bytes.fromhex(number) for number in self._about["common"]}
-        self._start = start
 
     def commit(self, end: int, now: int, kept_from: int) -> None:
         """The part that was begun ends before offset ``end``, and its last write was appended at ``now``.
@@ -132,8 +160,7 @@ class ImageStore:
     @property
     def position(self) -> int:
         """The offset up to which writes count; -1 if the file has no states."""
-        found = self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone()
-        return int(self._load()["position"]) if found else -1
+        return int(self._load()["position"]) if self._is_there() else -1
 
     def keep_only(self, tables: Iterable[tuple[str, str]]) -> None:
         """Forget all tables but those of these (full names, ids): for the others, writes may have gone by."""

@@ -15,19 +15,21 @@ import gc
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.plan import OffsetRange
 
 FOLDER, BEGUN = "images", "begun.json"
+Tell = Callable[..., None]
+"""Gets the event of a line of the progress and its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,20 @@ class ImageWork:
         (found,) = (item for item in self.ranges if item.partition == partition)
         store = ImageStore(self.folder, partition)
         try:
-            store.begin(found.start, dict(self.born)[partition], self.owner)
+            store.begin(found.start, found.end, self.owner)
             store.keep_only(self.tables)
         except BaseException:
             store.close()
             raise
         return store, found
+
+    def rewound(self, item: OffsetRange) -> None:
+        """Go back to the begin of a range. Raises ImagesLost, or CdcError ``images_taken``."""
+        store = ImageStore(self.folder, item.partition)
+        try:
+            store.rewind(item.start, dict(self.born)[item.partition], self.owner)
+        finally:
+            store.close()
 
     def commit(self, store: ImageStore, found: OffsetRange, now: int) -> None:
         """The states of a range count."""
@@ -98,13 +108,12 @@ def carried(
 class ImageFolder:
     """The driver's side. Nothing here is called while tasks run."""
 
-    def __init__(self, checkpoint: Path, owner: int, anew: bool = False) -> None:
-        """``anew``: forget all states, and let images begin where the next part does."""
+    def __init__(self, checkpoint: Path, owner: int, anew: bool = False, tell: Tell | None = None) -> None:
+        """``anew``: where states were lost, images begin anew; ``tell`` is told so, with partition and offset."""
         self._folder = checkpoint / FOLDER
         self._owner = owner
         self._anew = anew
-        if anew:
-            self._forget()
+        self._tell = tell
 
     def work(
         self,
@@ -121,27 +130,42 @@ class ImageFolder:
         if not tables:
             self._forget()
             return None
-        born = self._born(ranges, is_first or self._anew)
-        self._anew = False
+        born = self._born(ranges, is_first)
         names = tuple((name, table.id) for name, table in sorted(tables.items()))
         kept = tuple(sorted(kept_from.items()))
         work = ImageWork(self._folder, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
         for item in ranges:
-            work.opened(item.partition)[0].close()
+            try:
+                work.rewound(item)
+            except ImagesLost as error:
+                born[item.partition] = self._begin_anew(item, error)
+                self._mark(born)
+                work = replace(work, born=tuple(sorted(born.items())))
+                work.rewound(item)
         return work
 
-    def settle(self, work: ImageWork) -> None:
-        """Move on the stores of ranges without records. Raises ImagesLost."""
+    def settle(self, work: ImageWork, seen: Collection[int]) -> None:
+        """Move on the stores of ranges without records. ``seen``: partitions whose records tasks have seen.
+
+        Raises ImagesLost, or CdcError ``images_elsewhere``.
+        """
         for item in work.ranges:
             store = ImageStore(self._folder, item.partition)
             position = store.position
             store.close()
-            if position != item.end:
-                store, found = work.opened(item.partition)
-                try:
-                    work.commit(store, found, 0)
-                finally:
-                    store.close()
+            if position == item.end:
+                continue
+            if item.partition in seen:
+                raise CdcError(
+                    "images_elsewhere",
+                    f"a task has kept states of partition {item.partition}, and they are not in {self._folder}",
+                    "the checkpoint must be a folder that all executors see under the same path",
+                )
+            store, found = work.opened(item.partition)
+            try:
+                work.commit(store, found, 0)
+            finally:
+                store.close()
 
     def _forget(self) -> None:
         if self._folder.exists():
@@ -151,25 +175,41 @@ class ImageFolder:
             self._folder.rename(gone)
             shutil.rmtree(gone)
 
-    def _born(self, ranges: Sequence[OffsetRange], may_begin: bool) -> dict[int, int]:
+    def _born(self, ranges: Sequence[OffsetRange], is_first: bool) -> dict[int, int]:
+        """Partition to where images begin, of all that are known and of these."""
         path = self._folder / BEGUN
         known: dict[int, int] = {}
-        if path.exists():
-            try:
-                known = {int(partition): int(offset) for partition, offset in json.loads(path.read_bytes()).items()}
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is unreadable: {error}") from error
-        elif not may_begin:
-            raise ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is missing, and images have been made before")
-        else:
-            self._forget()
-            self._folder.mkdir()
+        try:
+            known = {int(partition): int(offset) for partition, offset in json.loads(path.read_bytes()).items()}
+        except FileNotFoundError:
+            self._lost_mark(ranges, "missing", is_first)
+        except (ValueError, TypeError, AttributeError) as error:
+            self._lost_mark(ranges, f"unreadable: {error}", False)
         found = {item.partition: item.start for item in ranges} | known
         if found != known:
-            draft = path.with_suffix(".draft")
-            with draft.open("w", encoding="utf-8") as file:
-                json.dump({str(partition): offset for partition, offset in sorted(found.items())}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
+            self._mark(found)
         return found
+
+    def _lost_mark(self, ranges: Sequence[OffsetRange], how: str, is_first: bool) -> None:
+        if not is_first:
+            self._begin_anew(ranges[0], ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is {how}"))
+        self._forget()
+        self._folder.mkdir()
+
+    def _begin_anew(self, item: OffsetRange, error: ImagesLost) -> int:
+        """Forget the states of a partition that were lost; returns where images begin now."""
+        if not self._anew:
+            raise error
+        if self._tell is not None:
+            self._tell("images_anew", partition=item.partition, offset=item.start, why=error.message)
+        for path in self._folder.glob(f"{item.partition}.db*"):
+            path.unlink()
+        return item.start
+
+    def _mark(self, born: Mapping[int, int]) -> None:
+        draft = (self._folder / BEGUN).with_suffix(".draft")
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump({str(partition): offset for partition, offset in sorted(born.items())}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._folder / BEGUN)

@@ -57,20 +57,22 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
     expected = outputs(MemoryStates(), writes, 0)
     cuts = sorted({0, len(writes), *(chance.randrange(len(writes)) for _ in range(4))})
     parts = list(pairwise(cuts))
-    steps = 0
-    at = lowest = 0
+    at = lowest = steps = 0
+    done = -1
     while at < len(parts):
         start, end = parts[at]
         lowest = max(lowest, at - 2)
         kept_from = parts[lowest][0]
         with closing(ImageStore(tmp_path, 0)) as store:
-            store.begin(start, 0, owner=1)
+            if done not in (start, end) or chance.random() < 0.5:
+                store.rewind(start, 0, owner=1)
+            store.begin(start, end, owner=1)
             store.keep_only([(NAME, IMAGES.id)])
             upto = end if chance.random() < 0.6 else chance.randint(start, end)
             assert outputs(store, writes[start:upto], start) == expected[start:upto]
             if upto == end:
                 store.commit(end, end * SECOND, kept_from)
-                at += 1
+                at, done = at + 1, end
         steps += 1
         if upto == end and steps < 30 and chance.random() < 0.4:
             at = max(at - chance.randint(1, 2), lowest)
@@ -82,7 +84,8 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
 def commit(folder: Path, start: int, end: int, owner: int = 1, table: ImageTable = IMAGES, **options: int) -> None:
     """A part that puts one state, whose key is its begin."""
     with closing(ImageStore(folder, 0)) as store:
-        store.begin(start, options.get("born", 0), owner)
+        store.rewind(start, options.get("born", 0), owner)
+        store.begin(start, end, owner)
         store.keep_only([(NAME, table.id)])
         number = store.number(NAME, table).to_bytes(4, "big")
         store.put(number + start.to_bytes(4, "big"), (options.get("forgotten", 2**60), start))
@@ -109,6 +112,20 @@ def test_a_task_of_an_older_incarnation_comes_too_late(tmp_path: Path) -> None:
     with pytest.raises(CdcError, match="images_taken"):
         commit(tmp_path, 5, 9, owner=6)
     commit(tmp_path, 5, 9, owner=8)
+
+
+def test_a_task_goes_back_to_the_begin_of_its_part_and_no_further(tmp_path: Path) -> None:
+    with closing(ImageStore(tmp_path, 0)) as store, pytest.raises(ImagesLost, match="the driver has some"):
+        store.begin(0, 5, 1)
+    for start, end in ((0, 5), (5, 9)):
+        commit(tmp_path, start, end, kept_from=0)
+    with closing(ImageStore(tmp_path, 0)) as store, pytest.raises(CdcError, match="images_taken"):
+        store.begin(0, 5, 1)
+    with closing(ImageStore(tmp_path, 0)) as store:
+        store.begin(5, 9, 1)
+        store.commit(9, 0, 0)
+    with closing(ImageStore(tmp_path, 0)) as store:
+        assert store.position == 9
 
 
 def keys(folder: Path) -> list[bytes]:
@@ -173,16 +190,24 @@ def test_a_task_with_records_of_two_partitions_or_out_of_order_stops(
     with pytest.raises(ChainBroken):
         list(carried(iter(batches), work(tmp_path, (0, 0, 5), (1, 0, 5)), seen_by))
     with closing(ImageStore(tmp_path / "images", 0)) as store:
-        assert store.position == -1
+        assert store.position == 0
 
 
 def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5), (3, 2, 4))
     assert list(carried(iter([batch([], []), batch([0], [1]), batch([0], [4])]), mine, seen_by)) == [[0, 1], [0, 4]]
-    ImageFolder(tmp_path, 1).settle(mine)
+    ImageFolder(tmp_path, 1).settle(mine, {0})
     for partition, end in ((0, 5), (3, 4)):
         with closing(ImageStore(tmp_path / "images", partition)) as store:
             assert store.position == end
+
+
+def test_states_that_a_task_kept_somewhere_else_are_missed(tmp_path: Path) -> None:
+    mine = work(tmp_path, (0, 0, 5), (1, 0, 5))
+    with pytest.raises(CdcError, match="images_elsewhere"):
+        ImageFolder(tmp_path, 1).settle(mine, {1})
+    with pytest.raises(CdcError, match="images_elsewhere"):
+        ImageStore(tmp_path / "nowhere", 0)
 
 
 def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> None:
@@ -191,7 +216,7 @@ def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> No
     next(running)
     running.close()  # type: ignore[attr-defined]
     with closing(ImageStore(tmp_path / "images", 0)) as store:
-        assert store.position == -1
+        assert store.position == 0
 
 
 # ----------------------------------------------------------------------------------------------------- the driver
@@ -203,7 +228,7 @@ def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(
     made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, is_first=True)
     assert made is not None
     assert (made.born, made.kept_from, made.tables) == (((0, 7),), ((0, 3),), ((NAME, "i"),))
-    driver.settle(made)
+    driver.settle(made, ())
     again = driver.work(tables, [OffsetRange(0, 9, 12), OffsetRange(1, 5, 6)], {}, is_first=False)
     assert again is not None
     assert again.born == ((0, 7), (1, 5))
@@ -238,15 +263,31 @@ def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Pat
     driver, tables = ImageFolder(tmp_path, 1), {NAME: IMAGES}
     made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, is_first=True)
     assert made is not None
-    driver.settle(made)
+    driver.settle(made, ())
     lose(tmp_path / "images")
 
     def go_on(driver: ImageFolder) -> None:
         made = driver.work(tables, [OffsetRange(0, 5, 9)], {}, is_first=False)
         assert made is not None
-        driver.settle(made)
+        driver.settle(made, ())
 
     with pytest.raises(ImagesLost):
         go_on(driver)
-    go_on(ImageFolder(tmp_path, 2, anew=True))
+    told: list[tuple[str, int, int]] = []
+
+    def tell(event: str, partition: int, offset: int, why: str) -> None:
+        told.append((event, partition, offset))
+
+    go_on(ImageFolder(tmp_path, 2, anew=True, tell=tell))
     assert json.loads((tmp_path / "images" / BEGUN).read_text()) == {"0": 5}
+    assert told == [("images_anew", 0, 5)]
+
+
+def test_only_what_was_lost_begins_anew(tmp_path: Path) -> None:
+    driver, tables = ImageFolder(tmp_path, 1, anew=True), {NAME: IMAGES}
+    for start in (0, 5):
+        made = driver.work(tables, [OffsetRange(0, start, start + 5), OffsetRange(1, start, start + 5)], {}, start == 0)
+        assert made is not None
+        driver.settle(made, ())
+        (tmp_path / "images" / "1.db").unlink()
+    assert json.loads((tmp_path / "images" / BEGUN).read_text()) == {"0": 0, "1": 5}
