@@ -12,7 +12,7 @@ import pytest
 from tests.system.cdc_world import World, founded, now_us, write
 from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, identity, lines, run_to_idle
 
-from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, CreateTable
+from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, CreateTable, CreateType, TypeField
 from ringlog.kernel.generations.lookup import stream_of
 from ringlog.kernel.generations.statements import is_compound, shape_of_table
 from ringlog.kernel.ring.murmur3 import token_of
@@ -37,7 +37,8 @@ NUMBER = (7).to_bytes(8, "big")
 def tables(world: World) -> None:
     """``carts`` with a static column and a map, ``keys`` whose log has only keys, beside ``orders`` and ``quiet``."""
     world.schema()
-    kinds = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int", "to": ADDRESS}
+    world.apply(CreateType("shop", "address", (TypeField("street", "text"), TypeField("zip", "int"))))
+    kinds = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int", "to": "address"}
     columns = tuple(Column(name, kind, name == "total") for name, kind in kinds.items())
     for name, options in (("carts", CdcOptions(True)), ("keys", CdcOptions(True, delta="keys"))):
         key = (("customer",), ("number",))

@@ -166,7 +166,16 @@ def schema(state: ClusterState) -> Json:
         }
         for _, keyspace in in_order(state.keyspaces)
     ]
-    return {"version": state.schema_version, "keyspaces": keyspaces, "tables": tables}
+    types = [
+        {
+            "keyspace": found.keyspace,
+            "name": found.name,
+            "fields": [{"name": field.name, "type": field.type} for field in found.fields],
+            "version": found.version,
+        }
+        for _, found in in_order(state.types)
+    ]
+    return {"version": state.schema_version, "keyspaces": keyspaces, "types": types, "tables": tables}
 
 
 def cdc(state: ClusterState) -> Json:

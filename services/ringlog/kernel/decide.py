@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ringlog.kernel.commands import cdc, cdc_expiry, cluster, keyspaces, movements, nodes, operations, schema
+from ringlog.kernel.commands import (
+    cdc,
+    cdc_expiry,
+    cluster,
+    keyspaces,
+    movements,
+    nodes,
+    operations,
+    schema,
+    user_types,
+)
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState
@@ -40,6 +50,9 @@ RULES: Final[dict[type[m.Command], Callable[[ClusterState, Any, Context], Decisi
     m.CreateTable: schema.decide_create_table,
     m.AlterTable: schema.decide_alter_table,
     m.DropTable: schema.decide_drop_table,
+    m.CreateType: user_types.decide_create_type,
+    m.AlterType: user_types.decide_alter_type,
+    m.DropType: user_types.decide_drop_type,
     m.RequestCdcGeneration: cdc.decide_request_cdc_generation,
     m.PutCdcGenerationData: cdc.decide_put_cdc_generation_data,
     m.RegisterCdcWriter: cdc.decide_register_cdc_writer,

@@ -28,6 +28,7 @@ from ringlog.kernel.commands.model import (
     Position,
     Replication,
     StreamReport,
+    TypeField,
 )
 from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId, OperationId, Token
 
@@ -91,7 +92,10 @@ class Keyspace:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``version`` as in Keyspace; ``committed_by_log`` tells that it came from the log, not from a digest."""
+    """``version`` as in Keyspace; ``committed_by_log`` tells that it came from the log, not from a digest.
+
+    ``declared``: columns whose types were given with names of user types, and these types; ``columns`` have none.
+    """
 
     id: str
     keyspace: str
@@ -103,11 +107,23 @@ class Table:
     version: str
     changed: Epoch
     committed_by_log: bool = True
+    declared: tuple[tuple[str, str], ...] = ()
 
     @property
     def full_name(self) -> str:
         """``keyspace.table``, the key of ``ClusterState.tables``."""
         return f"{self.keyspace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class UserType:
+    """A user type; its fields' types may have names of others."""
+
+    keyspace: str
+    name: str
+    fields: tuple[TypeField, ...]
+    version: str
+    changed: Epoch
 
 
 # -------------------------------------------------------------------------------------------------- placement
@@ -417,6 +433,7 @@ class ClusterState:
     prepared: PreparedGeneration | None = None
     writers: Map[str, CdcWriter] = field(default_factory=Map)
     past_ttls: tuple[PastTtl, ...] = ()
+    types: Map[str, UserType] = field(default_factory=Map)
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
 
@@ -437,6 +454,7 @@ PARTS = (
     "prepared",
     "writers",
     "past_ttls",
+    "types",
 )
 """The parts that carry a last-modified epoch; digests are made part by part."""
 

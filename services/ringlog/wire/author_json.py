@@ -240,6 +240,9 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "types": _Field(read.number, _always(2)),
     },
     "DropTable": {"keyspace": _TEXT, "name": _TEXT},
+    "CreateType": {"keyspace": _TEXT, "name": _TEXT, "fields": _Field(read.type_fields)},
+    "AlterType": {"keyspace": _TEXT, "name": _TEXT, "fields": _Field(read.type_fields)},
+    "DropType": {"keyspace": _TEXT, "name": _TEXT},
     "RequestCdcGeneration": {"seed": _Field(read.hex_bytes, _seed)},
     "PutCdcGenerationData": {
         "generation": _TEXT,

@@ -19,6 +19,7 @@ from ringlog.kernel.commands.model import (
     Position,
     Replication,
     StreamReport,
+    TypeField,
     Witness,
 )
 from ringlog.kernel.state import ClusterState
@@ -154,6 +155,18 @@ def _named_column(name: str, type_name: Any) -> dict[str, Any]:
     if isinstance(type_name, str) and type_name.endswith(" static"):
         return {"name": name, "type": type_name.removesuffix(" static"), "static": True}
     return {"name": name, "type": type_name}
+
+
+def type_fields(source: Source, path: str, value: Any) -> tuple[TypeField, ...]:
+    """``[{"name": ..., "type": ...}]`` or ``{name: "type"}``."""
+    if isinstance(value, Mapping):
+        value = [{"name": name, "type": item} for name, item in value.items()]
+    return tuple(list_of(_type_field)(source, path, value))
+
+
+def _type_field(source: Source, path: str, value: Any) -> TypeField:
+    given = check_fields(path, value, ("name", "type"), ("name", "type"))
+    return TypeField(text(source, f"{path}.name", given["name"]), text(source, f"{path}.type", given["type"]))
 
 
 def replication(source: Source, path: str, value: Any) -> Replication:

@@ -85,6 +85,8 @@ def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Co
     keyspace = state.keyspaces.get(command.name)
     if keyspace is None:
         return Rejected("unknown_keyspace", f"name: there is no keyspace {command.name}")
+    if types := [name for name, found in in_order(state.types) if found.keyspace == command.name]:
+        return Rejected("keyspace_not_empty", f"name: {command.name} has user types, the first is {types[0]}")
     if tables := [name for name, table in in_order(state.tables) if table.keyspace == command.name]:
         return Rejected(
             "keyspace_not_empty", f"name: {command.name} has {len(tables)} tables, the first is {tables[0]}"

@@ -45,6 +45,18 @@ from ringlog.kernel.commands.model_cdc import (
 from ringlog.kernel.commands.model_cdc import (
     RequestCdcGeneration as RequestCdcGeneration,
 )
+from ringlog.kernel.commands.model_types import (
+    AlterType as AlterType,
+)
+from ringlog.kernel.commands.model_types import (
+    CreateType as CreateType,
+)
+from ringlog.kernel.commands.model_types import (
+    DropType as DropType,
+)
+from ringlog.kernel.commands.model_types import (
+    TypeField as TypeField,
+)
 
 # ---------------------------------------------------------------------------------------------------- cluster
 
@@ -389,6 +401,9 @@ Command = (
     | CreateTable
     | AlterTable
     | DropTable
+    | CreateType
+    | AlterType
+    | DropType
     | RequestCdcGeneration
     | PutCdcGenerationData
     | RegisterCdcWriter
@@ -429,6 +444,9 @@ COMMANDS: dict[str, type[Command]] = {
         CreateTable,
         AlterTable,
         DropTable,
+        CreateType,
+        AlterType,
+        DropType,
         RequestCdcGeneration,
         PutCdcGenerationData,
         RegisterCdcWriter,

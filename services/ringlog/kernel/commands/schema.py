@@ -7,6 +7,8 @@ dropped tables.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ringlog.kernel.commands.model import (
     AlterTable,
     CdcOptions,
@@ -15,6 +17,7 @@ from ringlog.kernel.commands.model import (
     DropTable,
 )
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
+from ringlog.kernel.commands.user_types import with_types
 from ringlog.kernel.generations.expiry import past_ttls
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.schema.collections import shape_of
@@ -44,19 +47,21 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Cont
         return Rejected("table_exists", f"name: the table {full_name} exists")
     if command.id in state.table_ids:
         return Rejected("table_id_reused", f"id: {command.id} is or was that of {state.table_ids[command.id]}")
-    wrong = _wrong_columns(command.columns, (), command.types) or _wrong_key(command)
-    if (wrong := wrong or _wrong_static(command.columns, command.partition_key, command.clustering_key)) is not None:
+    columns, declared = with_types(state, command.keyspace, command.columns)
+    wrong = _wrong_columns(columns, (), command.types) or _wrong_key(replace(command, columns=columns))
+    if (wrong := wrong or _wrong_static(columns, command.partition_key, command.clustering_key)) is not None:
         return wrong
     table = Table(
         id=command.id,
         keyspace=command.keyspace,
         name=command.name,
-        columns=command.columns,
+        columns=columns,
         partition_key=command.partition_key,
         clustering_key=command.clustering_key,
         cdc=command.cdc,
         version=context.state_id,
         changed=context.epoch,
+        declared=declared,
     )
     tables = state.tables.set(full_name, table)
     return _accept(state, context, tables=tables, table_ids=state.table_ids.set(table.id, full_name))
@@ -72,19 +77,21 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
         (something, "add_columns", "must name a column unless cdc is given"),
         *(_cdc_checks(command.cdc) if command.cdc is not None else ()),
     )
-    wrong = broken or _wrong_columns(command.add_columns, table.columns, command.types)
-    if (wrong := wrong or _wrong_static(command.add_columns, (), table.clustering_key)) is not None:
+    added, declared = with_types(state, command.keyspace, command.add_columns)
+    wrong = broken or _wrong_columns(added, table.columns, command.types)
+    if (wrong := wrong or _wrong_static(added, (), table.clustering_key)) is not None:
         return wrong
     altered = Table(
         id=table.id,
         keyspace=table.keyspace,
         name=table.name,
-        columns=table.columns + command.add_columns,
+        columns=table.columns + added,
         partition_key=table.partition_key,
         clustering_key=table.clustering_key,
         cdc=command.cdc if command.cdc is not None else table.cdc,
         version=context.state_id,
         changed=context.epoch,
+        declared=table.declared + declared,
     )
     past = past_ttls(state.past_ttls, table, altered, context.epoch)
     return _accept(state, context, tables=state.tables.set(table.full_name, altered), past_ttls=past)

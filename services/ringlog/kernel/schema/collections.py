@@ -36,7 +36,7 @@ PARTS: Final = {"list": 1, "set": 1, "map": 2, FROZEN: 1}
 """Name to number of parameters, where that is fixed."""
 
 DEPTH_MAX: Final = 8
-LENGTH_MAX: Final = 500
+LENGTH_MAX: Final = 4_000
 """Bounds of a name, so that a hostile one costs little."""
 
 FIELD_KEY_BYTES: Final = 2
@@ -81,7 +81,7 @@ class Shape:
 @lru_cache(maxsize=4096)
 def shape_of(type_name: str) -> Shape | None:
     """The shape of a type's name, None if it is none. Scalar names are not looked up here."""
-    tokens = _tokens(type_name)
+    tokens = tokens_of(type_name)
     if tokens is None:
         return None
     found = _parse(tokens, 0)
@@ -90,7 +90,8 @@ def shape_of(type_name: str) -> Shape | None:
     return found[0]
 
 
-def _tokens(text: str) -> tuple[str, ...] | None:
+def tokens_of(text: str) -> tuple[str, ...] | None:
+    """The words and signs of a type's name; None for what cannot be one."""
     found, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)

@@ -91,6 +91,10 @@ FAMILY = Family(
         "CreateTable": (2, _create_table),
         "AlterTable": (1, _alter_table),
         "DropTable": (1, _drop_table),
+        # Nobody draws these: they change the schema alone, and scripts stay as they are.
+        "CreateType": None,
+        "AlterType": None,
+        "DropType": None,
     },
     checks=(),
 )

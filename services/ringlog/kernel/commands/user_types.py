@@ -1,0 +1,156 @@
+"""Rules of user types.
+
+The schema keeps a type with its fields as they were declared, and for each table which columns were declared with user
+types; the columns themselves have types without such names (``schema.user_types``). A type is made of types that are
+there already, so none is part of itself. An alteration adds fields, and gives the columns that use the type their new
+type; a column of a key keeps its values' bytes, so it forbids that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from immutables import Map
+
+from ringlog.kernel.commands.model import Column
+from ringlog.kernel.commands.model_types import AlterType, CreateType, DropType, TypeField
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
+from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.schema.types import is_type
+from ringlog.kernel.schema.user_types import BUILT_IN, Fields, is_part, resolved, spelled, used_in
+from ringlog.kernel.state import ClusterState, Table, UserType, advance, in_order
+from ringlog.kernel.values import is_identifier
+
+Declared = tuple[tuple[str, str], ...]
+
+
+def known_types(types: Map[str, UserType], keyspace: str) -> dict[str, Fields]:
+    """The user types of a keyspace by name."""
+    own = (found for _, found in in_order(types) if found.keyspace == keyspace)
+    return {found.name: tuple((field.name, field.type) for field in found.fields) for found in own}
+
+
+def with_types(state: ClusterState, keyspace: str, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Declared]:
+    """Columns without names of user types, and those that had some as they were declared: (column, type)."""
+    known = known_types(state.types, keyspace)
+    found = tuple(replace(column, type=resolved(column.type, known)) for column in columns)
+    declared = ((old.name, old.type) for old, new in zip(columns, found, strict=True) if old.type != new.type)
+    return found, tuple(declared)
+
+
+def decide_create_type(state: ClusterState, command: CreateType, context: Context) -> Decision:
+    """A new type of known types."""
+    broken = _broken_names(command.keyspace, command.name)
+    if broken is not None:
+        return broken
+    if command.keyspace not in state.keyspaces:
+        return Rejected("unknown_keyspace", f"keyspace: there is no keyspace {command.keyspace}")
+    full_name = f"{command.keyspace}.{command.name}"
+    if full_name in state.types:
+        return Rejected("type_exists", f"name: the type {full_name} exists")
+    known = known_types(state.types, command.keyspace)
+    if (wrong := _wrong_fields(command.fields, (), known)) is not None:
+        return wrong
+    made = UserType(command.keyspace, command.name, command.fields, context.state_id, context.epoch)
+    return _accept(state, context, types=state.types.set(full_name, made))
+
+
+def decide_alter_type(state: ClusterState, command: AlterType, context: Context) -> Decision:
+    """More fields; the tables whose columns are of the type change with it."""
+    found = _find(state, command.keyspace, command.name)
+    if isinstance(found, Rejected):
+        return found
+    known = known_types(state.types, command.keyspace)
+    if own := [field.name for field in command.fields if is_part(command.name, field.type, known)]:
+        return Rejected("bad_field", f"fields: {own[0]} would make the type a part of itself")
+    if (wrong := _wrong_fields(command.fields, found.fields, known)) is not None:
+        return wrong
+    altered = replace(found, fields=found.fields + command.fields, version=context.state_id, changed=context.epoch)
+    types = state.types.set(f"{command.keyspace}.{command.name}", altered)
+    known = known_types(types, command.keyspace)
+    for name, fields in known.items():
+        if not is_type(resolved(spelled(fields), known)):
+            return Rejected("bad_field", f"fields: the type {name} would be too large")
+    tables = state.tables
+    for name, table in in_order(state.tables):
+        changed = _altered(table, known, context) if table.keyspace == command.keyspace else table
+        if isinstance(changed, Rejected):
+            return changed
+        tables = tables if changed is table else tables.set(name, changed)
+    return _accept(state, context, types=types, tables=tables)
+
+
+def decide_drop_type(state: ClusterState, command: DropType, context: Context) -> Decision:
+    """The type goes if nobody uses it."""
+    found = _find(state, command.keyspace, command.name)
+    if isinstance(found, Rejected):
+        return found
+    users = [
+        f"the column {column} of {name}"
+        for name, table in in_order(state.tables)
+        for column, kind in table.declared
+        if table.keyspace == command.keyspace and command.name in used_in(kind)
+    ] + [
+        f"the type {name}"
+        for name, other in in_order(state.types)
+        if other.keyspace == command.keyspace and any(command.name in used_in(field.type) for field in other.fields)
+    ]
+    if users:
+        return Rejected("type_in_use", f"name: {command.keyspace}.{command.name} is used by {users[0]}")
+    return _accept(state, context, types=state.types.delete(f"{command.keyspace}.{command.name}"))
+
+
+def _altered(table: Table, known: Mapping[str, Fields], context: Context) -> Table | Rejected:
+    declared = dict(table.declared)
+    columns = tuple(
+        replace(column, type=resolved(declared[column.name], known)) if column.name in declared else column
+        for column in table.columns
+    )
+    if columns == table.columns:
+        return table
+    for old, new in zip(table.columns, columns, strict=True):
+        if old != new and old.name in table.partition_key + table.clustering_key:
+            return Rejected("type_in_use", f"name: {old.name} of {table.full_name} is a column of the key")
+        if not is_type(new.type):
+            return Rejected("bad_field", f"fields: the type of {old.name} of {table.full_name} would be too large")
+    return replace(table, columns=columns, version=context.state_id, changed=context.epoch)
+
+
+def _wrong_fields(
+    added: tuple[TypeField, ...], present: tuple[TypeField, ...], known: Mapping[str, Fields]
+) -> Rejected | None:
+    if not added:
+        return Rejected("bad_field", "fields: must name at least one field")
+    names = {field.name for field in present}
+    for field in added:
+        if not is_identifier(field.name):
+            return Rejected("bad_field", f"fields.name: {IDENTIFIER_RULE}")
+        if field.name in names:
+            return Rejected("field_exists", f"fields: {field.name} is there already")
+        if not is_type(resolved(spelled(((field.name, field.type),)), known)):
+            return Rejected("unknown_type", f"fields: {field.name} is of unknown, or not frozen, type {field.type!r}")
+        names.add(field.name)
+    if not is_type(resolved(spelled(tuple((field.name, field.type) for field in (*present, *added))), known)):
+        return Rejected("bad_field", "fields: are too many")
+    return None
+
+
+def _broken_names(keyspace: str, name: str) -> Rejected | None:
+    return broken_field(
+        (is_identifier(keyspace), "keyspace", IDENTIFIER_RULE),
+        (is_identifier(name), "name", IDENTIFIER_RULE),
+        (name not in BUILT_IN, "name", "must not be that of a built-in type"),
+    )
+
+
+def _find(state: ClusterState, keyspace: str, name: str) -> UserType | Rejected:
+    broken = _broken_names(keyspace, name)
+    if broken is not None:
+        return broken
+    found = state.types.get(f"{keyspace}.{name}")
+    return found if found is not None else Rejected("unknown_type", f"name: there is no type {keyspace}.{name}")
+
+
+def _accept(state: ClusterState, context: Context, **parts: object) -> Accepted:
+    return Accepted(advance(state, context.epoch, schema_version=context.state_id, **parts))
