@@ -22,11 +22,11 @@ from tests.system.test_cdc_lake import TOKENS, rows_in, rows_of_topic, some
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ROUNDS = 8
-LOST_IN = (2, 5)
-WRITES = 500
+ROUNDS = 6
+LOST_IN = (1, 3)
+WRITES = 300
 HOUR_US = 3_600_000_000
-LONGEST_S = 25.0
+LONGEST_S = 22.0
 
 
 @pytest.fixture

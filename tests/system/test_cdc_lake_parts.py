@@ -89,7 +89,7 @@ def test_a_part_is_carried_out_for_the_sink_that_lacks_it_and_a_reader_of_one_st
     assert len(of_old) >= 3
     assert all(f"cdc$generation={old}" in name for name in of_old)
     assert set(one.inputFiles()) < set(of_old)
-    assert len(one.inputFiles()) == 1
+    assert len(one.inputFiles()) <= 2, "a stream may begin in one file and end in the next"
     assert len(whole.inputFiles()) > len(of_old), "the other generation has files of its own"
     assert rows_in(spark, lake, "orders") == found
     assert new > old

@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.state import ClusterState, Generation
-from ringlog_cdc.lake.columns import GENERATION, TOKEN, TOKEN_BYTES
+from ringlog_cdc.lake.columns import GENERATION, TOKEN
 from ringlog_cdc.lake.delta import GENERATIONS, STREAMS, Delta, description_path
+from ringlog_cdc.lake.heads import TOKEN_BYTES
 
 GENERATION_FIELDS = pa.schema(
     [

@@ -1,0 +1,70 @@
+"""Generations and their streams in the lake follow the state, and nobody who lags behind takes them back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cdc.bench import Bench
+from tests.system.cdc_world import now_us
+from tests.system.test_cdc_lake import table_in
+
+from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.state import ClusterState, Generation
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+
+def with_first(state: ClusterState, epoch: int, **changes: Any) -> ClusterState:
+    """The state with another first generation, at a later epoch."""
+    first, *others = state.generations
+    changed: Generation = replace(first, **changes)
+    return replace(state, epoch=epoch, generations=(changed, *others))
+
+
+def test_generations_and_streams_follow_the_state(spark: SparkSession, tmp_path: Path) -> None:
+    from ringlog_cdc.lake.delta import Delta
+    from ringlog_cdc.lake.descriptions import Descriptions
+
+    metadata, lake = MemoryLog(), tmp_path / "lake"
+    with Replica(metadata) as replica:
+        bench = Bench(metadata, replica, tmp_path / "bench")
+        one = bench.world.state
+        bench.world.join("n2", (1000,), now_us())
+        two = bench.world.state
+    first, second = (generation.timestamp for generation in two.generations)
+
+    def rows(name: str, *columns: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in table_in(spark, lake, name).select(*columns).collect())
+
+    def keeper() -> Descriptions:
+        return Descriptions(Delta(spark, "test"), str(lake), one.cluster_id)
+
+    kept = keeper()
+    assert kept.keep(one)
+    assert not kept.keep(one)
+    assert kept.keep(two)
+    streams = [found for generation in two.generations for part in generation.ranges for found in part.streams]
+    assert sorted(bytes(row[0]) for row in rows("cdc-streams", "cdc$stream_id")) == sorted(streams)
+    assert rows("cdc-generations", "cdc$generation", "closed", "expired") == [(first, None, None), (second, None, None)]
+    forgotten = size_of(two.generations[0])
+    gone = with_first(
+        two, two.epoch + 2, closed=two.epoch + 1, expired=two.epoch + 2, expired_at=77, ranges=(), forgotten=forgotten
+    )
+    assert kept.keep(gone)
+    after = [(first, two.epoch + 1, 77), (second, None, None)]
+    assert rows("cdc-generations", "cdc$generation", "closed", "expired") == after
+    of_first = table_in(spark, lake, "cdc-streams").where(f"`cdc$generation` = {first}").select("expired").collect()
+    assert {row[0] for row in of_first} == {77}
+    assert len(of_first) == forgotten.streams
+    # Another driver that has folded less.
+    keeper().keep(two)
+    assert rows("cdc-generations", "cdc$generation", "closed", "expired") == after
+    assert {row[0] for row in rows("cdc-streams", "expired") if row[0] is not None} == {77}
