@@ -28,7 +28,7 @@ EXEMPT = {
     "demo.observe._JsonLines.fresh": "lines of the demo's own processes",
     "ringlog_cdc.debezium.envelope.avro_schema": "an operator's file; whatever is wrong with it is a bad option",
     "ringlog_cdc.debezium.stage._clock": "what the import itself wrote beside an offset",
-    "ringlog_cdc.images.store.ImageStore._load": "what the same class wrote into its own database, in one transaction",
+    "ringlog_cdc.images.store.ImageStore._load": "what the same class wrote into its own database",
     "ringlog_cdc.images.store.ImageStore._take_back": "what the same class wrote into its own database",
     "ringlog_cdc.images.work.ImageFolder._born": "what the job wrote itself; anything unreadable is refused by its path",
     "ringlog_cdc.plan_store.PlanStore.context": "checked by its digest before it is read",
