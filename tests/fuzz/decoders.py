@@ -30,7 +30,7 @@ EXEMPT = {
     "ringlog_cdc.debezium.stage._clock": "what the import itself wrote beside an offset",
     "ringlog_cdc.images.store.ImageStore._load": "what the same class wrote into its own database",
     "ringlog_cdc.images.store.ImageStore._take_back": "what the same class wrote into its own database",
-    "ringlog_cdc.images.work.ImageFolder._born": "what the job wrote itself; anything unreadable is refused by its path",
+    "ringlog_cdc.images.work.ImageFolder._born": "what the job wrote itself; anything unreadable counts as lost",
     "ringlog_cdc.plan_store.PlanStore.context": "checked by its digest before it is read",
     "ringlog_cdc.progress.Listener.onQueryProgress": "what Spark tells about the job's own query",
     "ringlog_schemas.catalogue._load": "the package's own files",
