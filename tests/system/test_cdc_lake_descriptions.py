@@ -68,3 +68,22 @@ def test_generations_and_streams_follow_the_state(spark: SparkSession, tmp_path:
     keeper().keep(two)
     assert rows("cdc-generations", "cdc$generation", "closed", "expired") == after
     assert {row[0] for row in rows("cdc-streams", "expired") if row[0] is not None} == {77}
+
+
+def test_a_lake_is_of_one_cluster(spark: SparkSession, tmp_path: Path) -> None:
+    from ringlog_cdc.errors import CdcError
+    from ringlog_cdc.lake.delta import Delta
+    from ringlog_cdc.lake.identity import Identity
+    from ringlog_cdc.lake.sink import Lake
+
+    def lake(cluster: str, checkpoint: str) -> Lake:
+        identity = Identity(cluster, "spark", checkpoint, str(tmp_path))
+        return Lake(Delta(spark, identity.author), identity)
+
+    lake("one", "a").sign()
+    lake("one", "a").sign()
+    assert lake("one", "a").others() == []
+    assert lake("one", "b").others() == ["ringlog/one/spark/a"]
+    with pytest.raises(CdcError, match="another cluster") as refused:
+        lake("two", "a").others()
+    assert refused.value.code == "lake_of_another"
