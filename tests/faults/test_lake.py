@@ -52,6 +52,17 @@ def events(checkpoint: Path) -> Counter[str]:
     return Counter(json.loads(line)["event"] for line in lines if line.endswith("}"))
 
 
+def kill(shop: World, checkpoint: Path, lake: Path, begun: str, pause_s: float) -> None:
+    """Start a driver, and kill it so long after it has said ``begun``."""
+    seen = events(checkpoint)[begun]
+    with driver(shop, checkpoint, "--lake", str(lake)) as process:
+        until(lambda: events(checkpoint)[begun] > seen, begun, lambda: alive(process, checkpoint))
+        # Any moment after that, by the clock, on purpose: the driver is in its first batches.
+        threading.Event().wait(pause_s)
+        alive(process, checkpoint)
+        process.send_signal(signal.SIGKILL)
+
+
 def test_kills_at_any_moment_and_lost_checkpoints_leave_each_row_once(
     shop: World, spark: object, tmp_path: Path
 ) -> None:
@@ -60,14 +71,8 @@ def test_kills_at_any_moment_and_lost_checkpoints_leave_each_row_once(
     checkpoint = tmp_path / "checkpoint-0"
     for number in range(ROUNDS):
         shop.send(some(number * WRITES, (number + 1) * WRITES))
-        with driver(shop, checkpoint, "--lake", str(lake)) as process:
-            begun = draw.choice(BEGUN if not (checkpoint / "lake.filled").exists() else BEGUN[1:])
-            seen = events(checkpoint)[begun]
-            until(lambda: events(checkpoint)[begun] > seen, begun, lambda: alive(process, checkpoint))
-            # Any moment after that, by the clock, on purpose: the driver is in its first batches.
-            threading.Event().wait(draw.uniform(0.0, LONGEST_S))
-            alive(process, checkpoint)
-            process.send_signal(signal.SIGKILL)
+        begun = draw.choice(BEGUN[1:] if (checkpoint / "lake.filled").exists() else BEGUN)
+        kill(shop, checkpoint, lake, begun, draw.uniform(0.0, LONGEST_S))
         writer = shop.state.writers.get("spark")
         if number in LOST_IN and writer is not None:
             shutil.rmtree(checkpoint)
