@@ -218,3 +218,8 @@ class ImageFolder:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self._folder / BEGUN)
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
