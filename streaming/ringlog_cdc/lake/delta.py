@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -55,8 +55,8 @@ class Delta:
         """The table as it is now; None if there is none. Raises CdcError ``lake_unreadable``."""
         try:
             return self.session.read.format("delta").load(path)
-        except AnalysisException as error:
-            if (error.getCondition() or "").startswith(_MISSING):
+        except (PySparkException, Py4JJavaError) as error:
+            if isinstance(error, PySparkException) and (error.getCondition() or "").startswith(_MISSING):
                 return None
             raise CdcError(
                 "lake_unreadable", str(error).splitlines()[0], "is Delta among Spark's jars, and PATH a lake?"

@@ -90,7 +90,9 @@ class Descriptions:
             there = self._delta.load(path)
             if there is None:
                 return
-            rows = there.where(F.col(GENERATION) == start).withColumn("expired", F.lit(_expired(generation)))
+            rows = there.where(F.col(GENERATION) == start).withColumn(
+                "expired", F.lit(_expired(generation)).cast("bigint")
+            )
         self._delta.overwrite(path, rows, epoch, self._author(f"{STREAMS}/{start}"), start)
 
     def _put_generations(self, state: ClusterState) -> None:
