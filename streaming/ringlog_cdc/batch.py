@@ -294,6 +294,8 @@ class BatchRunner:
             is_first=is_first(context),
         )
         state = self._replica.state
+        # Another incarnation may have carried the part out, and closed its generation: these rows are no late ones.
+        self._writer.mine(state)
         closed = closed_for(entry, state)
         counts, images = self._nothing_counted(), self._images_of(entry, context)
         function = rows_function(self._table(entry.context, context, closed, state), part, counts, images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +23,7 @@ LakeOption = Annotated[
     str | None, typer.Option(help="Folder or address for the rows as Delta tables, beside the topic.")
 ]
 
-app = typer.Typer(no_args_is_help=True, help="The CDC pipeline on Spark.")
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="The CDC pipeline on Spark.")
 
 
 @app.callback()
@@ -34,7 +35,7 @@ def _commands() -> None:
 def run(
     bootstrap: Annotated[str, typer.Option(envvar="RINGLOG_BOOTSTRAP_SERVERS", help="The brokers, host:port,...")],
     cluster: Annotated[str, typer.Option(envvar="RINGLOG_CLUSTER", help="Name of the cluster.")],
-    checkpoint: Annotated[Path, typer.Option(help="Local folder of plans, offsets and progress.")],
+    checkpoint: Annotated[Path, typer.Option(help="Local folder of plans, offsets and progress.", file_okay=False)],
     writer: Annotated[str, typer.Option(help="Name of the CDC writer in the metadata log.")] = "spark",
     max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Mutations in a batch, at most.")] = 50_000,
     trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Least time between two batches.")] = 1.0,
@@ -65,9 +66,6 @@ def run(
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
 ) -> None:
     """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
-    from ringlog_cdc import job
-    from ringlog_cdc.session import LOCAL, is_submitted
-
     settings = JobSettings(
         bootstrap_servers=bootstrap,
         cluster=cluster,
@@ -84,19 +82,39 @@ def run(
         producer=() if producer is None else producer_options(producer),
         lake=lake_root(lake),
     )
+    _carry_on(settings, tuple(Path(name) for name in jars.split(",") if name), master, java_options)
+
+
+def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str) -> None:
+    """Run the job; ends the program with status 1 where it fails."""
+    from ringlog_cdc import job
+    from ringlog_cdc.session import LOCAL, is_submitted
+
     try:
         if master is None and not is_submitted():
             master = LOCAL
-        job.run(settings, tuple(Path(name) for name in jars.split(",") if name), master or None, java_options)
+        job.run(settings, jars, master or None, java_options)
     except (CdcError, LogError) as error:
         typer.echo(f"ringlog cdc: {error}", err=True)
+        raise typer.Exit(1) from error
+    except OSError as error:
+        typer.echo(f"ringlog cdc: checkpoint_unusable: {error} (mend it, then start the job again)", err=True)
         raise typer.Exit(1) from error
 
 
 @app.command()
-def launcher() -> None:
+def launcher(
+    connectors: Annotated[bool, typer.Option("--jars", help="Print the connector's jars instead, by comma.")] = False,
+) -> None:
     """Print the path of the program to give to spark-submit, which takes the options of ``run``."""
-    typer.echo(Path(__file__).with_name("launcher") / "ringlog_cdc_run.py")
+    if not connectors:
+        typer.echo(Path(__file__).with_name("launcher") / "ringlog_cdc_run.py")
+        return
+    found = os.environ.get("RINGLOG_SPARK_JARS", "")
+    if not found:
+        typer.echo("ringlog cdc: connector_missing: no jars are set up here (make setup fetches them)", err=True)
+        raise typer.Exit(1)
+    typer.echo(found)
 
 
 def lake_root(given: str | None) -> str | None:

@@ -63,11 +63,14 @@ USED = (MUTATIONS, CDC, DEAD_LETTERS)
 
 
 class CdcJob:
-    """One run of the job on a session that the caller owns. ``start``, ``wait``, ``stop``; once each."""
+    """One run of the job on a session that the caller owns. ``start``, ``wait``, ``stop``; once each.
 
-    def __init__(self, settings: JobSettings, session: SparkSession) -> None:
+    ``stopping``, its own if none is given, asks it to stop once it is set.
+    """
+
+    def __init__(self, settings: JobSettings, session: SparkSession, stopping: threading.Event | None = None) -> None:
         self.settings = settings
-        self.stopping = threading.Event()
+        self.stopping = threading.Event() if stopping is None else stopping
         self.metrics_port: int | None = None
         self._session = session
         self._name = f"ringlog-cdc-{settings.cluster}-{settings.writer}"
@@ -316,14 +319,15 @@ class CdcJob:
 
 def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
     """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed."""
+    stopping = threading.Event()
+    _listen(stopping)  # from before Spark starts: a JVM that is given up while it does would stay behind
     session = open_session(
         f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options, lake=settings.lake is not None
     )
-    job = CdcJob(settings, session)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: job.stopping.set())
+    _listen(stopping)  # Spark has a handler of its own for SIGINT
+    job = CdcJob(settings, session, stopping)
     if is_submitted():
-        forward_signals(session, job.stopping.set)
+        forward_signals(session, stopping.set)
     try:
         _until_stopped(job)
     except SPARK_GONE as error:
@@ -333,7 +337,14 @@ def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_
             session.stop()
 
 
+def _listen(stopping: threading.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+
+
 def _until_stopped(job: CdcJob) -> None:
+    if job.stopping.is_set():
+        return
     try:
         job.start()
     except StopRequested:

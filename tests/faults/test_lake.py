@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -15,18 +16,20 @@ import pytest
 from ringlog.cli.fencing import fence
 from ringlog.runtime.context import Context
 from ringlog.stack import Stack
-from tests.system.cdc_world import World, founded, now_us
+from tests.system.cdc_world import World, founded, now_us, until
 from tests.system.conftest import spark as spark
-from tests.system.test_cdc_kill import driver
+from tests.system.test_cdc_kill import alive, driver
 from tests.system.test_cdc_lake import TOKENS, rows_in, rows_of_topic, some
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ROUNDS = 8
-LOST_IN = (2, 5)
-WRITES = 500
+ROUNDS = 6
+LOST_IN = (1, 3)
+WRITES = 1_000
 HOUR_US = 3_600_000_000
-LONGEST_S = 25.0
+LONGEST_S = 12.0
+BEGUN = ("filling", "started", "started", "batch", "batch")
+"""Lines of the progress that a killed driver has come to."""
 
 
 @pytest.fixture
@@ -42,6 +45,24 @@ def shop(tmp_path: Path) -> Iterator[World]:
         own.down()
 
 
+def events(checkpoint: Path) -> Counter[str]:
+    """The lines of the progress, by their kind."""
+    path = checkpoint / "progress.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return Counter(json.loads(line)["event"] for line in lines if line.endswith("}"))
+
+
+def kill(shop: World, checkpoint: Path, lake: Path, begun: str, pause_s: float) -> None:
+    """Start a driver, and kill it so long after it has said ``begun``."""
+    seen = events(checkpoint)[begun]
+    with driver(shop, checkpoint, "--lake", str(lake)) as process:
+        until(lambda: events(checkpoint)[begun] > seen, begun, lambda: alive(process, checkpoint))
+        # Any moment after that, by the clock, on purpose: the driver is in its first batches.
+        threading.Event().wait(pause_s)
+        alive(process, checkpoint)
+        process.send_signal(signal.SIGKILL)
+
+
 def test_kills_at_any_moment_and_lost_checkpoints_leave_each_row_once(
     shop: World, spark: object, tmp_path: Path
 ) -> None:
@@ -50,11 +71,8 @@ def test_kills_at_any_moment_and_lost_checkpoints_leave_each_row_once(
     checkpoint = tmp_path / "checkpoint-0"
     for number in range(ROUNDS):
         shop.send(some(number * WRITES, (number + 1) * WRITES))
-        with driver(shop, checkpoint, "--lake", str(lake)) as process:
-            # Any moment from before it has registered to after it is done, by the clock, on purpose.
-            threading.Event().wait(draw.uniform(4.0, LONGEST_S))
-            assert process.poll() is None, (checkpoint / "output").read_text()[-3000:]
-            process.send_signal(signal.SIGKILL)
+        begun = draw.choice(BEGUN[1:] if (checkpoint / "lake.filled").exists() else BEGUN)
+        kill(shop, checkpoint, lake, begun, draw.uniform(0.0, LONGEST_S))
         writer = shop.state.writers.get("spark")
         if number in LOST_IN and writer is not None:
             shutil.rmtree(checkpoint)

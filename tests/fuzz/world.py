@@ -107,6 +107,9 @@ def story() -> Story:
     told.apply(m.RequestCdcGeneration(SEED), m.Noop())
     told.coordinate()
     _move_all_ways(told)
+    text, number = m.TypeField("street", "text"), m.TypeField("zip", "int")
+    told.apply(m.CreateType("ks", "address", (text,)), m.AlterType("ks", "address", (number,)))
+    told.apply(m.CreateType("ks", "spare", (text,)), m.DropType("ks", "spare"))
     told.apply(node(5), m.Join(node(5).id, (77,), SEED))
     told.coordinate(5)
     return told

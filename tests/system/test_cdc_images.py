@@ -100,9 +100,9 @@ def test_a_killed_driver_goes_on_with_the_same_images(stack: StackInfo, cluster_
         world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()
         carts(world)
-        writes = history(Random(1), 1_800)
+        writes = history(Random(1), 2_600)
         plain = [write(f"customer-{number % 97}", number) for number in range(200)]
-        world.send([*writes[:900], *plain, *writes[900:]])
+        world.send([*writes[:1_300], *plain, *writes[1_300:]])
         with driver(world, tmp_path) as process:
             until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
             process.send_signal(signal.SIGKILL)

@@ -82,7 +82,7 @@ def changed(row: Row | None, write: Plain, now: int, ttl: int) -> Row | None:
         for column, value in write.cells:
             made = (at, value, None if value is None else write.expires)
             known = cells.get(column)
-            if known is None or at > known[0] or (at == known[0] and _rank(made) > _rank(known)):
+            if known is None or at > known[0] or (at == known[0] and made != known and _rank(made) > _rank(known)):
                 cells[column] = made
         if write.operation == INSERT:
             made = (at, b"", write.expires)

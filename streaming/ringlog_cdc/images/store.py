@@ -112,8 +112,12 @@ class ImageStore:
                 raise ImagesLost(self.partition, f"no states of rows, which begin at {born}; it goes on at {start}")
             for statement in SCHEMA:
                 self._base.execute(statement)
-            self._set({"position": born, "owner": owner, "numbers": {}, "next": 0, "common": [], "cursor": ""})
+            self._set({"position": born, "owner": 0, "numbers": {}, "next": 0, "common": [], "cursor": ""})
+        known = self._load()
         self._go_to(start, owner)
+        if self._about == known:
+            self._base.execute("ROLLBACK")
+            return
         self._set(self._about)
         self._base.execute("COMMIT")
 

@@ -114,6 +114,7 @@ class ImageFolder:
         self._owner = owner
         self._anew = anew
         self._tell = tell
+        self._settled: dict[int, int] = {}
 
     def work(
         self,
@@ -135,6 +136,8 @@ class ImageFolder:
         kept = tuple(sorted(kept_from.items()))
         work = ImageWork(self._folder, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
         for item in ranges:
+            if self._settled.get(item.partition) == item.start and (self._folder / f"{item.partition}.db").exists():
+                continue
             try:
                 work.rewound(item)
             except ImagesLost as error:
@@ -153,6 +156,7 @@ class ImageFolder:
             store = ImageStore(self._folder, item.partition)
             position = store.position
             store.close()
+            self._settled[item.partition] = item.end
             if position == item.end:
                 continue
             if item.partition in seen:
@@ -168,6 +172,7 @@ class ImageFolder:
                 store.close()
 
     def _forget(self) -> None:
+        self._settled = {}
         if self._folder.exists():
             # Under another name it is nothing, whatever a crash leaves of it.
             gone = self._folder.with_suffix(".gone")
@@ -213,3 +218,8 @@ class ImageFolder:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self._folder / BEGUN)
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

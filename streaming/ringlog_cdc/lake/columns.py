@@ -32,7 +32,9 @@ from ringlog.kernel.changes import TableChange
 from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.wire.records import CdcRow
+from ringlog_cdc.lake.heads import decoded, heads_of
 from ringlog_cdc.reading.columns import LogColumns
+from ringlog_cdc.reading.vectors import batch_of_values
 
 UNDECODED = "cdc$undecoded"
 GENERATION, TOKEN = "cdc$generation", "cdc$stream_token"
@@ -43,7 +45,6 @@ SOURCE = (
     pa.field(SOURCE_PARTITION, pa.int32()),
     pa.field(SOURCE_OFFSET, pa.int64()),
 )
-TOKEN_BYTES = 8
 
 TableFields = Sequence[Any]
 """Columns (name, CQL type), names of the partition key, names of the clustering key: a table in a stored context."""
@@ -102,22 +103,21 @@ class LakeColumns:
         fields = [field for field in LogColumns(self.table).schema() if field.name not in self.out]
         return pa.schema([*fields, *SOURCE])
 
-    def batch(self, rows: Sequence[CdcRow]) -> pa.RecordBatch:
-        """Rows as one batch."""
-        log = LogColumns(self.table).batch(rows)
+    def batch(self, values: pa.Array) -> pa.RecordBatch:
+        """Encoded rows of the table (binary, no nulls; one or more) as one batch, in their order. Raises BadRow."""
+        listed, of = values.to_pylist(), heads_of(values)
+        log = batch_of_values(LogColumns(self.table), listed, lambda number: decoded(listed[number]))
         columns = {field.name: log.column(field.name) for field in log.schema}
         if self.out or not self.table.columns:
-            columns[UNDECODED] = pa.array(
-                [
-                    [*(had or ()), *self._raw(row)] or None
-                    for row, had in zip(rows, columns[UNDECODED].to_pylist(), strict=True)
-                ],
-                columns[UNDECODED].type,
-            )
-        columns[TOKEN] = pa.array([int.from_bytes(row.stream_id[:TOKEN_BYTES], "big", signed=True) for row in rows])
-        columns[SOURCE_TOPIC] = pa.array([row.source_topic for row in rows], pa.string())
-        columns[SOURCE_PARTITION] = pa.array([row.source_partition for row in rows], pa.int32())
-        columns[SOURCE_OFFSET] = pa.array([row.source_offset for row in rows], pa.int64())
+            raw = [
+                list(({**dict(had or ()), **dict(self._raw(decoded(value)))}).items()) or None
+                for value, had in zip(listed, columns[UNDECODED].to_pylist(), strict=True)
+            ]
+            columns[UNDECODED] = pa.array(raw, columns[UNDECODED].type)
+        columns[TOKEN] = pa.array(of.tokens)
+        columns[SOURCE_TOPIC] = of.topics
+        columns[SOURCE_PARTITION] = pa.array(of.partitions.astype("int32"))
+        columns[SOURCE_OFFSET] = pa.array(of.offsets)
         schema = self.schema()
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 

@@ -13,7 +13,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -54,8 +55,8 @@ class Delta:
         """The table as it is now; None if there is none. Raises CdcError ``lake_unreadable``."""
         try:
             return self.session.read.format("delta").load(path)
-        except AnalysisException as error:
-            if (error.getCondition() or "").startswith(_MISSING):
+        except (PySparkException, Py4JJavaError) as error:
+            if isinstance(error, PySparkException) and (error.getCondition() or "").startswith(_MISSING):
                 return None
             raise CdcError(
                 "lake_unreadable", str(error).splitlines()[0], "is Delta among Spark's jars, and PATH a lake?"
@@ -76,11 +77,17 @@ class Delta:
         write.save(path)
 
     def overwrite(self, path: str, rows: DataFrame, version: int, author: str, generation: int | None = None) -> None:
-        """Put rows in the place of all that is there, or of a generation's."""
+        """Put rows in the place of all that is there, or of a generation's; again if somebody else did so just now."""
         write = self._write(rows, version, {}, author).mode("overwrite")
         if generation is not None:
             write = write.option("replaceWhere", f"`{GENERATION}` = {generation}").partitionBy(GENERATION)
-        write.save(path)
+        for left in reversed(range(TRIES)):
+            try:
+                write.save(path)
+                return
+            except (PySparkException, Py4JJavaError) as error:
+                if CONFLICT not in str(error) or not left:
+                    raise
 
     def close_out(self, path: str, author: str) -> None:
         """Nothing can be added to a table in that author's name any more."""
@@ -102,6 +109,9 @@ class Delta:
         return write
 
 
+TRIES = 5
+CONFLICT = "DELTA_CONCURRENT"
+"""Begins the code of an error where another driver of the cluster committed at the same moment."""
 COMMITS = 200
 """How many commits of a table are looked through for one of the job's: others compact it now and then."""
 

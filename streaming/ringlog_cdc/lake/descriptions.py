@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.state import ClusterState, Generation
-from ringlog_cdc.lake.columns import GENERATION, TOKEN, TOKEN_BYTES
+from ringlog_cdc.lake.columns import GENERATION, TOKEN
 from ringlog_cdc.lake.delta import GENERATIONS, STREAMS, Delta, description_path
+from ringlog_cdc.lake.heads import TOKEN_BYTES
 
 GENERATION_FIELDS = pa.schema(
     [
@@ -89,7 +90,9 @@ class Descriptions:
             there = self._delta.load(path)
             if there is None:
                 return
-            rows = there.where(F.col(GENERATION) == start).withColumn("expired", F.lit(_expired(generation)))
+            rows = there.where(F.col(GENERATION) == start).withColumn(
+                "expired", F.lit(_expired(generation)).cast("bigint")
+            )
         self._delta.overwrite(path, rows, epoch, self._author(f"{STREAMS}/{start}"), start)
 
     def _put_generations(self, state: ClusterState) -> None:

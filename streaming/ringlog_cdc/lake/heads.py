@@ -1,10 +1,10 @@
-"""What identifies encoded CDC rows, read out of many at once: table, generation, place of the write in the source.
+"""What identifies encoded CDC rows, as columns: table, generation, place of the write in the source.
 
 The identity of a row is the place of its write in the mutations topic, the timestamp of its part of the write, and its
 number among the rows of that timestamp: a function of the input, the same in the topic and in the lake.
 
-These fields lie before anything whose length is not bounded by names, in every release's schema of a row at the same
-place. Rows are the job's own, or those of a release before it; bytes that are no row raise BadRow.
+Fields are read by ``ringlog_cdc.reading.heads``; a record that is doubtful there is decoded whole. Bytes that are no
+row raise BadRow.
 """
 
 from __future__ import annotations
@@ -16,26 +16,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ringlog.wire.single_object import HEADER_BYTES
-from ringlog_cdc.columnar.scan import Cursor, Span, padded
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import CdcRow, decode_cdc_row
+from ringlog_cdc.columnar.mutations import grouped
+from ringlog_cdc.columnar.scan import Span
+from ringlog_cdc.columnar.words import rows_of
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.routing import buffers
+from ringlog_cdc.reading.heads import NAMES_MAX, Front, front
 
 I64 = NDArray[np.int64]
-ID_BYTES = 16
+TOKEN_BYTES = 8
 
 
 class BadRow(CdcError):
     """Bytes in the CDC topic, or out of the routing, that are no CDC row."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__("bad_row", f"{count} values are no CDC rows", "only CDC writers may write to the CDC topic")
+    def __init__(self, why: str) -> None:
+        super().__init__("bad_row", f"a value is no CDC row: {why}", "only CDC writers may write to the CDC topic")
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
     """Of n rows: ``tables`` and ``topics`` are strings, ``tables`` with the keyspace before a point; ``tokens``: of
-    their streams; ``timestamps`` in microseconds; ``partitions`` and ``offsets`` of the source.
+    their streams; ``timestamps`` in microseconds; ``partitions`` and ``offsets`` of the source; ``lasts``: the rows
+    with ``end_of_batch``.
     """
 
     tables: pa.Array
@@ -51,49 +55,58 @@ class Heads:
 
 def heads_of(values: pa.Array) -> Heads:
     """The heads of encoded rows (binary, without nulls). Raises BadRow."""
-    data, ends = buffers(values)
-    buffer = padded(data)
-    cursor = Cursor(buffer, ends[:-1].astype(np.int64), ends[1:].astype(np.int64))
-    cursor.skip(HEADER_BYTES)
-    stream = cursor.skip(ID_BYTES)
-    generations = cursor.number()
-    cursor.skip(ID_BYTES)
-    numbers = cursor.number()
-    cursor.number()
-    _number_or_null(cursor)
-    lasts = cursor.byte() == 1
-    keyspaces, tables = _texts(buffer, cursor.sized()), _texts(buffer, cursor.sized())
-    _id_or_null(cursor)
-    topics = _texts(buffer, cursor.sized())
-    partitions, offsets, timestamps = cursor.number(), cursor.number(), cursor.number()
-    if not cursor.sound.all():
-        raise BadRow(int((~cursor.sound).sum()))
-    places = stream.start[:, None] + np.arange(8)
-    tokens = buffer[places].copy().view(">i8").astype(np.int64).reshape(-1)
-    names = pc.binary_join_element_wise(keyspaces, tables, ".")
-    return Heads(names, topics, generations, tokens, numbers, partitions, offsets, timestamps, lasts)
+    listed = values.to_pylist()
+    if not listed:
+        return _of_rows([])
+    found = front(listed)
+    names = [_texts(found, span) for span in found.names]
+    if not found.cursor.sound.all():
+        return _of_rows([decoded(value) for value in listed])
+    return Heads(
+        tables=pc.binary_join_element_wise(names[0], names[1], "."),
+        topics=names[2],
+        generations=found.generation,
+        tokens=rows_of(found.cursor.data, found.stream, TOKEN_BYTES).view(">i8").astype(np.int64).ravel(),
+        numbers=found.number,
+        partitions=found.source[0],
+        offsets=found.source[1],
+        timestamps=found.timestamp,
+        lasts=found.last,
+    )
 
 
-def _number_or_null(cursor: Cursor) -> None:
-    part = cursor.where(cursor.null_or())
-    part.number()
-    part.give_back()
+def _texts(found: Front, span: Span) -> pa.Array:
+    """The texts of spans; the records of names beyond ``NAMES_MAX`` others become doubtful."""
+    rows = np.flatnonzero(found.cursor.sound)
+    codes, contents = grouped(found.cursor.data, span, rows, NAMES_MAX)
+    known = np.full(len(span.start), -1, dtype=np.int64)
+    known[rows] = codes
+    found.cursor.expect(known >= 0)
+    return pa.array([*(content.decode() for content in contents), ""], pa.string()).take(
+        pa.array(np.where(known < 0, len(contents), known))
+    )
 
 
-def _id_or_null(cursor: Cursor) -> None:
-    part = cursor.where(cursor.null_or())
-    part.skip(ID_BYTES)
-    part.give_back()
+def decoded(value: bytes) -> CdcRow:
+    """A row, by the definition. Raises BadRow."""
+    try:
+        return decode_cdc_row(value)
+    except WireError as error:
+        raise BadRow(str(error)) from error
 
 
-def _texts(buffer: NDArray[np.uint8], span: Span) -> pa.Array:
-    """The texts of spans, each distinct one decoded once: names repeat."""
-    known: dict[bytes, str] = {}
-    data = buffer.tobytes() if len(span.start) else b""
-    found = []
-    for start, length in zip(span.start.tolist(), span.length.tolist(), strict=True):
-        raw = data[start : start + length]
-        if raw not in known:
-            known[raw] = raw.decode("utf-8", "replace")
-        found.append(known[raw])
-    return pa.array(found, pa.string())
+def _of_rows(rows: list[CdcRow]) -> Heads:
+    def numbers(name: str) -> I64:
+        return np.array([getattr(row, name) for row in rows], dtype=np.int64)
+
+    return Heads(
+        tables=pa.array([f"{row.keyspace}.{row.table}" for row in rows], pa.string()),
+        topics=pa.array([row.source_topic for row in rows], pa.string()),
+        generations=numbers("generation"),
+        tokens=np.array([int.from_bytes(row.stream_id[:TOKEN_BYTES], "big", signed=True) for row in rows], np.int64),
+        numbers=numbers("batch_seq_no"),
+        partitions=numbers("source_partition"),
+        offsets=numbers("source_offset"),
+        timestamps=numbers("timestamp"),
+        lasts=np.array([row.end_of_batch for row in rows], dtype=bool),
+    )

@@ -21,7 +21,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ringlog.kernel.state import ClusterState
-from ringlog.wire.records import decode_cdc_row
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake.columns import (
     GENERATION,
@@ -211,6 +210,7 @@ def decoder(columns: LakeColumns) -> Callable[[Batches], Batches]:
 
     def decoded(batches: Batches) -> Batches:
         for batch in batches:
-            yield columns.batch([decode_cdc_row(value) for value in batch.column("value").to_pylist()])
+            if batch.num_rows:
+                yield columns.batch(batch.column("value"))
 
     return decoded

@@ -8,7 +8,7 @@ that is doubtful, takes elements out of a collection or has a value of a wrong s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ringlog.client.cdc.rows import TableTypes
+from ringlog.wire.records import CdcRow
 from ringlog_cdc.columnar.mutations import ITEMS_MAX, grouped
 from ringlog_cdc.columnar.scan import Cursor, Span
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
@@ -60,14 +61,19 @@ class Values:
 
 def batch_of(columns: LogColumns, heads: Sequence[Head], partition: int) -> pa.RecordBatch:
     """Rows of the table, in their order. Raises Unreadable."""
-    found = front([head.value for head in heads])
+    return batch_of_values(columns, [head.value for head in heads], lambda number: heads[number].row(partition))
+
+
+def batch_of_values(columns: LogColumns, values: Sequence[bytes], whole: Callable[[int], CdcRow]) -> pa.RecordBatch:
+    """One encoded row of the table or more, in their order; ``whole``: the row of that number, by the definition."""
+    found = front(values)
     made = _fast(columns, found)
     if made is None:
-        return columns.batch([head.row(partition) for head in heads])
+        return columns.batch([whole(number) for number in range(len(values))])
     left = np.flatnonzero(~found.cursor.sound)
     if not len(left):
         return made
-    slow = columns.batch([heads[number].row(partition) for number in left.tolist()])
+    slow = columns.batch([whole(number) for number in left.tolist()])
     order = np.argsort(np.concatenate((np.flatnonzero(found.cursor.sound), left)), kind="stable")
     return pa.Table.from_batches([made, slow]).take(pa.array(order)).combine_chunks().to_batches()[0]
 

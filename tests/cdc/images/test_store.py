@@ -46,7 +46,7 @@ def history(chance: Random) -> list[Mutation]:
     return [mutation_of([draw(chance) for _ in range(chance.randint(1, 3))]) for _ in range(chance.randint(5, 40))]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(15))
 def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

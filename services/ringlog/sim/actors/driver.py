@@ -268,6 +268,7 @@ class Driver:
     def _write(self, rows: Sequence[Taken], entry: PlanEntry) -> Step:
         """Write the rows and dead letters of a part: what comes from a source partition in its order."""
         rows = interleaved(rows, self._chance)
+        self._promises.mine(self._replica.state)
         places = outgoing(self._table(entry), rows, entry, self.sim.cluster_id)
         for topic, partition in sorted(places, key=lambda _: self._chance.random()):
             values = places[topic, partition]

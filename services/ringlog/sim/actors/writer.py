@@ -80,7 +80,7 @@ class Promises:
     def mine(self, state: ClusterState) -> CdcWriter:
         """This writer in ``state``; raises WriterReplaced if the incarnation is not the current one."""
         found = state.writers.get(WRITER_NAME)
-        if found is None or found.incarnation != self.incarnation:
+        if found is None or found.incarnation != self.incarnation or found.fenced is not None:
             raise WriterReplaced(WRITER_NAME, self.incarnation, found.incarnation if found else "")
         return found
 

@@ -17,5 +17,13 @@ RARE: tuple[Mutant, ...] = (
         "a request that was rejected hears another answer when it comes again behind a stranger with its id",
         0,
     ),
+    Mutant(
+        "replaced_driver_goes_on",
+        "ringlog.sim.actors.driver",
+        "        self._promises.mine(self._replica.state)\n        places",
+        "        places",
+        "a driver that stood still, and was replaced, takes what the other one has carried out for late rows",
+        0,
+    ),
 )
 """Defects that were met once in thousands of seeds. They are in no table: the saved script finds them."""

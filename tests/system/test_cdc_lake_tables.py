@@ -1,0 +1,126 @@
+"""Tables of a lake: what a reader of one stream opens; generations and streams that follow the state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cdc.bench import Bench
+from tests.cdc.lake.test_lake import FIELDS, row
+from tests.system.cdc_world import now_us
+from tests.system.test_cdc_lake import table_in
+
+from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.state import ClusterState, Generation
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import Replica
+from ringlog.wire.records import encode_cdc_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+
+def with_first(state: ClusterState, epoch: int, **changes: Any) -> ClusterState:
+    """The state with another first generation, at a later epoch."""
+    first, *others = state.generations
+    changed: Generation = replace(first, **changes)
+    return replace(state, epoch=epoch, generations=(changed, *others))
+
+
+def test_generations_and_streams_follow_the_state(spark: SparkSession, tmp_path: Path) -> None:
+    from ringlog_cdc.lake.delta import Delta
+    from ringlog_cdc.lake.descriptions import Descriptions
+
+    metadata, lake = MemoryLog(), tmp_path / "lake"
+    with Replica(metadata) as replica:
+        bench = Bench(metadata, replica, tmp_path / "bench")
+        one = bench.world.state
+        bench.world.join("n2", (1000,), now_us())
+        two = bench.world.state
+    first, second = (generation.timestamp for generation in two.generations)
+
+    def rows(name: str, *columns: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in table_in(spark, lake, name).select(*columns).collect())
+
+    def keeper() -> Descriptions:
+        return Descriptions(Delta(spark, "test"), str(lake), one.cluster_id)
+
+    kept = keeper()
+    assert kept.keep(one)
+    assert not kept.keep(one)
+    assert kept.keep(two)
+    streams = [found for generation in two.generations for part in generation.ranges for found in part.streams]
+    assert sorted(bytes(row[0]) for row in rows("cdc-streams", "cdc$stream_id")) == sorted(streams)
+    assert rows("cdc-generations", "cdc$generation", "closed", "expired") == [(first, None, None), (second, None, None)]
+    forgotten = size_of(two.generations[0])
+    gone = with_first(
+        two, two.epoch + 2, closed=two.epoch + 1, expired=two.epoch + 2, expired_at=77, ranges=(), forgotten=forgotten
+    )
+    assert kept.keep(gone)
+    after = [(first, two.epoch + 1, 77), (second, None, None)]
+    assert rows("cdc-generations", "cdc$generation", "closed", "expired") == after
+    of_first = table_in(spark, lake, "cdc-streams").where(f"`cdc$generation` = {first}").select("expired").collect()
+    assert {row[0] for row in of_first} == {77}
+    assert len(of_first) == forgotten.streams
+    # Another driver that has folded less.
+    keeper().keep(two)
+    assert rows("cdc-generations", "cdc$generation", "closed", "expired") == after
+    assert {row[0] for row in rows("cdc-streams", "expired") if row[0] is not None} == {77}
+
+
+def test_a_lake_is_of_one_cluster(spark: SparkSession, tmp_path: Path) -> None:
+    from ringlog_cdc.errors import CdcError
+    from ringlog_cdc.lake.delta import Delta
+    from ringlog_cdc.lake.identity import Identity
+    from ringlog_cdc.lake.sink import Lake
+
+    def lake(cluster: str, checkpoint: str) -> Lake:
+        identity = Identity(cluster, "spark", checkpoint, str(tmp_path))
+        return Lake(Delta(spark, identity.author), identity)
+
+    lake("one", "a").sign()
+    lake("one", "a").sign()
+    assert lake("one", "a").others() == []
+    assert lake("one", "b").others() == ["ringlog/one/spark/a"]
+    with pytest.raises(CdcError, match="another cluster") as refused:
+        lake("two", "a").others()
+    assert refused.value.code == "lake_of_another"
+
+
+def test_a_reader_of_one_generation_and_stream_opens_only_its_files(spark: SparkSession, tmp_path: Path) -> None:
+    from ringlog_cdc.lake.delta import Delta
+    from ringlog_cdc.lake.identity import Identity
+    from ringlog_cdc.lake.sink import HEADS_TYPE, Commit, Lake, heads
+
+    old, new = 1_000, 2_000
+    rows = [
+        row(stream_id=stream(number % 50), generation=(old, new)[number % 2], source_offset=number)
+        for number in range(400)
+    ]
+    values = spark.createDataFrame([(encode_cdc_row(one),) for one in rows], "value binary")
+    lake = Lake(Delta(spark, "a"), Identity("c", "w", "a", str(tmp_path)), rows_per_file=50)
+    lake.add(values.mapInArrow(heads, HEADS_TYPE), Commit(0, {}), {"shop.people": FIELDS})
+    path = str(tmp_path / "shop" / "people_scylla_cdc_log")
+    whole = spark.read.format("delta").load(path)
+    of_old = whole.where(f"`cdc$generation` = {old}")
+    wanted = int.from_bytes(stream(4)[:8], "big", signed=True)
+    one = of_old.where(f"`cdc$stream_token` = {wanted}")
+    assert all(f"cdc$generation={old}" in name for name in of_old.inputFiles())
+    assert 3 <= len(of_old.inputFiles()) < len(whole.inputFiles())
+    assert len(one.inputFiles()) == 1
+    assert {bytes(found["cdc$stream_id"]) for found in one.collect()} == {stream(4)}
+    assert one.count() == 400 // 50
+    # As the guide says: small files become one, and the rows stay what they are.
+    spark.sql(f"OPTIMIZE delta.`{path}` WHERE `cdc$generation` = {old} ZORDER BY (`cdc$stream_token`)")
+    after = spark.read.format("delta").load(path)
+    assert len(after.where(f"`cdc$generation` = {old}").inputFiles()) == 1
+    assert sorted(found["cdc$source_offset"] for found in after.collect()) == list(range(400))
+
+
+def stream(number: int) -> bytes:
+    """A stream of some place of the ring."""
+    return ((number * 2**57 - 2**62) % 2**64).to_bytes(8, "big") + bytes(8)

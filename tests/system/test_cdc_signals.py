@@ -1,0 +1,46 @@
+"""The job is asked to stop while its Spark is still starting: it ends well, and no JVM stays behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.system.cdc_world import until
+from tests.system.spark_cluster import driver_environment
+
+pytestmark = [pytest.mark.system, pytest.mark.spark]
+
+
+def jvms(parent: int) -> list[Path]:
+    """The processes that run Java as children of one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            is_child = int(path.read_text().rpartition(")")[2].split()[1]) == parent
+            if is_child and "java" in (path.parent / "cmdline").read_text():
+                found.append(path.parent)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def test_an_early_interrupt_ends_well_and_leaves_no_jvm(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", "127.0.0.1:1", "--cluster", "none"]
+    command += ["--checkpoint", str(tmp_path / "checkpoint"), "--java-options", "-XX:TieredStopAtLevel=1"]
+    process = subprocess.Popen(
+        command,
+        env=driver_environment(Path(sys.executable)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    (jvm,) = until(lambda: jvms(process.pid), "a JVM")
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    until(lambda: not jvm.exists(), "the end of the JVM")
+    assert not (tmp_path / "checkpoint").exists()
