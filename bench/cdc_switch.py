@@ -4,8 +4,8 @@
 
 Starts a broker, a Spark session and the CDC job with its own defaults (a batch a second), lets a producer write
 WRITES_S (2,000) writes a second without a pause, and lets SWITCHES (5) nodes join one after the other. Each time the
-generation is committed as the coordinator does it: once the writer's horizon is low enough, a lead ahead of now. A
-batch is *held* if some of its writes had to wait for the commit.
+generation is committed as the coordinator does it: once the writer's horizon is low enough, a lead ahead of now; until
+then it is *prepared*. A batch is *held* if some of its writes had to wait for the commit.
 """
 
 from __future__ import annotations
@@ -66,28 +66,33 @@ def _measure(world: World, job: CdcJob, switches: int, writes_s: int) -> None:
     load = threading.Thread(target=_write, args=(world, writes_s, stopping))
     load.start()
     marks: list[int] = []
+    prepared: list[int] = []
     try:
         _pass(job, BETWEEN)
         for number in range(switches):
             marks.append(now_us())
-            _switch(world, f"n{number + 1}")
+            prepared.append(_switch(world, f"n{number + 1}"))
             _pass(job, BETWEEN)
     finally:
         stopping.set()
         load.join()
         job.stop()
-    _show([*marks, now_us()], [json.loads(line) for line in _lines(job)])
+    _show([*marks, now_us()], prepared, [json.loads(line) for line in _lines(job)])
 
 
-def _show(marks: list[int], lines: list[dict[str, object]]) -> None:
+def _show(marks: list[int], prepared: list[int], lines: list[dict[str, object]]) -> None:
     batches = [line for line in lines if line["event"] == "batch"]
-    print(f"{'switch':>6} {'batches':>8} {'held':>5} {'held for, ms':>13} {'longest batch, ms':>18} {'rows/s':>7}")
+    print(
+        f"{'switch':>6} {'prepared, ms':>13} {'batches':>8} {'held':>5} {'held for, ms':>13} {'longest batch, ms':>18} "
+        f"{'rows/s':>7}"
+    )
     for number, (begin, end) in enumerate(pairwise(marks), start=1):
         here = [line for line in batches if begin <= int(str(line["at"])) < end]
         held = [int(str(line["held_ms"])) for line in here if line["held_ms"]]
         longest = max(int(str(line["duration_ms"])) for line in here)
         rows = sum(int(str(line["rows"])) for line in here) / ((end - begin) / 1e6)
-        print(f"{number:6} {len(here):8} {len(held):5} {sum(held):13,} {longest:18,} {rows:7,.0f}")
+        taken = prepared[number - 1]
+        print(f"{number:6} {taken:13,} {len(here):8} {len(held):5} {sum(held):13,} {longest:18,} {rows:7,.0f}")
 
 
 def _lines(job: CdcJob) -> list[str]:
@@ -100,10 +105,11 @@ def _pass(job: CdcJob, batches: int) -> None:
     until(lambda: job.runner.last_batch >= target, f"batch {target}", job.writer.check)
 
 
-def _switch(world: World, name: str) -> None:
-    """A node joins; its generation is committed as soon as the writers let it."""
+def _switch(world: World, name: str) -> int:
+    """A node joins; its generation is committed as soon as the writers let it. Milliseconds that it was prepared."""
     rng = random.Random(name)
     operation = world.begin_join(name, [rng.randrange(-(2**63) + 1, 2**63) for _ in range(TOKENS)])
+    began = time.monotonic()
     world.prepare_generation()
     lead = setting(world.state, "cdc_generation_lead_us")
     deadline = time.monotonic() + 60
@@ -111,7 +117,9 @@ def _switch(world: World, name: str) -> None:
         assert time.monotonic() < deadline, "the horizon is not lowered"
         threading.Event().wait(0.02)
     world.commit_generation(now + lead)
+    taken = round((time.monotonic() - began) * 1000)
     world.finish(operation)
+    return taken
 
 
 def _write(world: World, writes_s: int, stopping: threading.Event) -> None:

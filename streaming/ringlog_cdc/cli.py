@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -102,9 +103,18 @@ def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None,
 
 
 @app.command()
-def launcher() -> None:
+def launcher(
+    connectors: Annotated[bool, typer.Option("--jars", help="Print the connector's jars instead, by comma.")] = False,
+) -> None:
     """Print the path of the program to give to spark-submit, which takes the options of ``run``."""
-    typer.echo(Path(__file__).with_name("launcher") / "ringlog_cdc_run.py")
+    if not connectors:
+        typer.echo(Path(__file__).with_name("launcher") / "ringlog_cdc_run.py")
+        return
+    found = os.environ.get("RINGLOG_SPARK_JARS", "")
+    if not found:
+        typer.echo("ringlog cdc: connector_missing: no jars are set up here (make setup fetches them)", err=True)
+        raise typer.Exit(1)
+    typer.echo(found)
 
 
 def lake_root(given: str | None) -> str | None:

@@ -33,7 +33,7 @@ SQL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # partitioning is the job's own; each batch is small
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",  # numpy works on whole batches: their number costs
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "8000",  # numpy wants whole batches, processors fresh ones
     "spark.sql.sources.useV1SourceList": "",  # a batch is written as a stream is: planned once
     "spark.sql.streaming.stopTimeout": "30s",
 }

@@ -16,7 +16,6 @@ from tests.system.spark_cluster import ROOT, SparkCluster, driver_environment, s
 
 from ringlog.kernel.commands.model import AlterTable, CdcOptions
 from ringlog.stack import StackInfo
-from ringlog.stack.artifacts import jars
 from ringlog.wire.records import Cell, Mutation, decode_cdc_row
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
@@ -43,6 +42,13 @@ def world(stack: StackInfo, cluster_name: str) -> Iterator[World]:
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
     with spark_cluster(tmp_path) as found:
         yield found
+
+
+def printed(*arguments: str) -> str:
+    """What a command of ``ringlog cdc`` prints."""
+    environment = driver_environment(Path(sys.executable))
+    command = [sys.executable, "-m", "ringlog.cli", "cdc", *arguments]
+    return subprocess.check_output(command, env=environment, text=True).strip()
 
 
 @contextmanager
@@ -121,8 +127,8 @@ def test_a_submitted_job_goes_on_when_its_executor_dies_in_a_batch_and_leaves_no
 ) -> None:
     checkpoint, output = tmp_path / "checkpoint", tmp_path / "output"
     python = worker_python(tmp_path)
-    launcher = Path(subprocess.check_output([sys.executable, "-m", "ringlog_cdc", "launcher"], text=True).strip())
-    connectors = ",".join(str(jar) for jar in jars("spark"))
+    launcher = Path(printed("launcher"))
+    connectors = printed("launcher", "--jars")
     world.send(mutations())
 
     def failed() -> str:
@@ -152,4 +158,11 @@ def test_a_submitted_job_goes_on_when_its_executor_dies_in_a_batch_and_leaves_no
         kill_executor_in_batch(cluster, checkpoint, alive)
         assert driver.wait(240) == 0, failed()
     assert check_rows(world) <= 2 * BATCH
+
+    # The same without spark-submit, and with workers that have the project.
+    world.send(write(f"customer-{number % 97}", number) for number in range(COUNT, COUNT + 500))
+    command = [sys.executable, "-m", "ringlog_cdc", "run", *arguments, "--master", cluster.url, "--jars", connectors]
+    with job(command, Path(sys.executable), output) as driver:
+        assert driver.wait(240) == 0, failed()
+    check_rows(world)
     assert world.letters() == []

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ringlog_cdc.columnar.scan import NUMBER_BYTES_MAX, Span
-from ringlog_cdc.columnar.words import I64, U8, rows_of
+from ringlog_cdc.columnar.words import I64, U8, rows_of, same
 
 INLINE = 12
 WIDTH_MAX = 24
@@ -43,15 +43,15 @@ class Pieces:
 
     def rows(self, data: U8, lengths: I64 | None = None) -> None:
         """Of each the first ``lengths`` bytes (all) of its row of a table."""
-        count, width = data.shape
+        count, _ = data.shape
         assert count == self._count, "a row for each"
-        if lengths is None or (same := _same(lengths)) is not None:
-            self._table.append(data if lengths is None else data[:, :same])
+        if lengths is None or (width := same(lengths)) is not None:
+            self._table.append(data if lengths is None else data[:, :width])
             return
         self._lay_table()
-        flat = np.zeros(count * width + INLINE, dtype=np.uint8)
-        flat[: count * width] = data.ravel()
-        self._far(flat, Span(np.arange(count, dtype=np.int64) * width, lengths))
+        flat = np.zeros(data.size + INLINE, dtype=np.uint8)
+        flat[: data.size] = data.ravel()
+        self._far(flat, Span(np.arange(count, dtype=np.int64) * data.shape[1], lengths))
 
     def numbers(self, values: I64) -> None:
         """Zigzag numbers."""
@@ -59,11 +59,11 @@ class Pieces:
 
     def spans(self, span: Span) -> None:
         """Bytes of the buffer."""
-        same = _same(span.length)
-        if same == 0:
+        width = same(span.length)
+        if width == 0:
             return
-        if same is not None and same <= WIDTH_MAX:
-            self._table.append(rows_of(self._buffers[0], span.start, same))
+        if width is not None and width <= WIDTH_MAX:
+            self._table.append(rows_of(self._buffers[0], span.start, width))
             return
         self._lay_table()
         self._far(self._buffers[0], span)
@@ -115,13 +115,6 @@ class Pieces:
             one_by_one = pa.Array.from_buffers(pa.binary_view(), table.size, buffers).cast(pa.large_binary())
             content = one_by_one.buffers()[2]
         return pa.Array.from_buffers(pa.large_binary(), self._count, [None, pa.py_buffer(ends), content])
-
-
-def _same(lengths: I64) -> int | None:
-    """The length that all have; None if they differ."""
-    if not len(lengths):
-        return 0
-    return int(lengths[0]) if (lengths == lengths[0]).all() else None
 
 
 def encoded_numbers(values: I64) -> tuple[U8, I64]:

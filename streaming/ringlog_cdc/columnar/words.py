@@ -33,14 +33,23 @@ def is_ascii(data: U8, start: I64, length: I64) -> Flags:
     """True where no byte has its highest bit set; there are 8 bytes more behind the last."""
     words = words_of(data)
     found: Flags = np.ones(len(start), dtype=bool)
-    for begin in range(0, int(length.max(initial=0)), WORD):
-        left = np.clip(length - begin, 0, WORD)
-        if left.all():
-            found &= (words[start + begin] & KEEP.take(left) & _HIGH_BITS) == 0
-            continue
-        rows = np.flatnonzero(left)
-        found[rows] &= (words[start[rows] + begin] & KEEP.take(left[rows]) & _HIGH_BITS) == 0
+    size = same(length)
+    if size is not None:
+        for begin in range(0, size, WORD):
+            found &= words[start + begin] & (KEEP[min(size - begin, WORD)] & _HIGH_BITS) == 0
+        return found
+    for begin in range(0, int(length.max()), WORD):
+        rows = np.flatnonzero(length > begin)
+        left = np.minimum(length[rows] - begin, WORD)
+        found[rows] &= words[start[rows] + begin] & KEEP.take(left) & _HIGH_BITS == 0
     return found
+
+
+def same(lengths: I64) -> int | None:
+    """The length that all have; None if they differ."""
+    if not len(lengths):
+        return 0
+    return int(lengths[0]) if (lengths == lengths[0]).all() else None
 
 
 def low_bits(words: U64) -> U64:

@@ -254,7 +254,7 @@ def _read(
 ) -> Iterator[tuple[Head, ...]]:
     topics = Topics(settings.bootstrap_servers, settings.cluster)
     try:
-        position = kept_from(settings, found.partition, found.begin, topics.bounds()[found.partition][0])
+        position = kept_from(settings, found.partition, found.begin, topics.bounds_of(found.partition)[0])
         topics.read_from({found.partition: position})
         learned = False
         heard = time.monotonic()

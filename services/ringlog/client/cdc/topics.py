@@ -80,7 +80,11 @@ class Topics:
 
     def bounds(self) -> Mapping[int, tuple[int, int]]:
         """Partition to the offset of the first record kept, and the one behind the last committed record."""
-        return {number: self._bounds(TopicPartition(self._cdc, number)) for number in self.partitions()}
+        return {number: self.bounds_of(number) for number in self.partitions()}
+
+    def bounds_of(self, partition: int) -> tuple[int, int]:
+        """The same of one partition."""
+        return self._bounds(TopicPartition(self._cdc, partition))
 
     def read_from(self, positions: Mapping[int, int]) -> None:
         """Read these partitions of the CDC topic from these offsets, and no others; what was fetched is dropped."""
