@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Message
 from tests.system.test_audit import HOUR_US, LEEWAY, Out, World, _letters, failed
 from tests.system.test_audit import world as world
 
+from ringlog.audit import leeway
 from ringlog.audit.topics import AuditError
 from ringlog.kernel.changes import EPOCHS, ChangeRecord, EpochChange
 from ringlog.kernel.commands.model import ChangeSettings, Command, InitializeCluster, Noop
@@ -74,3 +77,26 @@ def test_a_log_that_does_not_lead_to_the_published_epoch_ends_the_audit(world: W
     world.publish()
     with pytest.raises(AuditError, match="founding"):
         world.audited(by_log=True)
+
+
+def test_a_log_that_goes_on_while_it_is_read_is_no_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    raise_leeway(world)
+    world.publish()
+    read = leeway.records
+
+    def meanwhile(bootstrap: str, topic: str) -> Iterator[Message]:
+        """The records; behind the last of the metadata log, one more epoch is published."""
+        yield from read(bootstrap, topic)
+        if topic.endswith(".metadata"):
+            before = next(change.value for change in world.changes if change.topic == EPOCHS)
+            assert isinstance(before, EpochChange)
+            name, now = str(uuid.uuid4()), time.time_ns() // 1000
+            entry = author_entry(CLUSTER_ID, name, before.state_id, str(uuid.uuid4()), 0, "test", now, Noop())
+            world._send("metadata", 0, b"", entry.data)
+            head = EpochChange(before.epoch + 1, before.cluster_id, name, now)
+            world.changes = [ChangeRecord(EPOCHS, "head", head)]
+            world.outgoing = []
+            world.publish()
+
+    monkeypatch.setattr(leeway, "records", meanwhile)
+    assert world.audited(by_log=True, written=66, rejected=13).ok

@@ -60,6 +60,10 @@ def always(leeway: int) -> Leeways:
 
 def published_leeways(bootstrap: str, cluster: str, decoder: Decoder) -> Leeways:
     """What the metadata log says; raises AuditError if it does not lead from the published state to its founding."""
+    # The head first: the cluster goes on meanwhile, and what is published later is not in the log that was read.
+    heads = [decoder.decode(value) for value in latest(bootstrap, f"{cluster}.epochs").values()]
+    if not heads:
+        raise AuditError(f"nothing is published in {cluster}.epochs: is the publisher running?")
     entries = {}
     for message in records(bootstrap, f"{cluster}.metadata"):
         try:
@@ -67,9 +71,6 @@ def published_leeways(bootstrap: str, cluster: str, decoder: Decoder) -> Leeways
         except AuditError:
             continue  # bytes that are no entry make no state
         entries[entry["state_id"]] = entry
-    heads = [decoder.decode(value) for value in latest(bootstrap, f"{cluster}.epochs").values()]
-    if not heads:
-        raise AuditError(f"nothing is published in {cluster}.epochs: is the publisher running?")
     return leeways_of(chain(entries, heads[0]["epoch"], bytes.fromhex(heads[0]["state_id"].replace("-", ""))), decoder)
 
 
