@@ -17,6 +17,7 @@ class Value:
     two: str = "two"
     three: list[int] = field(default_factory=list)
     four: bool = False
+    type: str = "text"
 
     def __post_init__(self) -> None:
         if self.one < 0:
@@ -60,3 +61,14 @@ def test_wrong_arguments_and_values_are_still_refused(hastened: type[Value]) -> 
         hastened(1, five=5)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="one"):
         hastened(-1)
+
+
+def test_an_object_of_a_subclass_stays_one(hastened: type[Value]) -> None:
+    class Other(hastened):  # type: ignore[misc, valid-type]
+        pass
+
+    other = Other(1, three=[2])
+    assert type(other) is Other
+    assert (other.one, other.two, other.three, other.four) == (1, "two", [2], False)
+    with pytest.raises(ValueError, match="one"):
+        Other(-1)

@@ -53,12 +53,12 @@ def test_a_day_of_an_operator(world: World) -> None:
     world.write(300)
     world.await_rows()
 
-    altered = json.loads(done("keyspace", "alter", "shop", "--replication", "dc1=3", "--json"))
-    assert (altered["outcome"], altered["stage"], altered["ended"]["keyspace"]) == ("applied", "finished", "shop")
+    altered = json.loads(done("keyspace", "alter", "ks", "--replication", "dc1=3", "--json"))
+    assert (altered["outcome"], altered["stage"], altered["ended"]["keyspace"]) == ("applied", "finished", "ks")
     assert "dc1=3" in done("keyspace", "list")
     world.await_rows()
     # Back to fewer at once: those that stay learn what a quorum knew.
-    shown = done("keyspace", "alter", "shop", "--factor", "1")
+    shown = done("keyspace", "alter", "ks", "--factor", "1")
     assert [line.split(",")[0].strip() for line in shown.splitlines()[1:]] == [
         "requested",
         "prepared",
@@ -67,7 +67,7 @@ def test_a_day_of_an_operator(world: World) -> None:
         "finished",
     ]
     world.await_rows()
-    done("keyspace", "alter", "shop", "--factor", "2")
+    done("keyspace", "alter", "ks", "--factor", "2")
     assert "finished, epoch" in done("node", "move", "n2", "--num-tokens", "4")
     assert "finished, epoch" in done("node", "rebuild", "n1")
     world.begin("n5", join=False)

@@ -2,7 +2,8 @@
 
 A frozen dataclass refuses assignment, so its generated constructor has to call ``object.__setattr__`` for each field.
 Here the new object is for that moment one of an open class of the same layout, whose fields are assigned, and then what
-it should be. Values, arguments and the refusal of later assignments are the same.
+it should be. Values, arguments and the refusal of later assignments are the same. An object of a subclass has another
+layout: its fields are set as Python would.
 
 Only for processes that do nothing but runs (``search.prepare``): production code keeps what Python generates.
 """
@@ -57,7 +58,7 @@ def _constructor(cls: Any) -> FunctionType:
     """``cls.__init__`` as Python generates it, but for the way in which fields are set."""
     open_class = type(cls.__name__, (), {"__slots__": cls.__slots__})
     known: dict[str, Any] = {"_become": object.__setattr__, "_open": open_class, "_cls": cls, "_missing": MISSING}
-    parameters, lines = [], ["_become(self, '__class__', _open)"]
+    parameters, slow, fast = [], [], ["_become(self, '__class__', _open)"]
     for field in fields(cls):
         value = field.name
         if field.default is not MISSING:
@@ -69,8 +70,10 @@ def _constructor(cls: Any) -> FunctionType:
             value = f"_make_{field.name}() if {field.name} is _missing else {field.name}"
         else:
             parameters.append(field.name)
-        lines.append(f"self.{field.name} = {value}")
-    lines.append("self.__class__ = _cls")
+        slow.append(f"_become(self, {field.name!r}, {value})")
+        fast.append(f"self.{field.name} = {value}")
+    fast.append("self.__class__ = _cls")
+    lines = ["if self.__class__ is _cls:", *(f"    {line}" for line in fast), "else:", *(f"    {line}" for line in slow)]
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     body = "".join(f"\n    {line}" for line in lines)
