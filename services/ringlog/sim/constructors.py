@@ -73,7 +73,12 @@ def _constructor(cls: Any) -> FunctionType:
         slow.append(f"_become(self, {field.name!r}, {value})")
         fast.append(f"self.{field.name} = {value}")
     fast.append("self.__class__ = _cls")
-    lines = ["if self.__class__ is _cls:", *(f"    {line}" for line in fast), "else:", *(f"    {line}" for line in slow)]
+    lines = [
+        "if self.__class__ is _cls:",
+        *(f"    {line}" for line in fast),
+        "else:",
+        *(f"    {line}" for line in slow),
+    ]
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     body = "".join(f"\n    {line}" for line in lines)
