@@ -118,7 +118,9 @@ def launcher(
 
 
 def lake_root(given: str | None) -> str | None:
-    """The address of a lake, or its folder's path from the root; None if there is none."""
+    """The address of a lake, or its folder's path from the root; None if there is none. Refuses an empty one."""
+    if given == "":
+        raise typer.BadParameter("--lake must name a folder or an address")
     return given if given is None or "://" in given else str(Path(given).absolute())
 
 

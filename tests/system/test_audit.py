@@ -6,6 +6,7 @@ those of everybody else.
 
 from __future__ import annotations
 
+import socket
 import time
 import uuid
 from collections import Counter
@@ -484,3 +485,11 @@ def test_a_generation_without_its_ranges_ends_the_audit(world: World) -> None:
 def test_nothing_published_ends_the_audit(world: World) -> None:
     with pytest.raises(AuditError, match="publish"):
         world.audited()
+
+
+def test_no_broker_ends_the_audit() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        bootstrap = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(AuditError, match="is the broker up"):
+            next(records(bootstrap, "any.schemas"))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import fastavro
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 HEADER = 10
 MARKER = b"\xc3\x01"
@@ -23,7 +23,10 @@ class AuditError(Exception):
 
 
 def records(bootstrap: str, topic: str) -> Iterator[Message]:
-    """Every committed record of a topic, partition after partition, from its first to the end it had when we asked."""
+    """Every committed record of a topic, partition after partition, from its first to the end it had when we asked.
+
+    Raises AuditError, also if no broker answers.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -33,6 +36,7 @@ def records(bootstrap: str, topic: str) -> Iterator[Message]:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
+            "log_level": 2,
         }
     )
     try:
@@ -44,6 +48,8 @@ def records(bootstrap: str, topic: str) -> Iterator[Message]:
             if low < high:
                 consumer.assign([TopicPartition(topic, partition, low)])
                 yield from _until(consumer, high)
+    except KafkaException as error:
+        raise AuditError(f"topic {topic}: {error.args[0].str()} (is the broker up?)") from error
     finally:
         consumer.close()
 
