@@ -17,11 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ringlog_cdc import rows as one
+from ringlog_cdc.columnar.alike import Source, halves_of, rows_alike
 from ringlog_cdc.columnar.encode import Places, cdc_rows
+from ringlog_cdc.columnar.layouts import groups_of
 from ringlog_cdc.columnar.mutations import Mutations, scan
 from ringlog_cdc.columnar.route import columns_of, has_images, is_compound, named
 from ringlog_cdc.columnar.scan import padded
-from ringlog_cdc.columnar.words import I64, U8
+from ringlog_cdc.columnar.words import I64, same
 from ringlog_cdc.images.define import States
 from ringlog_cdc.images.easy import easy_writes, is_easy, through
 from ringlog_cdc.images.store import ImageStore
@@ -35,6 +37,7 @@ IN = ("partition", "offset", "appended", "key", "value")
 FACTS_TYPE = "partition int, held bigint, used bigint"
 OUT = ("partition", "key", "value")
 ROWS_TYPE = "partition int, key binary, value binary"
+ADDRESSED_TYPE = "topic string, partition int, key binary, value binary"
 LETTER = -1
 """The partition of a dead letter: it goes to another topic."""
 NEVER = 2**63 - 1
@@ -150,12 +153,60 @@ def rows_function(
                 yield written(batch)
 
     def written(batch: pa.RecordBatch, states: ImageStore | None = None) -> pa.RecordBatch:
-        made = records_of(table.value, read(batch), part, states)
+        made = going_out(table.value, batch, part, states)
         own = {} if states is None else {(WITH_STATES, states.partition): batch.num_rows}
         counts.add(made.tally() | own)
         return made.batch()
 
     return outgoing
+
+
+def addressed(function: Callable[[Batches], Batches], rows: str, letters: str) -> Callable[[Batches], Batches]:
+    """The same with ``ADDRESSED_TYPE``, as Spark's sink wants it: rows to one topic, letters to partition 0 of another.
+
+    Spark could say that by an expression, and would copy every row once more for it.
+    """
+    names = pa.array([rows, letters])
+
+    def outgoing(batches: Batches) -> Batches:
+        for batch in function(batches):
+            partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+            topics = names.take(pa.array((partitions == LETTER).astype(np.int8)))
+            columns = [topics, pa.array(np.maximum(partitions, 0)), batch.column("key"), batch.column("value")]
+            yield pa.RecordBatch.from_arrays(columns, names=["topic", "partition", "key", "value"])
+
+    return outgoing
+
+
+def going_out(table: RoutingTable, batch: pa.RecordBatch, part: one.Part, states: States | None = None) -> Outgoing:
+    """What goes out for an Arrow batch: rows of mutations that lie alike, and between them what ``records_of`` says."""
+    alike = _alike(table, batch, part)
+    if alike is None:
+        return records_of(table, read(batch), part, states)
+    left = np.setdiff1d(np.arange(batch.num_rows), alike.numbers, assume_unique=True)
+    if not len(left):
+        return alike
+    others = records_of(table, read(batch.take(pa.array(left))), part, states)
+    return _in_order([alike, replace(others, numbers=left[others.numbers])])
+
+
+def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.Part) -> Outgoing | None:
+    """Rows of mutations that lie alike, if there are any; a plan of the first release has none."""
+    partitions, values = _numbers(batch, "partition"), batch.column("value")
+    if part.is_first or same(partitions) is None or values.null_count:
+        return None
+    source = Source(
+        part.source_topic,
+        int(partitions[0]),
+        bytes.fromhex(part.cluster_id.replace("-", "")),
+        _numbers(batch, "offset"),
+        _numbers(batch, "appended"),
+    )
+    made = rows_alike(groups_of(*buffers(values)), table, source, part.row_bytes_max)
+    if made is None or not len(made.numbers):
+        return None
+    reasons = np.full(len(made.numbers), ROUTED, dtype=np.int32)
+    return Outgoing(made.numbers, reasons, made.generations, made.partitions, made.keys, made.values)
 
 
 def records_of(table: RoutingTable, found: Records, part: one.Part, states: States | None = None) -> Outgoing:
@@ -217,7 +268,7 @@ def _in_order(parts: Sequence[Outgoing]) -> Outgoing:
         np.concatenate([some.generations for some in parts])[order],
         np.concatenate([some.partitions for some in parts])[order],
         pa.concat_arrays([some.keys.cast(pa.large_binary()) for some in parts]).take(places),
-        pa.concat_arrays([some.values for some in parts]).take(places),
+        pa.concat_arrays([some.values.cast(pa.large_binary()) for some in parts]).take(places),
     )
 
 
@@ -239,13 +290,13 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
     simple = (tables.codes >= 0) & ~alone
     rows = np.flatnonzero(simple & (routed.verdict == ROUTED))
     keys_only = np.array([shape.delta == "keys" for shape in tables.shapes(table)])[tables.codes[rows]]
-    streams = _halves(routed.stream_high[rows], routed.stream_low[rows])
+    streams = halves_of(routed.stream_high[rows], routed.stream_low[rows])
     values = cdc_rows(
         found.mutations,
         chosen[rows],
         Places(
             streams=streams,
-            times=_halves(routed.time_high[rows], routed.time_low[rows]),
+            times=halves_of(routed.time_high[rows], routed.time_low[rows]),
             generations=routed.generation[rows],
             operations=columns.operations[rows].astype(np.int64),
             partitions=found.partitions[chosen[rows]],
@@ -294,13 +345,6 @@ def _silent(numbers: I64) -> Outgoing:
     empty = pa.array([b""] * count, pa.large_binary())
     reasons = np.full(count, SKIPPED, dtype=np.int32)
     return Outgoing(numbers, reasons, zeros, zeros.astype(np.int32), empty, empty)
-
-
-def _halves(high: I64, low: I64) -> U8:
-    """(n, 16) bytes of two big-endian halves."""
-    both = np.empty((len(high), 2), dtype=">i8")
-    both[:, 0], both[:, 1] = high, low
-    return both.view(np.uint8).reshape(-1, 16)
 
 
 def _listed(left: I64, others: list[one.Out]) -> Outgoing:

@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import Accumulator, Broadcast
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,7 +27,7 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
-from ringlog_cdc.arrow import FACTS_TYPE, LETTER, NEVER, ROWS_TYPE, facts_function, rows_function
+from ringlog_cdc.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.frames import within
@@ -49,6 +51,7 @@ from ringlog_cdc.recovery import Index, without
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.shares import batch_ends
+from ringlog_cdc.sizes import ArrowBatches
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import CODES, KNOWN, ROUTED, SKIPPED
@@ -113,6 +116,7 @@ class BatchRunner:
         self._images = images
         self._index = index
         self._lake = lake
+        self._arrow = ArrowBatches()
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -278,7 +282,13 @@ class BatchRunner:
             return
         if entry.ranges:
             whole = entry.part == 0 and entry.last
-            self._write(work.records if whole else work.records.where(within(entry.ranges)), entry, figures)
+            records = work.records if whole else work.records.where(within(entry.ranges))
+            try:
+                self._write(records, entry, figures)
+            except (PySparkException, Py4JJavaError) as error:
+                if not self._arrow.is_to_repeat(error):
+                    raise
+                self._write(records, entry, figures)
         with self._writer.lock:
             self._store.mark_done(entry)
 
@@ -302,20 +312,12 @@ class BatchRunner:
         known = self._index.known(entry)
         if known is not None:
             function = without(function, self._session.sparkContext.broadcast(known), counts)
-        is_row = F.col("partition") > LETTER
-        topic = F.when(is_row, F.lit(self._settings.sink_topic)).otherwise(F.lit(self._settings.letters_topic))
-        partition = F.when(is_row, F.col("partition")).otherwise(F.lit(0))
+        function = addressed(function, self._settings.sink_topic, self._settings.letters_topic)
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         options |= {f"kafka.{name}": value for name, value in self._settings.producer}
-        out = records.mapInArrow(function, ROWS_TYPE)
+        out = self._arrow.of(records).mapInArrow(function, ADDRESSED_TYPE)
         with self._both_sinks(out, entry, context.get("columns") or fields_of(state)) as out:
-            (
-                out.select(topic.alias("topic"), partition.alias("partition"), "key", "value")
-                .write.format("kafka")
-                .options(**options)
-                .mode("append")
-                .save()
-            )
+            out.write.format("kafka").options(**options).mode("append").save()
             _add(figures, counts.value)
         if images is not None:
             self._images.settle(images, of_kind(counts.value, WITH_STATES))
@@ -331,7 +333,7 @@ class BatchRunner:
         kept = out.persist()
         try:
             yield kept
-            self._lake.append(kept.where(F.col("partition") > LETTER).select("value"), entry, fields, ends)
+            self._lake.append(kept.where(F.col("topic") == self._settings.sink_topic).select("value"), entry, fields, ends)
         finally:
             kept.unpersist()
 

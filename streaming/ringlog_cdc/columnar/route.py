@@ -53,7 +53,7 @@ class Named:
 def named(mutations: Mutations, rows: I64) -> Named:
     """The tables of the plain mutations with these numbers."""
     codes, contents = grouped(mutations.data, mutations.names, rows, TABLES_MAX)
-    return Named(codes, tuple(map(_full_name, contents)))
+    return Named(codes, tuple(map(full_name, contents)))
 
 
 def is_compound(mutations: Mutations, rows: I64, tables: Named, table: RoutingTable) -> Flags:
@@ -108,7 +108,7 @@ def columns_of(
     )
 
 
-def _full_name(content: bytes) -> str:
+def full_name(content: bytes) -> str:
     """``keyspace.table`` of the two behind their lengths; those of plain mutations are shorter than 64 bytes or odd."""
     size, at = _length(content)
     keyspace = content[at : at + size]

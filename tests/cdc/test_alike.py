@@ -1,0 +1,133 @@
+"""Mutations that lie alike, against the definition record by record: the same bytes go out, and they are told apart
+from those that only look like them.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.wire.records import Cell, Mutation, encode_mutation
+from ringlog_cdc.arrow import going_out
+from ringlog_cdc.columnar.layouts import ALIKE_MAX, Table, groups_of, layout_of
+from ringlog_cdc.columnar.mutations import scan
+from ringlog_cdc.columnar.scan import padded
+from ringlog_cdc.routing import buffers
+from tests.cdc.test_columnar import CLUSTER, EXAMPLE, LARGE, LEEWAY, NOW, PART, TABLE, VALUES, batch_of, listed, one_by_one
+
+TIMES = st.integers(NOW - 10, NOW + 10) | st.sampled_from([0, -1, 63, 64, 2**63 - 1, -(2**63), NOW - 2 * LEEWAY])
+
+
+@st.composite
+def families(draw: st.DrawFn) -> list[bytes]:
+    """Writes that differ in nothing but ids, times and contents, of the same widths."""
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    table, keys = draw(st.sampled_from([("orders", 1), ("lines", 2), ("quiet", 1), ("keyed", 1), ("typed", 1), ("lost", 1)]))
+    components = [draw(st.integers(0, 20)) for _ in range(keys)]
+    clustering = [draw(st.integers(0, 9)) for _ in range(draw(st.sampled_from([1, 1, 0])))]
+    cells = [(name, draw(st.integers(0, 70))) for name in draw(st.sampled_from([["a"], [], ["a", "b"], ["ä"]]))]
+    named, foreign = draw(st.booleans()), draw(st.sampled_from([None, [CLUSTER], [CLUSTER, CLUSTER[:-1] + "0"]]))
+    operation = draw(st.sampled_from(["INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE", "UNKNOWN"]))
+    ttl = draw(st.sampled_from([None, None, 0, 5]))
+    times = draw(st.lists(TIMES, min_size=1, max_size=12))
+    return [
+        encode_mutation(
+            Mutation(
+                mutation_id=str(_uuid(chance)) if named else None,
+                cluster_id=chance.choice(foreign) if foreign else None,
+                keyspace="shop",
+                table=table,
+                timestamp=time,
+                ttl=ttl,
+                operation=operation,
+                partition_key=tuple(chance.randbytes(size) for size in components),
+                clustering_key=tuple(chance.randbytes(size) for size in clustering),
+                cells=tuple(Cell(name, chance.randbytes(size)) for name, size in cells),
+            )
+        )
+        for time in times
+    ]
+
+
+def _uuid(chance: random.Random) -> uuid.UUID:
+    return uuid.UUID(int=chance.getrandbits(128))
+
+
+def from_offset(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    """The same records from another offset on."""
+    offsets = pa.array(range(first, first + batch.num_rows), pa.int64())
+    return batch.set_column(batch.schema.get_field_index("offset"), "offset", offsets)
+
+
+@given(st.lists(families(), min_size=1, max_size=3), st.lists(VALUES, max_size=3), st.sampled_from([5, 8_189, 2**33]))
+def test_the_same_goes_out_as_for_each_record_by_itself(
+    alike: list[list[bytes]], others: list[bytes | None], first: int
+) -> None:
+    values: list[bytes | None] = [*others, *(value for family in alike for value in family)]
+    random.Random(first + len(values)).shuffle(values)
+    batch = from_offset(batch_of(values, 1), first)
+    for part in (PART, LARGE):
+        assert listed(going_out(TABLE, batch, part)) == one_by_one(batch, part)
+
+
+@given(families(), st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=1)), max_size=6))
+def test_a_byte_that_is_not_free_tells_them_apart(family: list[bytes], changes: list[tuple[int, bytes]]) -> None:
+    values: list[bytes | None] = list(family)
+    for number, (at, byte) in enumerate(changes):
+        data = family[number % len(family)]
+        values.append(data[: at % len(data)] + byte + data[at % len(data) + 1 :])
+    batch = batch_of(values, 1)
+    assert listed(going_out(TABLE, batch, LARGE)) == one_by_one(batch, LARGE)
+
+
+@given(families(), st.integers(0, 2**32))
+def test_what_has_a_layout_is_read_as_the_record_that_it_was_found_with(family: list[bytes], seed: int) -> None:
+    """Every byte of a record changed at random: it has the layout only if a reader finds all at the same places."""
+    chance = random.Random(seed)
+    data = np.frombuffer(family[0], dtype=np.uint8)
+    layout = layout_of(data)
+    if layout is None:
+        return
+    assert layout.of(Table(data, 1, len(data))).all()
+    tried = [bytearray(family[0]) for _ in data]
+    for at, record in enumerate(tried):
+        record[at] ^= 1 << chance.randrange(8)
+    every, starts = buffers(pa.array([bytes(record) for record in tried], pa.binary()))
+    found = scan(padded(every), starts[:-1], starts[1:])
+    table = Table(every, len(tried), len(data))
+    mine = layout.of(table)
+    for number in np.flatnonzero(mine).tolist():
+        assert found.plain[number]
+        assert found.rest.length[number] == layout.mutation.rest.length[0]
+        assert found.names.length[number] == layout.mutation.names.length[0]
+        assert found.operation[number] == layout.mutation.operation[0]
+    assert layout.timestamps(table)[mine].tolist() == found.timestamp[mine].tolist()
+
+
+def test_writes_of_one_kind_are_not_read_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    values = [encode_mutation(replace(EXAMPLE, partition_key=(b"%d" % number,))) for number in range(900, 1_100)]
+    expected = one_by_one(batch_of([*values], 1), LARGE)
+    monkeypatch.setattr("ringlog_cdc.arrow.read", never)
+    assert listed(going_out(TABLE, batch_of([*values], 1), LARGE)) == expected
+
+
+def test_many_widths_are_left_to_the_general_reader() -> None:
+    values = [encode_mutation(replace(EXAMPLE, cells=(Cell("a", bytes(size)),))) for size in range(60)]
+    assert groups_of(*buffers(pa.array(values, pa.binary()))) == []
+
+
+def test_many_layouts_of_one_width_are_left_to_the_general_reader() -> None:
+    names = [chr(ord("a") + number) for number in range(ALIKE_MAX + 3)]
+    values = [encode_mutation(replace(EXAMPLE, cells=(Cell(name, b"x"),))) for name in names]
+    assert len(groups_of(*buffers(pa.array(values, pa.binary())))) == ALIKE_MAX
+    assert listed(going_out(TABLE, batch_of([*values], 1), LARGE)) == one_by_one(batch_of([*values], 1), LARGE)
