@@ -30,7 +30,7 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
-from ringlog_cdc.frames import within
+from ringlog_cdc.frames import records_of_source, within
 from ringlog_cdc.images.tables import image_tables
 from ringlog_cdc.images.work import ImageFolder, ImageWork
 from ringlog_cdc.lake.columns import TableFields, fields_of
@@ -72,9 +72,9 @@ PRODUCER_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch in hand: records of the source (``ringlog_cdc.arrow.IN``), and where it ends."""
+    """A batch in hand: records as Spark hands them over, and where it ends."""
 
-    records: DataFrame
+    frame: DataFrame
     batch: int
     ends: dict[int, int]
     figures: BatchFigures
@@ -195,7 +195,8 @@ class BatchRunner:
     def _facts(self, work: Work, positions: Mapping[int, int], horizon: int, leeway: int) -> list[PartitionFacts]:
         """What a plan must know of the rows from ``positions`` on, where some may be held."""
         ranges = [OffsetRange(partition, start, work.ends[partition]) for partition, start in sorted(positions.items())]
-        found = work.records.where(within(ranges)).mapInArrow(facts_function(horizon, leeway), FACTS_TYPE)
+        records = records_of_source(work.frame).where(within(ranges))
+        found = records.mapInArrow(facts_function(horizon, leeway), FACTS_TYPE)
         parted = found.groupBy("partition").agg(F.min("held").alias("held"), F.max("used").alias("used")).collect()
         return [
             PartitionFacts(row["partition"], None if row["held"] == NEVER else row["held"], row["used"])
@@ -281,19 +282,24 @@ class BatchRunner:
             figures.repeated += planned
             return
         if entry.ranges:
-            whole = entry.part == 0 and entry.last
-            records = work.records if whole else work.records.where(within(entry.ranges))
-            try:
-                self._write(records, entry, figures)
-            except (PySparkException, Py4JJavaError) as error:
-                if not self._arrow.is_to_repeat(error):
-                    raise
-                self._write(records, entry, figures)
+            self._write(work, entry)
         with self._writer.lock:
             self._store.mark_done(entry)
 
-    def _write(self, records: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
-        """Rows and dead letters of a part, those of a source partition in its order: by one task, with one producer."""
+    def _write(self, work: Work, entry: PlanEntry) -> None:
+        """Rows and dead letters of a part; once more if Spark must cut Arrow batches in another way."""
+        records = records_of_source(work.frame)
+        if entry.part or not entry.last:
+            records = records.where(within(entry.ranges))
+        try:
+            self._write_rows(records, entry, work.figures)
+        except (PySparkException, Py4JJavaError) as error:
+            if not self._arrow.is_to_repeat(error):
+                raise
+            self._write_rows(records, entry, work.figures)
+
+    def _write_rows(self, records: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
+        """Those of a source partition go out in its order: by one task, with one producer."""
         context = self._store.context(entry.context)
         part = Part(
             source_topic=self._settings.source_topic,

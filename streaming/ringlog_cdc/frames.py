@@ -15,8 +15,8 @@ Positions = Mapping[int, int]
 
 
 def records_of_source(frame: DataFrame) -> DataFrame:
-    """Records of the Kafka source as the Arrow functions want them: chosen before a batch is handed over, for that
-    copies its rows.
+    """Records of the Kafka source as the Arrow functions want them: chosen from a batch that was handed over, for then
+    Spark does so while it copies them, which it does anyway.
     """
     return frame.select("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value")
 

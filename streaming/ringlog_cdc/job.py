@@ -26,7 +26,6 @@ from ringlog.kernel.state import CdcWriter, ClusterState, in_order
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
-from ringlog_cdc.frames import records_of_source
 from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.lake.opening import open_lake
@@ -42,6 +41,7 @@ from ringlog_cdc.session import (
     check_shared,
     forward_signals,
     is_submitted,
+    keep_logs_without_shell,
     open_session,
     prepare_session,
 )
@@ -237,6 +237,7 @@ class CdcJob:
                 "give Spark the Kafka connector: --jars, here or of spark-submit",
             ) from error
         source = reduce(DataFrame.union, sources)
+        keep_logs_without_shell(self._session)
         return (
             source.writeStream.foreachBatch(self.runner)
             .queryName(self._name)
@@ -257,9 +258,9 @@ class CdcJob:
             .option("maxOffsetsPerTrigger", share.limit)
         )
         if begins is None:
-            return records_of_source(reader.option("startingOffsets", "earliest").load())
+            return reader.option("startingOffsets", "earliest").load()
         offsets = {str(partition): begins[partition] for partition in share.partitions}
-        return records_of_source(reader.option("startingOffsets", json.dumps({topic: offsets})).load())
+        return reader.option("startingOffsets", json.dumps({topic: offsets})).load()
 
     def wait(self) -> None:
         """Until ``stopping`` is set, the job is idle (if it shall end then), or it failed; raises why it failed."""

@@ -37,6 +37,7 @@ SQL_SETTINGS = {
     "spark.sql.sources.useV1SourceList": "",  # a batch is written as a stream is: planned once
     "spark.sql.streaming.stopTimeout": "30s",
 }
+FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 PROBES = 2
 """Tasks that look whether the workers have what the job needs."""
@@ -196,6 +197,16 @@ def prepare_session(session: SparkSession) -> None:
     for key, value in SQL_SETTINGS.items():
         session.conf.set(key, value)
     session.sparkContext.setLogLevel("ERROR")
+
+
+def keep_logs_without_shell(session: SparkSession) -> None:
+    """For queries that are started from now on: Spark's offset and commit logs are files, not the work of commands.
+
+    Spark's own choice for local folders, Hadoop's ``FileContext``, runs ``readlink`` a few times for each file that it
+    renames, where Hadoop's native library is not installed. Both rename a finished file into its place, and the
+    checkpoint has one driver, which holds its lock.
+    """
+    session.conf.set("spark.sql.streaming.checkpointFileManagerClass", FILES)
 
 
 def _jvm(session: SparkSession) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import subprocess
 import sys
 import zipfile
 import zipimport
@@ -30,3 +31,29 @@ def test_importers_of_zip_files_are_forgotten_until_they_are_needed(
     settle()
     assert str(path) not in sys.path_importer_cache
     assert gc.get_freeze_count() > 0
+
+
+FAULTS = """
+import resource
+import numpy as np
+from ringlog_cdc.workers import _keep_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        columns = [np.ones(size) for size in (250_000, 30_000, 300_000)]
+        del columns
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+first = faults()
+kept = _keep_memory()
+faults()
+print(int(kept), first, faults())
+"""
+
+
+def test_memory_that_was_freed_stays_with_the_worker() -> None:
+    """Where the C library can be told so: no page is asked for anew."""
+    found = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    kept, before, after = map(int, found.stdout.split())
+    assert not kept or after < before / 10
