@@ -14,6 +14,7 @@ from typing import Any
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
+from ringlog.sim.imaging import LASTS, imaging
 from ringlog.sim.rarities import rarity
 from ringlog.sim.scenarios import Scenario, Setting, choose
 from ringlog.sim.shape import Shape
@@ -82,8 +83,8 @@ STAY_OUT = 0.55
 """In so many of the runs without a scenario as few nodes join as the profile allows: those with one have more."""
 
 
-FIRST_REPLACEMENT = 3_000
-"""Number of the first action about a newcomer that replaces another node."""
+FIRST_REPLACEMENT, FIRST_OF_IMAGES = 3_000, 4_000
+"""Number of the first action about a newcomer that replaces another node, and about tables that keep images."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
@@ -134,6 +135,9 @@ def draw_script(seed: int, profile: Profile) -> Script:
     if chosen is None or (not chosen.factors and special.happens(0.5)):
         actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     calm = profile.length + profile.fault * MS
+    if chosen is None and (imaged := imaging(Chance(seed, f"images/{profile.name}"), founded, WRITER)):
+        actions += [Action(FIRST_OF_IMAGES + n, at, what, arguments) for n, (at, what, arguments) in enumerate(imaged)]
+        calm = max(calm, LASTS + profile.fault * MS)
     if chosen is not None:
         number = special.pick(sorted(moments)) if moments else -1
         start, name = (moments[number], drawn[number][1][0]) if moments else (0, "")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ringlog.sim.actors.states import ImageDisk
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Host
@@ -34,6 +35,7 @@ class Folder:
     plans: dict[int, PlanEntry] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     contexts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    images: ImageDisk | None = None
 
     def durable_positions(self) -> dict[int, int]:
         """Source partition to the first offset that may not be durable."""

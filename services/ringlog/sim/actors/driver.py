@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ringlog.kernel.settings import setting
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.checkpoint import Checkpoint
+from ringlog.sim.actors.imaged import ImagedParts
 from ringlog.sim.actors.rows import ROW_BYTES_MAX, Taken, outgoing, read_input
 from ringlog.sim.actors.writer import WRITER_NAME, Promises
 from ringlog.sim.broker import CDC, MUTATIONS, Record
@@ -65,6 +66,12 @@ class Driver:
         self._news = Signal()
         self._store: Checkpoint
         self._promises: Promises
+        self._images: ImagedParts
+
+    @property
+    def incarnation(self) -> str:
+        """That of the writer."""
+        return self._promises.incarnation
 
     def run(self) -> Step:
         """Start and work, until a CdcError is raised."""
@@ -79,6 +86,7 @@ class Driver:
             if is_new and not ended <= set(self._promises.tried):
                 self._store.folder.claimed = False
                 raise checkpoint_lost(WRITER_NAME)
+            self._images = ImagedParts(self, self._store, self._disk, self._promises.epoch, self._chance)
             self.sim.world.tell(self.name, f"is incarnation {self._promises.incarnation[:6]}")
             keeper = self.sim.world.spawn(self.host, f"{self.name}.promises", self._promises.keep())
             try:
@@ -262,7 +270,14 @@ class Driver:
         if self._store.is_done(entry):
             return
         yield from self.sim.moments.at("part", self.host)
-        yield from self._write(within(batch.rows, entry), entry)
+        work = None
+        if self._images.concern(entry):
+            self._promises.mine(self._replica.state)
+            work = yield from self._images.work(entry)
+        if work is None:
+            yield from self._write(within(batch.rows, entry), entry)
+        else:
+            yield from self._images.carry_out(within(batch.rows, entry), entry, work, self._table(entry))
         yield from self._store.mark_done(entry)
 
     def _write(self, rows: Sequence[Taken], entry: PlanEntry) -> Step:
@@ -273,13 +288,14 @@ class Driver:
         for topic, partition in sorted(places, key=lambda _: self._chance.random()):
             values = places[topic, partition]
             for first in range(0, len(values), SENT_TOGETHER):
-                yield from self._send(topic, partition, values[first : first + SENT_TOGETHER])
+                yield from self.send(self.host, topic, partition, values[first : first + SENT_TOGETHER])
 
-    def _send(self, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
+    def send(self, host: Host, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
+        """Send records from ``host`` until they are acknowledged. Raises CdcError."""
         for _ in range(ATTEMPTS):
-            self.sim.shared["job"].step(self.host)
+            self.sim.shared["job"].step(host)
             try:
-                yield from self.sim.broker.append(self.host, topic, values, partition)
+                yield from self.sim.broker.append(host, topic, values, partition)
                 return
             except Unanswered:
                 continue

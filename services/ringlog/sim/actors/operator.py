@@ -42,6 +42,8 @@ HASTE_US: Micros = 20 * MS
 """Who does not wait long withdraws what may be under way."""
 BURIALS, LATER = 4, ("timed out", "range_locked", "wrong_node_state")
 """How often somebody asks for a burial, and after which answers."""
+TRIES = 3
+"""How often somebody asks for a change of a table without an answer."""
 CLOSINGS = 3
 """How often somebody asks for a close without a writer."""
 WATCH_US: Micros = 3 * SECOND
@@ -146,6 +148,18 @@ class SimOperator:
             told = answer.code if isinstance(answer, RejectedResult) else type(answer).__name__
         self.sim.did["command", type(command).__name__, told] += 1
         return told
+
+    def images(self, commands: Sequence[Command]) -> None:
+        """Ask for changes of tables with images, one after the other, a few times each."""
+        if self.host.up and self._ready:
+            self.unfinished += 1
+            self.sim.world.spawn(self.host, "operator.images", self._images(commands), self._ended)
+
+    def _images(self, commands: Sequence[Command]) -> Step:
+        for command in commands:
+            for _ in range(TRIES):
+                if (yield from self._told(command)) != "timed out":
+                    break
 
     def fence(self, take_rights: Callable[[], None], *, closes: bool) -> None:
         """End the CDC writer, as ``ringlog cdc fence`` does it: rights, ends of the topic, the word in the log.

@@ -11,6 +11,7 @@ from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import decode_cdc_row, decode_dead_letter
+from ringlog_cdc.images.define import States
 from ringlog_cdc.plan import PlanEntry
 from ringlog_cdc.routing import RoutingTable
 from ringlog_cdc.rows import Input, Part
@@ -42,11 +43,16 @@ Places = dict[tuple[str, int], list[tuple[str, Any]]]
 """(topic, partition) to the values (key, record) that go there, in order."""
 
 
-def outgoing(table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str) -> Places:
-    """What goes out for the rows of a plan part, which are in the order of the source."""
+def outgoing(
+    table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str, states: States | None = None
+) -> Places:
+    """What goes out for the rows of a plan part, which are in the order of the source.
+
+    ``states``: of the rows of tables with images, if there are such tables.
+    """
     part = Part(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
     places: Places = {}
-    for out in outgoing_of(table, [row.item for row in rows], part):
+    for out in outgoing_of(table, [row.item for row in rows], part, states):
         if out.reason == ROUTED:
             places.setdefault((CDC, out.partition), []).append((out.key.hex(), decode_cdc_row(out.value)))
         elif out.reason > ROUTED:

@@ -26,6 +26,7 @@ from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState, Generation
 from ringlog.kernel.values import Micros
+from ringlog.sim.actors.consumer import name_of
 from ringlog.sim.broker import CDC, MUTATIONS, Partition, Record
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.judge import Reaches, judged, stream_for, window_of
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 Place = tuple[int, int]
 """(partition, offset)."""
+
+Name = tuple[int, int, Micros, int]
+"""Of a row: partition and offset of its write, timestamp, number among its write's rows of that timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,9 @@ class Cdc(Check):
         self._used: Micros = 0
         self._decided: dict[Place, Decision] = {}
         self._closings: list[Closing] = []
-        self._rows: dict[Place, tuple[Place, CdcRow]] = {}
+        self._rows: dict[Name, tuple[Place, CdcRow]] = {}
+        self._begun: set[Place] = set()
+        self._complete: set[Place] = set()
         self._letters: dict[Place, DeadLetter] = {}
         self._read: dict[int, int] = {}
         self._letters_read = 0
@@ -158,16 +164,15 @@ class Cdc(Check):
         if not any(closing.low_watermark == command.low_watermark for closing in self._closings):
             self.sim.broken("cdc_low_watermark", f"{command.low_watermark} was claimed without a closing")
         positions = {position.partition: position.offset for position in command.positions}
-        for place, (_, row) in sorted(self._rows.items()):
-            where = self._rows[place][0]
+        for name, (where, row) in sorted(self._rows.items()):
             if row.timestamp < command.low_watermark and where[1] >= positions.get(where[0], 0):
-                self.sim.broken("cdc_low_watermark", f"the row of {place} is not below the positions claimed")
+                self.sim.broken("cdc_low_watermark", f"the row of {name[:2]} is not below the positions claimed")
         for place, decision in sorted(self._decided.items()):
             verdict = self._expected(place, decision, state.generations)
             below = self._mutation(place)[1]
             if verdict == "" and below is not None and below.timestamp < command.low_watermark:
                 letter = self._letters.get(place)
-                if place not in self._rows and (letter is None or letter.reason != "generation_closed"):
+                if place not in self._complete and (letter is None or letter.reason != "generation_closed"):
                     self.sim.broken("cdc_low_watermark", f"{place} lies below {command.low_watermark}: not durable")
 
     def _close(self, before: ClusterState, after: ClusterState, name: str) -> None:
@@ -256,14 +261,17 @@ class Cdc(Check):
         start = self._read.get(partition.number, 0)
         for record in partition.records[start : partition.visible]:
             row: CdcRow = record.value
-            place = (row.source_partition, row.source_offset)
-            if place in self._rows:
-                (number, _), first = self._rows[place]
+            name = (row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no)
+            if name in self._rows:
+                (number, _), first = self._rows[name]
                 if (first, number) != (row, partition.number):
-                    self.sim.broken("cdc_rows", f"the row of {place} was written again as another one")
+                    self.sim.broken("cdc_rows", f"the row {name} was written again as another one: {first}, {row}")
                 continue
-            self._rows[place] = (partition.number, record.offset), row
-            self._new_row(place, row, partition.number)
+            self._rows[name] = (partition.number, record.offset), row
+            self._begun.add(name[:2])
+            if row.end_of_batch:
+                self._complete.add(name[:2])
+            self._new_row(name[:2], row, partition.number)
         self._read[partition.number] = partition.visible
 
     def _new_row(self, place: Place, row: CdcRow, partition: int) -> None:
@@ -309,7 +317,7 @@ class Cdc(Check):
             first = self._letters.setdefault(place, letter)
             if first.reason != letter.reason:
                 self.sim.broken("cdc_letters", f"{place} is refused as {first.reason} and as {letter.reason}")
-            if place in self._rows or place not in self._decided:
+            if place in self._begun or place not in self._decided:
                 self.sim.broken("cdc_letters", f"{place} has a dead letter, and a row or no plan")
         self._letters_read = partition.visible
 
@@ -325,15 +333,15 @@ class Cdc(Check):
             if expected == "" and reason == "generation_closed":
                 self._was_late(place)
             elif expected == "":
-                if place not in self._rows:
+                if place not in self._complete:
                     self._missing(place, reason)
-                else:
-                    self._compare(place, self._rows[place][1], generations)
             elif expected == "skipped":
-                if letter is not None or place in self._rows:
+                if letter is not None or place in self._begun:
                     self.sim.broken("cdc_rows", f"{place} is of a table without CDC log and was written")
-            elif place in self._rows or (reason != expected and not self.sim.shared["job"].refused):
+            elif place in self._begun or (reason != expected and not self.sim.shared["job"].refused):
                 self.sim.broken("cdc_letters", f"{place} should be refused as {expected}, not {reason!r}")
+        for name, (_, row) in sorted(self._rows.items()):
+            self._compare(name[:2], row, generations)
         self._consumer()
 
     def _missing(self, place: Place, reason: str) -> None:
@@ -357,13 +365,21 @@ class Cdc(Check):
     def _consumer(self) -> None:
         """The consumer has every row once, in order, and none came after it had left the generation."""
         stored = self.sim.shared["consumer"].stored
-        if stored.late:
-            row = stored.late[0]
-            self.sim.broken("cdc_consumer", f"a row of {row.generation} was taken for a repetition: {row}")
-        got = [row.mutation_id for row in stored.delivered]
+        # What is repeated of a write that is not whole yet comes before it is delivered.
+        late = [row for row in stored.late if name_of(row) not in stored.names]
+        if late:
+            self.sim.broken("cdc_consumer", f"a row of {late[0].generation} was taken for a repetition: {late[0]}")
+        rows = [(row.mutation_id, row.timestamp, row.batch_seq_no) for row in stored.delivered]
+        got = {row.mutation_id for row in stored.delivered}
         wanted = {row.mutation_id for _, row in self._rows.values() if row.generation <= stored.entered}
-        if len(set(got)) != len(got) or set(got) != wanted:
-            self.sim.broken("cdc_consumer", f"the consumer has {len(got)} rows, wanted {len(wanted)}")
+        if len(set(rows)) != len(rows) or got != wanted:
+            self.sim.broken(
+                "cdc_consumer", f"the consumer has {len(rows)} rows of {len(got)} writes, wanted {len(wanted)}"
+            )
+        # Of the copies of a write in the source the rows of one were delivered, all of them.
+        places = {(row.source_partition, row.source_offset) for row in stored.delivered}
+        if len(rows) != sum(name[:2] in places for name in self._rows):
+            self.sim.broken("cdc_consumer", "the consumer has a part of a write")
         last: dict[tuple[bytes, tuple[bytes, ...]], Place] = {}
         generation = -1
         for row in stored.delivered:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ringlog.sim.mutants import cdc, log, operations, registers
+from ringlog.sim.mutants import cdc, images, log, operations, registers
 from ringlog.sim.mutants.plant import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*log.MUTANTS, *operations.MUTANTS, *cdc.MUTANTS, *registers.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (*log.MUTANTS, *operations.MUTANTS, *cdc.MUTANTS, *images.MUTANTS, *registers.MUTANTS)
 """All of them, by part of the system; names are unique."""
 
 RARE: tuple[Mutant, ...] = (
