@@ -50,25 +50,40 @@ def imaging(chance: Chance, founded: int, writer: str) -> list[Drawn]:
             moments.append(at + 1_000 * MS)
     drawn += [(at, "imaged_burst", (chance.between(2, 5),)) for at in moments]
     for _ in range(chance.between(1, 3)):
-        drawn.append(_befalls(chance, moments, writer))
+        drawn += _befalls(chance, moments, writer)
     return drawn
 
 
-def _befalls(chance: Chance, moments: list[Micros], writer: str) -> Drawn:
+def _befalls(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
     """What the job must stand: mostly at a point of a part where it matters, else while writes come in."""
     at, lasts = chance.pick(moments) + chance.between(-50, 150) * MS, chance.between(200, 1_500)
+    if chance.happens(0.25):
+        return _replaced_twice(chance, lasts)
     nth = chance.between(1, 8)
-    return chance.weighted(
-        [
-            ((0, "when", ("part", nth, 0, "second_writer", lasts)), 6),
-            ((0, "when", ("states", nth, 0, "crash", HERE, lasts)), 6),
-            ((at, "mid_batch", (chance.between(1, 9), lasts)), 4),
-            ((at, "straggle", (chance.between(10, 1_500),)), 4),
-            ((at, "second_writer", (lasts,)), 1),
-            ((at, "crash", (writer, lasts)), 1),
-            ((at, "pause", (writer, lasts)), 1),
-        ]
-    )
+    return [
+        chance.weighted(
+            [
+                ((0, "when", ("imaged", nth, 0, "second_writer", lasts)), 6),
+                ((0, "when", ("states", nth, 0, "crash", HERE, lasts)), 6),
+                ((at, "mid_batch", (chance.between(1, 9), lasts)), 4),
+                ((at, "straggle", (chance.between(10, 1_500),)), 4),
+                ((at, "second_writer", (lasts,)), 1),
+                ((at, "crash", (writer, lasts)), 1),
+                ((at, "pause", (writer, lasts)), 1),
+            ]
+        )
+    ]
+
+
+def _replaced_twice(chance: Chance, lasts: Micros) -> list[Drawn]:
+    """A driver dies with states that are committed; the next one stands still before it has looked at them, and a third
+    goes on meanwhile.
+    """
+    nth = chance.between(1, 6)
+    return [
+        (0, "when", ("states", nth, 0, "when", "imaged", 1, 0, "second_writer", 2_000 + lasts)),
+        (0, "when", ("states", nth, 0, "crash", HERE, 100)),
+    ]
 
 
 def changes(chance: Chance, what: str, table: str) -> list[Command]:

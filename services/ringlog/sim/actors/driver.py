@@ -272,6 +272,7 @@ class Driver:
         yield from self.sim.moments.at("part", self.host)
         work = None
         if self._images.concern(entry):
+            yield from self.sim.moments.at("imaged", self.host)
             self._promises.mine(self._replica.state)
             work = yield from self._images.work(entry)
         if work is None:

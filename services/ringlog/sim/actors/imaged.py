@@ -51,7 +51,7 @@ class ImagedParts:
     def work(self, entry: PlanEntry) -> Step:
         """What the tasks of a part must know; None if its tables keep no images."""
         kept = self._store.folder
-        yield from self._files.free(item.partition for item in entry.ranges)
+        yield from self._files.free(self._files.partitions())
         before = self._store.before(entry)
         is_first = before is None or not kept.contexts[before.context].get("images")
         again = self._store.replayed_from(entry.batch)

@@ -151,11 +151,13 @@ class SimOperator:
 
     def images(self, commands: Sequence[Command]) -> None:
         """Ask for changes of tables with images, one after the other, a few times each."""
-        if self.host.up and self._ready:
+        if self.host.up:
             self.unfinished += 1
             self.sim.world.spawn(self.host, "operator.images", self._images(commands), self._ended)
 
     def _images(self, commands: Sequence[Command]) -> Step:
+        while not self._ready:
+            yield 20 * MS
         for command in commands:
             for _ in range(TRIES):
                 if (yield from self._told(command)) != "timed out":

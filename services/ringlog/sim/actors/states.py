@@ -92,6 +92,10 @@ class SimFiles(ImageFiles):
             self._may_fail()
             self.kept.images = None
 
+    def partitions(self) -> list[int]:
+        """The source partitions of which there are states."""
+        return sorted(self.kept.images.bases) if self.kept.images is not None else []
+
     def has(self, partition: int) -> bool:
         """True if there are states of a source partition."""
         return self.kept.images is not None and partition in self.kept.images.bases

@@ -27,8 +27,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "states_of_any_writer",
         STORE,
-        'if self._about["owner"] > owner:',
-        'if self._about["owner"] < 0:',
+        'if self._is_there() and self._load()["owner"] > owner:',
+        'if self._is_there() and self._load()["owner"] < 0:',
         "a driver that was replaced takes back what its successor has kept",
         1_500,
     ),
@@ -75,9 +75,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "folder_outlasts_images",
         WORK,
-        "            self._files.forget()\n            return None",
-        "            return None",
+        "self._files.forget()",
+        "self._settled.clear()",
         "when no table keeps images any more the states stay",
         500,
+    ),
+    Mutant(
+        "folder_of_any_writer",
+        WORK,
+        "store.check_owner(self._owner)",
+        "store.check_owner(2**62)",
+        "a driver that was replaced, and knows of no images yet, deletes the states of its successor",
+        4_000,
     ),
 )
