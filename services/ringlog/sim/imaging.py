@@ -58,7 +58,7 @@ def _befalls(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
     """What the job must stand: mostly at a point of a part where it matters, else while writes come in."""
     at, lasts = chance.pick(moments) + chance.between(-50, 150) * MS, chance.between(200, 1_500)
     if chance.happens(0.25):
-        return _replaced_twice(chance, lasts)
+        return _replaced_twice(chance)
     nth = chance.between(1, 8)
     return [
         chance.weighted(
@@ -75,13 +75,14 @@ def _befalls(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
     ]
 
 
-def _replaced_twice(chance: Chance, lasts: Micros) -> list[Drawn]:
-    """A driver dies with states that are committed; the next one stands still before it has looked at them, and a third
-    goes on meanwhile.
+def _replaced_twice(chance: Chance) -> list[Drawn]:
+    """A driver dies with states that are committed; the next one stands still before it has looked at them; a third one
+    has gone on a little by the time it looks. Later that would be too far back to do harm.
     """
     nth = chance.between(1, 6)
     return [
-        (0, "when", ("states", nth, 0, "when", "imaged", 1, 0, "second_writer", 2_000 + lasts)),
+        (0, "when", ("states", nth, 0, "when", "imaged", 1, 0, "second_writer", chance.between(30, 120))),
+        (0, "when", ("states", nth, 60, "imaged_burst", 5)),
         (0, "when", ("states", nth, 0, "crash", HERE, 100)),
     ]
 
