@@ -66,7 +66,7 @@ def _befalls(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
                 ((0, "when", ("imaged", nth, 0, "second_writer", lasts)), 6),
                 ((0, "when", ("states", nth, 0, "crash", HERE, lasts)), 6),
                 ((at, "mid_batch", (chance.between(1, 9), lasts)), 4),
-                ((at, "straggle", (chance.between(10, 1_500),)), 4),
+                ((at, "straggle", (chance.between(10, 150),)), 4),
                 ((at, "second_writer", (lasts,)), 1),
                 ((at, "crash", (writer, lasts)), 1),
                 ((at, "pause", (writer, lasts)), 1),
