@@ -223,9 +223,8 @@ class Run:
             case "bury", (name, what):
                 self.operator.bury(self.nodes[name].registration.id, what)
             case "fence", (away, closes):
-                self.operator.fence(
-                    lambda: self.faults.take_rights((WRITER, SECOND_HOST, EXECUTOR), away), closes=closes
-                )
+                hosts = (WRITER, SECOND_HOST, EXECUTOR)
+                self.operator.fence(lambda: self.faults.take_rights(hosts, away), self.job.again, closes=closes)
             case "call_off", ():
                 self.operator.cancel()
             case "command", (kind, way):

@@ -15,6 +15,8 @@ from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
 from ringlog.sim.imaging import LASTS, imaging
+from ringlog.sim.losing import LASTS as LOSES
+from ringlog.sim.losing import losing
 from ringlog.sim.rarities import rarity
 from ringlog.sim.scenarios import Scenario, Setting, choose
 from ringlog.sim.shape import Shape
@@ -83,8 +85,9 @@ STAY_OUT = 0.55
 """In so many of the runs without a scenario as few nodes join as the profile allows: those with one have more."""
 
 
-FIRST_REPLACEMENT, FIRST_OF_IMAGES = 3_000, 4_000
-"""Number of the first action about a newcomer that replaces another node, and about tables that keep images."""
+FIRST_REPLACEMENT, FIRST_OF_IMAGES, FIRST_OF_LOSS = 3_000, 4_000, 5_000
+"""Number of the first action about a newcomer that replaces another node, about tables that keep images, and about a
+checkpoint that is lost."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
@@ -138,6 +141,9 @@ def draw_script(seed: int, profile: Profile) -> Script:
     if chosen is None and (imaged := imaging(Chance(seed, f"images/{profile.name}"), founded, WRITER)):
         actions += [Action(FIRST_OF_IMAGES + n, at, what, arguments) for n, (at, what, arguments) in enumerate(imaged)]
         calm = max(calm, LASTS + profile.fault * MS)
+    elif chosen is None and (lost := losing(Chance(seed, f"checkpoint/{profile.name}"), founded, WRITER)):
+        actions += [Action(FIRST_OF_LOSS + n, at, what, arguments) for n, (at, what, arguments) in enumerate(lost)]
+        calm = max(calm, LOSES + profile.fault * MS)
     if chosen is not None:
         number = special.pick(sorted(moments)) if moments else -1
         start, name = (moments[number], drawn[number][1][0]) if moments else (0, "")

@@ -45,6 +45,11 @@ class SimCdcJob:
         """Start a driver on the host, which is up; by default on its own."""
         self.sim.world.spawn(host or self.host, "cdc", self._supervise(host or self.host))
 
+    def again(self) -> None:
+        """An operator has done what the job waited for."""
+        if self.refused and self.host.up and not self.host.processes:
+            self.start()
+
     def second(self) -> None:
         """Start a driver on another machine, whatever the first one does."""
         host = self.sim.world.host(SECOND_HOST)

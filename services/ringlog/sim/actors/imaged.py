@@ -83,7 +83,7 @@ class ImagedParts:
         yield from files.free([item.partition])
         store, found = work.opened(item.partition)
         try:
-            sends = _sends(outgoing(table, rows, entry, self.sim.cluster_id, store), chance)
+            sends = _sends(self._driver.left(outgoing(table, rows, entry, self.sim.cluster_id, store)), chance)
             commits = chance.between(0, len(sends))
             for number in range(len(sends) + 1):
                 if number == commits:

@@ -163,16 +163,17 @@ class SimOperator:
                 if (yield from self._told(command)) != "timed out":
                     break
 
-    def fence(self, take_rights: Callable[[], None], *, closes: bool) -> None:
+    def fence(self, take_rights: Callable[[], None], again: Callable[[], None], *, closes: bool) -> None:
         """End the CDC writer, as ``ringlog cdc fence`` does it: rights, ends of the topic, the word in the log.
 
-        ``closes``: and have the oldest generation closed without it, since it is the only one.
+        ``again``: start the job if it waits for that; ``closes``: and have the oldest generation closed without it,
+        since it is the only one.
         """
         if self.host.up and self._ready:
             self.unfinished += 1
-            self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights, closes), self._ended)
+            self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights, again, closes), self._ended)
 
-    def _fence(self, take_rights: Callable[[], None], closes: bool) -> Step:
+    def _fence(self, take_rights: Callable[[], None], again: Callable[[], None], closes: bool) -> Step:
         # Whatever registers from here on is another incarnation, and the log refuses the fence.
         state = yield from self._client.replica.barrier()
         for _, writer in in_order(state.writers):
@@ -193,6 +194,7 @@ class SimOperator:
                 if (yield from self._told(command)) == "AppliedResult":
                     break
                 yield AGAIN_US
+            again()
 
     def call_off(self, nodes: Mapping[str, SimNode]) -> None:
         """The faults are over: see that somebody answers, and cancel what waits for a node that nobody runs."""

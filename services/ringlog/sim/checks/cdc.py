@@ -27,11 +27,11 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState, Generation
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.consumer import name_of
-from ringlog.sim.broker import CDC, MUTATIONS, Partition, Record
+from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Partition, Record
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.judge import Reaches, judged, stream_for, window_of
 from ringlog.sim.memo import cached_mutation
-from ringlog.sim.world import SECOND
+from ringlog.sim.world import SECOND, Host
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, Mutation
 
@@ -76,11 +76,15 @@ class Cdc(Check):
         self._low: dict[str, Micros] = {}
         self._used: Micros = 0
         self._decided: dict[Place, Decision] = {}
+        self._earlier: dict[Place, list[Decision]] = {}
+        self._found: dict[int, int] = {}
+        self._letters_found = 0
         self._closings: list[Closing] = []
         self._rows: dict[Name, tuple[Place, CdcRow]] = {}
         self._begun: set[Place] = set()
         self._complete: set[Place] = set()
         self._letters: dict[Place, DeadLetter] = {}
+        self._letters_at: dict[Place, int] = {}
         self._read: dict[int, int] = {}
         self._letters_read = 0
         self._last: dict[tuple[bytes, str, tuple[bytes, ...]], Place] = {}
@@ -220,6 +224,23 @@ class Cdc(Check):
 
     # ------------------------------------------------------------------------------------------- decisions
 
+    def claimed(self) -> None:
+        """A checkpoint takes the place of a lost one: all is decided anew, and nobody writes for the one before."""
+        if self._incarnations.keys() - self._fenced:
+            self.sim.broken("cdc_fence", "a checkpoint begins, and the writer that had another one was not fenced")
+        for place, decision in self._decided.items():
+            self._earlier.setdefault(place, []).append(decision)
+        self._decided = {}
+        self._found = {partition.number: partition.high for partition in self.sim.broker.topics[CDC]}
+        self._letters_found = self.sim.broker.partition(DEAD).high
+        lives = {name: host.life for name, host in self.sim.world.hosts.items()}
+
+        def appended(host: Host, life: int) -> None:
+            if life < lives.get(host.name, 0):
+                self.sim.broken("cdc_fence", f"rows from {host.name} come after another checkpoint has begun")
+
+        self.sim.broker.appended = appended
+
     def routed(self, incarnation: str, epoch: int, records: list[tuple[int, Record]]) -> None:
         """A plan part is stored: its mutations were free, and below the horizon, as its author and the log have it."""
         known = self.sim.log.states[epoch]
@@ -263,7 +284,11 @@ class Cdc(Check):
             row: CdcRow = record.value
             name = (row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no)
             if name in self._rows:
-                (number, _), first = self._rows[name]
+                (number, offset), first = self._rows[name]
+                if offset < self._found.get(number, 0) <= record.offset:
+                    self.sim.broken(
+                        "cdc_once", f"the row {name} was there before this checkpoint, and is written again"
+                    )
                 if (first, number) != (row, partition.number):
                     self.sim.broken("cdc_rows", f"the row {name} was written again as another one: {first}, {row}")
                 continue
@@ -315,6 +340,10 @@ class Cdc(Check):
             letter: DeadLetter = record.value
             place = (letter.partition, letter.offset)
             first = self._letters.setdefault(place, letter)
+            if self._letters_at.setdefault(place, record.offset) < self._letters_found <= record.offset:
+                self.sim.broken(
+                    "cdc_once", f"the letter of {place} was there before this checkpoint, and is sent again"
+                )
             if first.reason != letter.reason:
                 self.sim.broken("cdc_letters", f"{place} is refused as {first.reason} and as {letter.reason}")
             if place in self._begun or place not in self._decided:
@@ -326,10 +355,16 @@ class Cdc(Check):
     def quiet(self) -> None:
         """Every mutation that was decided has its row or its dead letter, as the final log says."""
         generations = self.sim.log.state.generations
+        if not self._earlier.keys() <= self._decided.keys() and not self.sim.shared["job"].refused:
+            self.sim.broken("cdc_rows", "what a lost checkpoint had planned is not planned again")
         for place, decision in sorted(self._decided.items()):
             expected = self._expected(place, decision, generations)
             letter = self._letters.get(place)
             reason = letter.reason if letter is not None else ""
+            before = [self._expected(place, one, generations) for one in self._earlier.get(place, ())]
+            if (place in self._begun and "" in before) or (reason and reason in before):
+                # What was written for a lost checkpoint stays, whatever is decided now.
+                expected = reason
             if expected == "" and reason == "generation_closed":
                 self._was_late(place)
             elif expected == "":
