@@ -27,6 +27,7 @@ from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verif
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.frames import records_of_source
+from ringlog_cdc.images.files import FOLDER, ImageFiles
 from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.lake.opening import open_lake
@@ -118,7 +119,8 @@ class CdcJob:
                 make_index(index, self._session, settings, offsets, state, starts, self.progress)
             self._meet_lake(client, offsets, index)
             self.writer.start()
-            images = ImageFolder(settings.checkpoint, epoch, settings.images_anew, self.progress.emit)
+            files = ImageFiles(settings.checkpoint / FOLDER)
+            images = ImageFolder(files, epoch, settings.images_anew, self.progress.emit)
             self.runner = self._runner(client, partitions, starts, images, index)
             self._open(Listener(self._session, self._name, self.progress.reported).close)
             self._query = self._begin()

@@ -68,8 +68,16 @@ class ImageStore:
     def __init__(self, folder: Path, partition: int) -> None:
         """Waits for whoever uses the file. Raises ImagesLost, or CdcError ``images_elsewhere``."""
         self.partition = partition
+        self._open(folder)
+        self._seen: dict[bytes, Any] = {}
+        self._before: dict[bytes, Any] = {}
+        self._about: dict[str, Any] = {}
+        self._common: set[bytes] = set()
+        self._start = self._chunks = self._added = 0
+
+    def _open(self, folder: Path) -> None:
         try:
-            self._lock = (folder / f"{partition}.lock").open("w")
+            self._lock = (folder / f"{self.partition}.lock").open("w")
         except FileNotFoundError as error:
             raise CdcError(
                 "images_elsewhere",
@@ -77,19 +85,14 @@ class ImageStore:
                 "the checkpoint must be a folder that all executors see under the same path",
             ) from error
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._base = sqlite3.connect(folder / f"{partition}.db", isolation_level=None)
+        self._base = sqlite3.connect(folder / f"{self.partition}.db", isolation_level=None)
         try:
             # Nobody else is there: no memory need be shared, which files on other hosts could not.
             for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", CACHE):
                 self._base.execute(f"PRAGMA {pragma}")
         except sqlite3.DatabaseError as error:
             self.close()
-            raise ImagesLost(partition, f"the file of its rows is none: {error}") from error
-        self._seen: dict[bytes, Any] = {}
-        self._before: dict[bytes, Any] = {}
-        self._about: dict[str, Any] = {}
-        self._common: set[bytes] = set()
-        self._start = self._chunks = self._added = 0
+            raise ImagesLost(self.partition, f"the file of its rows is none: {error}") from error
 
     def close(self) -> None:
         """Give up what was begun and not committed."""

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ringlog_cdc.arrow import read, records_of, rows_function
+from ringlog_cdc.images.files import ImageFiles
 from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.plan import OffsetRange
@@ -30,7 +31,7 @@ class Counts:
 
 def test_tasks_that_are_run_again_and_parts_that_are_carried_out_again_give_the_same(tmp_path: Path) -> None:
     chance, table, memory = Random(3), routing("full", True), MemoryStates()
-    driver = ImageFolder(tmp_path, 1)
+    driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)
     parts: list[tuple[OffsetRange, list[pa.RecordBatch], list[Any]]] = []
     for start in range(0, 120, 30):
         values = [draw(chance) for _ in range(30)]

@@ -15,10 +15,11 @@ import pytest
 from ringlog.wire.records import Mutation
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.define import imaged
+from ringlog_cdc.images.files import BEGUN, ImageFiles
 from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_cdc.images.tables import ImageTable
-from ringlog_cdc.images.work import BEGUN, ImageFolder, ImageWork, carried
+from ringlog_cdc.images.work import ImageFolder, ImageWork, carried
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.split import Piece, split
 from tests.cdc.images.tables import image_table
@@ -160,7 +161,9 @@ def test_states_of_a_table_that_is_made_anew_or_kept_no_images_meanwhile_are_not
 
 
 def work(folder: Path, *ranges: tuple[int, int, int]) -> ImageWork:
-    made = ImageFolder(folder, 1).work({NAME: IMAGES}, [OffsetRange(*item) for item in ranges], {}, True)
+    made = ImageFolder(ImageFiles(folder / "images"), 1).work(
+        {NAME: IMAGES}, [OffsetRange(*item) for item in ranges], {}, True
+    )
     assert made is not None
     return made
 
@@ -196,7 +199,7 @@ def test_a_task_with_records_of_two_partitions_or_out_of_order_stops(
 def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5), (3, 2, 4))
     assert list(carried(iter([batch([], []), batch([0], [1]), batch([0], [4])]), mine, seen_by)) == [[0, 1], [0, 4]]
-    ImageFolder(tmp_path, 1).settle(mine, {0})
+    ImageFolder(ImageFiles(tmp_path / "images"), 1).settle(mine, {0})
     for partition, end in ((0, 5), (3, 4)):
         with closing(ImageStore(tmp_path / "images", partition)) as store:
             assert store.position == end
@@ -205,7 +208,7 @@ def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_
 def test_states_that_a_task_kept_somewhere_else_are_missed(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5), (1, 0, 5))
     with pytest.raises(CdcError, match="images_elsewhere"):
-        ImageFolder(tmp_path, 1).settle(mine, {1})
+        ImageFolder(ImageFiles(tmp_path / "images"), 1).settle(mine, {1})
     with pytest.raises(CdcError, match="images_elsewhere"):
         ImageStore(tmp_path / "nowhere", 0)
 
@@ -223,7 +226,7 @@ def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> No
 
 
 def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(tmp_path: Path) -> None:
-    driver = ImageFolder(tmp_path, 1)
+    driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)
     tables = {NAME: IMAGES}
     made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, is_first=True)
     assert made is not None
@@ -260,7 +263,7 @@ def lose_all(folder: Path) -> None:
 
 @pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all, spoil_mark, spoil_store])
 def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Path], None], tmp_path: Path) -> None:
-    driver, tables = ImageFolder(tmp_path, 1), {NAME: IMAGES}
+    driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1), {NAME: IMAGES}
     made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, is_first=True)
     assert made is not None
     driver.settle(made, ())
@@ -278,13 +281,13 @@ def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Pat
     def tell(event: str, partition: int, offset: int, why: str) -> None:
         told.append((event, partition, offset))
 
-    go_on(ImageFolder(tmp_path, 2, anew=True, tell=tell))
+    go_on(ImageFolder(ImageFiles(tmp_path / "images"), 2, anew=True, tell=tell))
     assert json.loads((tmp_path / "images" / BEGUN).read_text()) == {"0": 5}
     assert told == [("images_anew", 0, 5)]
 
 
 def test_only_what_was_lost_begins_anew(tmp_path: Path) -> None:
-    driver, tables = ImageFolder(tmp_path, 1, anew=True), {NAME: IMAGES}
+    driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1, anew=True), {NAME: IMAGES}
     for start in (0, 5):
         made = driver.work(tables, [OffsetRange(0, start, start + 5), OffsetRange(1, start, start + 5)], {}, start == 0)
         assert made is not None
