@@ -38,6 +38,7 @@ TIME = 16
 COLUMNS_MAX = 256
 """So many columns of a batch are told apart at once."""
 
+NO_ITEM = b""
 Cells = tuple[Sequence[tuple[str, ...]], Sequence[tuple[bytes | None, ...]]]
 """Of each write the columns that it names, and their cells as rows have them; None: null."""
 
@@ -140,28 +141,32 @@ def _cells(mutations: Mutations, numbers: I64) -> Cells:
     data, cells = mutations.data.tobytes(), mutations.cells
     counts = cells.count[numbers]
     most = int(counts.max(initial=0))
-    columns: list[list[str]] = []
-    items: list[list[bytes | None]] = []
+    found: list[tuple[list[str], list[bytes | None]]] = []
     for whole, name, null in zip(cells.whole[:most], cells.content, cells.is_null, strict=False):
-        codes, contents = grouped(mutations.data, name, numbers, COLUMNS_MAX)
-        known = [content.decode() for content in contents]
-        if (codes < 0).any():
-            spans = zip(name.start[numbers].tolist(), name.length[numbers].tolist(), strict=True)
-            columns.append([data[start : start + length].decode() for start, length in spans])
-        else:
-            columns.append([known[code] for code in codes.tolist()])
         start, end = whole.start[numbers], (whole.start + whole.length)[numbers]
-        found: list[bytes | None] = [data[a:b] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
+        items: list[bytes | None] = [data[a:b] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
         for place in np.flatnonzero(null[numbers]).tolist():
-            found[place] = None
-        items.append(found)
+            items[place] = None
+        found.append((_names(mutations, name, numbers, data), items))
     if not most:
         return [()] * len(numbers), [()] * len(numbers)
-    every_column, every_item = [*zip(*columns, strict=True)], [*zip(*items, strict=True)]
+    # Where all writes name the same columns, these come in the order in which states have them.
+    found.sort(key=lambda one: one[0][0])
+    columns, every = ([*zip(*some, strict=True)] for some in zip(*found, strict=True))
     for place in np.flatnonzero(counts < most).tolist():
-        every_column[place] = every_column[place][: counts[place]]
-        every_item[place] = every_item[place][: counts[place]]
-    return every_column, every_item
+        pairs = [pair for pair in zip(columns[place], every[place], strict=True) if pair[1] != NO_ITEM]
+        columns[place], every[place] = tuple(name for name, _ in pairs), tuple(item for _, item in pairs)
+    return columns, every
+
+
+def _names(mutations: Mutations, span: Span, numbers: I64, data: bytes) -> list[str]:
+    """The texts at those places."""
+    codes, contents = grouped(mutations.data, span, numbers, COLUMNS_MAX)
+    if (codes < 0).any():
+        spans = zip(span.start[numbers].tolist(), span.length[numbers].tolist(), strict=True)
+        return [data[start : start + length].decode() for start, length in spans]
+    known = [content.decode() for content in contents]
+    return [known[code] for code in codes.tolist()]
 
 
 # --------------------------------------------------------------------------------------------------- through a batch
@@ -240,7 +245,7 @@ class _Way:
             row = states.get(key)
             if row is not None and row[0] <= now:
                 row = None
-            if (row is not None and row[4] is not None) or (self._common[code] and _is_common(states, key)):
+            if (row is not None and row[7] is not None) or (self._common[code] and _is_common(states, key)):
                 self._give_up(place)
                 continue
             before = after = None

@@ -10,31 +10,33 @@ a property test compares them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Set
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 from ringlog.client.cdc.rows import INSERT, POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.cells import NEVER
 from ringlog_cdc.images.items import number, text, value_of
-from ringlog_cdc.images.state import FOR_EVER, Row, Version, forgotten_at
+from ringlog_cdc.images.state import FOR_EVER, Row, Version, forgotten_at, packed, versions
 from ringlog_cdc.images.tables import ImageTable
 
-Items = dict[str, bytes]
-"""Column to its cell, of columns that are not null."""
+Items = tuple[tuple[str, ...], tuple[Any, ...]]
+"""Columns that are not null, and their items."""
 LAYOUTS_MAX = 4096
 """So many shapes of images are remembered of a table: which columns have a value, which were touched."""
 
 
 def live(row: Row, now: int) -> Items | None:
     """The columns of a row that are not null; None if there is no such row. It is in normal form."""
-    found = {
-        column: item
-        for column, (_, item, expires) in row[3].items()
-        if item is not None and (expires is None or expires > now)
-    }
-    if found:
-        return found
-    marker = row[2]
-    return found if marker is not None and (marker[2] is None or marker[2] > now) else None
+    _, _, marker, columns, items, _, expiries, _ = row
+    if expiries is not None or None in items:
+        every = zip(columns, items, expiries or (None,) * len(columns), strict=True)
+        found = [(column, item) for column, item, expires in every if item and (expires is None or expires > now)]
+        columns, items = tuple(column for column, _ in found), tuple(item for _, item in found)
+    if columns or (marker is not None and (marker[2] is None or marker[2] > now)):
+        return columns, items
+    return None
 
 
 def changed(
@@ -42,8 +44,8 @@ def changed(
     operation: int,
     at: int,
     expires: int | None,
-    columns: Sequence[str],
-    items: Sequence[bytes | None],
+    columns: tuple[str, ...],
+    items: tuple[bytes | None, ...],
     now: int,
     ttl: int,
 ) -> Row | None:
@@ -51,33 +53,71 @@ def changed(
 
     ``ttl``: microseconds after which it is forgotten if nobody writes it, 0: never.
     """
-    _, deleted, marker, cells, _ = row if row is not None else _NO_ROW
+    if row is None:
+        deleted, marker, takes_place = NEVER, None, is_tidy(columns)
+    else:
+        _, deleted, marker, known, before, times, expiries, _ = row
+        # A write that comes once more is as good as a newer one.
+        takes_place = columns == known and (
+            (isinstance(times, int) and at > times)
+            or (at == times and items == before and expires is None and expiries is None)
+        )
+    if operation == ROW_DELETE or at <= deleted or not takes_place:
+        return _merged(row, operation, at, expires, columns, items, now, ttl)
+    # All cells are new ones.
+    if operation == INSERT:
+        marker = _marker(marker, at, expires)
+    expiries = None
+    if expires is not None and any(item is not None for item in items):
+        expiries = tuple(None if item is None else expires for item in items)
+    if marker is not None and marker[2] is None and not ttl:
+        limit = FOR_EVER
+    elif deleted == NEVER and marker is None and not columns:
+        return None
+    else:
+        limit = _limit(((at, item, expires) for item in items), marker, now, ttl)
+    return (limit, deleted, marker, columns, items, at if columns else 0, expiries, None)
+
+
+def _merged(
+    row: Row | None,
+    operation: int,
+    at: int,
+    expires: int | None,
+    columns: tuple[str, ...],
+    items: tuple[bytes | None, ...],
+    now: int,
+    ttl: int,
+) -> Row | None:
+    """``changed``, cell by cell."""
+    deleted, marker, cells = (NEVER, None, {}) if row is None else (row[1], row[2], versions(row))
     if operation == ROW_DELETE:
         if at > deleted:
             deleted = at
             cells = {column: one for column, one in cells.items() if one[0] > at}
             marker = None if marker is not None and marker[0] <= at else marker
     elif at > deleted:
-        cells = cells.copy()
         for column, item in zip(columns, items, strict=True):
+            made = (at, item, None if item is None else expires)
             known = cells.get(column)
-            if known is None or at > known[0]:
-                cells[column] = (at, item, None if item is None else expires)
-            elif at == known[0]:
-                made = (at, item, None if item is None else expires)
-                if made != known and _rank(column, made) > _rank(column, known):
-                    cells[column] = made
-        if operation == INSERT and (marker is None or at > marker[0] or (at == marker[0] and _lasts(expires, marker))):
-            marker = (at, b"", expires)
-    if marker is not None and marker[2] is None and not ttl:
-        return (FOR_EVER, deleted, marker, cells, None)
+            if known is None or at > known[0] or (at == known[0] and _rank(column, made) > _rank(column, known)):
+                cells[column] = made
+        if operation == INSERT:
+            marker = _marker(marker, at, expires)
     if deleted == NEVER and marker is None and not cells:
         return None
-    every: Iterable[Version] = cells.values() if marker is None else (*cells.values(), marker)
-    return (forgotten_at(every, now, ttl), deleted, marker, cells, None)
+    return packed(_limit(cells.values(), marker, now, ttl), deleted, marker, cells)
 
 
-_NO_ROW: Row = (0, NEVER, None, {}, None)
+@lru_cache(maxsize=LAYOUTS_MAX)
+def is_tidy(columns: tuple[str, ...]) -> bool:
+    """Are they in the order of their names, each once?"""
+    return all(one < other for one, other in pairwise(columns))
+
+
+def _limit(cells: Iterable[Version], marker: Version | None, now: int, ttl: int) -> int:
+    """When a row is forgotten."""
+    return forgotten_at(cells if marker is None else (*cells, marker), now, ttl)
 
 
 def _rank(column: str, version: Version) -> tuple[bool, bool, int, bytes]:
@@ -86,9 +126,12 @@ def _rank(column: str, version: Version) -> tuple[bool, bool, int, bytes]:
     return item is None, expires is not None, expires or 0, b"" if item is None else value_of(column, item)
 
 
-def _lasts(expires: int | None, marker: Version) -> bool:
-    """Does a marker of that expiry win over another one of its timestamp?"""
-    return (expires is not None, expires or 0) > (marker[2] is not None, marker[2] or 0)
+def _marker(known: Version | None, at: int, expires: int | None) -> Version:
+    """The marker of a row after an insert."""
+    if known is None or at > known[0]:
+        return (at, b"", expires)
+    lasts = (expires is not None, expires or 0) > (known[2] is not None, known[2] or 0)
+    return (at, b"", expires) if at == known[0] and lasts else known
 
 
 # -------------------------------------------------------------------------------------------------------- tails
@@ -96,20 +139,23 @@ def _lasts(expires: int | None, marker: Version) -> bool:
 
 def tail(table: ImageTable, operation: int, values: Items, touched: tuple[str, ...] | None) -> bytes:
     """The cells of an image and all that follows them. ``touched``: columns of the write; None: all."""
-    shape = (operation, (*values,), touched)
+    filled, items = values
+    shape = (operation, filled, touched)
     layouts = table.layouts
     if shape not in layouts:
         if len(layouts) >= LAYOUTS_MAX:
             layouts.clear()
         layouts[shape] = _layout(table, *shape)
-    before, columns, behind = layouts[shape]
-    return b"".join((before, *map(values.__getitem__, columns), behind))
+    before, order, behind = layouts[shape]
+    if order is not None:
+        items = tuple(items[place] for place in order)
+    return b"".join((before, *items, behind))
 
 
 def _layout(
     table: ImageTable, operation: int, filled: tuple[str, ...], touched: tuple[str, ...] | None
-) -> tuple[bytes, tuple[str, ...], bytes]:
-    """(what stands before the cells, columns of these in their order, what stands behind them).
+) -> tuple[bytes, tuple[int, ...] | None, bytes]:
+    """(what stands before the items, their order if it is another one, what stands behind them).
 
     What is null stands among the deleted of a preimage.
     """
@@ -119,11 +165,12 @@ def _layout(
         names = (*(column for column in table.regular if column in touched), *sorted({*touched} - table.known))
     else:
         names = _columns({*filled, *touched}, table)
-    columns = tuple(column for column in names if column in filled)
+    order = tuple(filled.index(column) for column in names if column in filled)
     deleted = [text(column) for column in names if column not in filled] if operation == PREIMAGE else []
-    behind = [b"\0"] if columns else []
+    behind = [b"\0"] if order else []
     behind += [number(len(deleted)), *deleted, b"\0"] if deleted else [b"\0"]
-    return number(len(columns)), columns, b"".join((*behind, b"\0"))
+    as_they_are = order == tuple(range(len(filled)))
+    return number(len(order)), None if as_they_are else order, b"".join((*behind, b"\0"))
 
 
 def _columns(names: Set[str], table: ImageTable) -> tuple[str, ...]:

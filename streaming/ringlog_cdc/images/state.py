@@ -38,11 +38,22 @@ Version = tuple[int, bytes | None, int | None]
 Many = tuple[dict[str, dict[bytes, Version]], dict[str, int]]
 """(elements of collections, column to what wiped it)."""
 
-Row = tuple[int, int, Version | None, dict[str, Version], Many | None]
-"""(when it is forgotten, tombstone, marker, cells, collections). Cells have items in the place of values."""
+Row = tuple[
+    int,
+    int,
+    Version | None,
+    tuple[str, ...],
+    tuple[bytes | None, ...],
+    int | tuple[int, ...],
+    tuple[int | None, ...] | None,
+    Many | None,
+]
+"""(when it is forgotten, tombstone, marker, columns in the order of their names, their items, their timestamps: one if
+they are all the same, their expiries: None if none expires, collections).
+"""
 
 FIELDS_BEFORE = 6
-"""A row of the release before had values in its cells, and elements and what was wiped as two fields."""
+"""A row of the release before had a dictionary of versions, and elements and what was wiped as two fields."""
 
 Common = tuple[int, int, tuple[tuple[Any, ...], ...], Row | None]
 """(when it is forgotten, tombstone of the partition, those of ranges: fields of ``Range``, static columns)."""
@@ -91,11 +102,11 @@ def whole_row(row: Row | None) -> RowState:
     """A row as the kernel has it."""
     if row is None:
         return NOTHING
-    _, deleted, marker, cells, many = row
+    _, deleted, marker, *_, many = row
     elements, wiped = many or NO_MANY
     every: dict[Place, Cell] = {
         (column, None): Cell(timestamp, None if item is None else value_of(column, item), expires)
-        for column, (timestamp, item, expires) in cells.items()
+        for column, (timestamp, item, expires) in versions(row).items()
     }
     every |= {(column, key): Cell(*one) for column, found in elements.items() for key, one in found.items()}
     return RowState(deleted, None if marker is None else Cell(*marker), Map(every), Map(wiped))
@@ -116,7 +127,25 @@ def kept_row(state: RowState, now: int, ttl: int) -> Row | None:
     every = [(cell.timestamp, cell.value, cell.expires) for cell in state.cells.values()]
     limit = forgotten_at(every if marker is None else [*every, marker], now, ttl)
     many = (elements, dict(sorted(state.wiped.items()))) if elements or state.wiped else None
-    return (limit, state.deleted, marker, cells, many)
+    return packed(limit, state.deleted, marker, cells, many)
+
+
+def versions(row: Row) -> dict[str, Version]:
+    """The cells of a row, with items in the place of values."""
+    _, _, _, columns, items, times, expiries, _ = row
+    every = (times,) * len(columns) if isinstance(times, int) else times
+    return dict(zip(columns, zip(every, items, expiries or (None,) * len(columns), strict=True), strict=True))
+
+
+def packed(
+    limit: int, deleted: int, marker: Version | None, cells: Mapping[str, Version], many: Many | None = None
+) -> Row:
+    """The row of these cells, with items in the place of values. ``limit``: when it is forgotten."""
+    columns = tuple(sorted(cells))
+    times, items, expiries = zip(*map(cells.__getitem__, columns), strict=True) if columns else ((), (), ())
+    time = 0 if not times else times[0] if times.count(times[0]) == len(times) else times
+    lasting = expiries.count(None) == len(columns)
+    return (limit, deleted, marker, columns, items, time, None if lasting else expiries, many)
 
 
 def current(state: Any) -> Any:
@@ -124,7 +153,7 @@ def current(state: Any) -> Any:
     if len(state) == FIELDS_BEFORE:
         limit, deleted, marker, cells, elements, wiped = state
         made = {column: (time, _item(column, value), expires) for column, (time, value, expires) in cells.items()}
-        return (limit, deleted, marker, made, (elements, wiped) if elements or wiped else None)
+        return packed(limit, deleted, marker, made, (elements, wiped) if elements or wiped else None)
     if len(state) == len(NO_COMMON) and state[3] is not None:
         return (*state[:3], current(state[3]))
     return state
