@@ -30,6 +30,7 @@ from ringlog_cdc.frames import records_of_source
 from ringlog_cdc.images.files import FOLDER, ImageFiles
 from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
+from ringlog_cdc.known import is_lost
 from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import CLAIM, PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
@@ -139,9 +140,8 @@ class CdcJob:
     def _claim(self, state: ClusterState, partitions: int, before: CdcWriter | None) -> bool:
         """Claim the checkpoint for the writer, who was ``before``; True if it is new. Raises CdcError."""
         settings = self.settings
-        # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
-        known = before is not None and before.fenced is None
-        is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
+        lost = is_lost(before)
+        is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, lost)
         if any(keeps_images(table) for _, table in in_order(state.tables)):
             check_shared(self._session, settings.checkpoint / CLAIM)
         return is_new

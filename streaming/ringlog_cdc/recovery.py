@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from ringlog.wire.records import decode_dead_letter
 from ringlog_cdc.arrow import LETTER
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.frames import TopicReader, at_or_after, chunks
+from ringlog_cdc.known import Known, Noted, concerns, known_of, may_have_written
 from ringlog_cdc.lake.heads import heads_of
 from ringlog_cdc.lake.sink import HEADS_TYPE, heads
 from ringlog_cdc.plan import OffsetRange, PlanEntry
@@ -62,23 +62,6 @@ GROUP = 100_000
 NOTED = ("partition", "offset", "timestamp", "number", "last", "letter")
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is there of the mutations of a plan part: rows by (partition, offset, timestamp, number), and letters.
-
-    ``whole``: parts of writes, named without the number, whose last row is there.
-    """
-
-    rows: frozenset[tuple[int, int, int, int]]
-    whole: frozenset[tuple[int, int, int]]
-    letters: frozenset[tuple[int, int]]
-
-    @property
-    def decided(self) -> frozenset[tuple[int, int]]:
-        """Mutations of which a row is there."""
-        return frozenset((partition, offset) for partition, offset, _, _ in self.rows)
-
-
 class Index:
     """Identities of what is in the topics, in the folder of a checkpoint."""
 
@@ -90,13 +73,10 @@ class Index:
         self._kept: tuple[int, Known] | None = None
 
     def is_needed(self, state: ClusterState, head: PlanEntry) -> bool:
-        """True for a checkpoint without plans, where a writer's right to write was taken away: it may have written.
-
-        Asked before this checkpoint's writer registers, which ends its fence; remembered after a crash.
-        """
+        """True for a checkpoint that ``may_have_written``, until the index is made; remembered after a crash."""
         if self.is_made or head.sequence >= 0:
             return False
-        if any(writer.fenced is not None for writer in state.writers.values()):
+        if may_have_written(state, head):
             self._folder.mkdir(exist_ok=True)
         return self._folder.exists()
 
@@ -124,7 +104,7 @@ class Index:
 
     def concerns(self, ranges: Sequence[OffsetRange]) -> bool:
         """True unless these ranges lie behind all that was there."""
-        return any(item.start < self.bounds.get(item.partition, 0) for item in ranges)
+        return concerns(self.bounds, ranges)
 
     def known(self, entry: PlanEntry) -> Known | None:
         """What is there of a plan part; None: it lies behind all that was there. Raises ChainBroken."""
@@ -139,22 +119,12 @@ class Index:
         files = sorted(self._folder.glob("*.parquet")) if self._folder.exists() else []
         if not files:
             raise ChainBroken(f"{FOLDER} of the checkpoint is gone, and {FILE} says that it is needed")
-        rows: set[tuple[int, int, int, int]] = set()
-        whole: set[tuple[int, int, int]] = set()
-        letters: set[tuple[int, int]] = set()
+        noted: list[Noted] = []
         for item in ranges:
             at = [("partition", "=", item.partition), ("offset", ">=", item.start), ("offset", "<", item.end)]
             columns = pq.read_table([str(path) for path in files], filters=at).to_pydict()
-            for partition, offset, timestamp, number, last, letter in zip(
-                *(columns[name] for name in NOTED), strict=True
-            ):
-                if letter:
-                    letters.add((partition, offset))
-                else:
-                    rows.add((partition, offset, timestamp, number))
-                if last:
-                    whole.add((partition, offset, timestamp))
-        return Known(frozenset(rows), frozenset(whole), frozenset(letters))
+            noted += zip(*(columns[name] for name in NOTED), strict=True)
+        return known_of(noted)
 
 
 def make_index(
@@ -231,11 +201,10 @@ def known_in(batch: pa.RecordBatch, there: Known, decided: frozenset[tuple[int, 
         of = heads_of(batch.column("value").take(pa.array(rows)))
         columns = of.partitions, of.offsets, of.timestamps, of.numbers
         names = zip(*(column.tolist() for column in columns), strict=True)
-        found[rows] = [name in there.rows or name[:3] in there.whole or name[:2] in there.letters for name in names]
+        found[rows] = [there.has_row(name) for name in names]
     for number in letters.tolist():
         _, partition, offset = batch.column("key")[number].as_py().decode().rsplit("/", 2)
-        place = int(partition), int(offset)
-        found[number] = place in there.letters or place in decided
+        found[number] = there.has_letter((int(partition), int(offset)), decided)
     return found
 
 

@@ -57,6 +57,10 @@ class ImageFiles:
             self.folder.rename(gone)
             shutil.rmtree(gone)
 
+    def partitions(self) -> list[int]:
+        """The source partitions of which there are states."""
+        return sorted(int(path.stem) for path in self.folder.glob("*.db"))
+
     def has(self, partition: int) -> bool:
         """True if there are states of a source partition."""
         return (self.folder / f"{partition}.db").exists()

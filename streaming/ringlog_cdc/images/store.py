@@ -146,9 +146,8 @@ class ImageStore:
 
     def _go_to(self, start: int, owner: int) -> None:
         """Load what is known, and undo the parts from ``start`` on."""
+        self.check_owner(owner)
         self._about = self._load()
-        if self._about["owner"] > owner:
-            raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
         while (position := self._about["position"]) > start:
             self._take_back(start, position)
         if self._about["position"] < start:
@@ -172,6 +171,11 @@ class ImageStore:
     def position(self) -> int:
         """The offset up to which writes count; -1 if the file has no states."""
         return int(self._load()["position"]) if self._is_there() else -1
+
+    def check_owner(self, owner: int) -> None:
+        """Raise CdcError ``images_taken`` if a writer that was registered later has states here."""
+        if self._is_there() and self._load()["owner"] > owner:
+            raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
 
     def keep_only(self, tables: Iterable[tuple[str, str]]) -> None:
         """Forget all tables but those of these (full names, ids): for the others, writes may have gone by."""

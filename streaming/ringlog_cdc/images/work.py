@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,7 +128,7 @@ class ImageFolder:
         no images. Raises ImagesLost, or CdcError ``images_taken``.
         """
         if not tables:
-            self._settled = {}
+            self._check_owner()
             self._files.forget()
             return None
         born = self._born(ranges, is_first)
@@ -187,8 +188,19 @@ class ImageFolder:
     def _lost_mark(self, ranges: Sequence[OffsetRange], how: str, is_first: bool) -> None:
         if not is_first:
             self._begin_anew(ranges[0], ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is {how}"))
-        self._settled = {}
+        self._check_owner()
         self._files.begin()
+
+    def _check_owner(self) -> None:
+        """Raise CdcError ``images_taken`` if a newer writer keeps states: all are about to go."""
+        self._settled = {}
+        for partition in self._files.partitions():
+            with suppress(ImagesLost):
+                store = self._files.open(partition)
+                try:
+                    store.check_owner(self._owner)
+                finally:
+                    store.close()
 
     def _begin_anew(self, item: OffsetRange, error: ImagesLost) -> int:
         """Forget the states of a partition that were lost; returns where images begin now."""

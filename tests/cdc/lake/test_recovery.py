@@ -18,8 +18,9 @@ from ringlog.wire.records import DeadLetter, encode_cdc_row, encode_dead_letter
 from ringlog_cdc.arrow import LETTER, OUT
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.frames import chunks
+from ringlog_cdc.known import Known
 from ringlog_cdc.plan import OffsetRange
-from ringlog_cdc.recovery import FILE, FOLDER, Index, Known, decode_bounds, without
+from ringlog_cdc.recovery import FILE, FOLDER, Index, decode_bounds, without
 from ringlog_cdc.tally import GENERATION, REASON, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import KNOWN, NUMBERS, ROUTED
 from tests.cdc.lake.test_lake import row

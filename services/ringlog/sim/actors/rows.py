@@ -10,7 +10,9 @@ from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import decode_cdc_row, decode_dead_letter
+from ringlog.wire.records import CdcRow, DeadLetter, decode_cdc_row, decode_dead_letter
+from ringlog_cdc.images.define import States
+from ringlog_cdc.known import Known, Noted
 from ringlog_cdc.plan import PlanEntry
 from ringlog_cdc.routing import RoutingTable
 from ringlog_cdc.rows import Input, Part
@@ -42,13 +44,43 @@ Places = dict[tuple[str, int], list[tuple[str, Any]]]
 """(topic, partition) to the values (key, record) that go there, in order."""
 
 
-def outgoing(table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str) -> Places:
-    """What goes out for the rows of a plan part, which are in the order of the source."""
+def outgoing(
+    table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str, states: States | None = None
+) -> Places:
+    """What goes out for the rows of a plan part, which are in the order of the source.
+
+    ``states``: of the rows of tables with images, if there are such tables.
+    """
     part = Part(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
     places: Places = {}
-    for out in outgoing_of(table, [row.item for row in rows], part):
+    for out in outgoing_of(table, [row.item for row in rows], part, states):
         if out.reason == ROUTED:
             places.setdefault((CDC, out.partition), []).append((out.key.hex(), decode_cdc_row(out.value)))
         elif out.reason > ROUTED:
             places.setdefault((DEAD, 0), []).append((out.key.decode(), decode_dead_letter(out.value)))
     return places
+
+
+def noted(record: Record) -> Noted:
+    """The name of a row or a letter."""
+    found: CdcRow | DeadLetter = record.value
+    if isinstance(found, DeadLetter):
+        return found.partition, found.offset, 0, 0, False, True
+    return (*_name(found), found.end_of_batch, False)
+
+
+def _name(row: CdcRow) -> tuple[int, int, int, int]:
+    return row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no
+
+
+def without(places: Places, known: Known) -> Places:
+    """What goes out, without what is there."""
+    decided = known.decided
+
+    def is_there(found: CdcRow | DeadLetter) -> bool:
+        if isinstance(found, DeadLetter):
+            return known.has_letter((found.partition, found.offset), decided)
+        return known.has_row(_name(found))
+
+    rest = {place: [value for value in values if not is_there(value[1])] for place, values in places.items()}
+    return {place: values for place, values in rest.items() if values}
