@@ -91,6 +91,7 @@ def carried(
             if offsets[0] < found.start or offsets[-1] >= found.end:
                 raise ChainBroken(f"records of partition {found.partition} lie outside of {found}")
             last, now = int(offsets[-1]), int(batch.column("appended")[-1].as_py())
+            store.expect(batch.nbytes)
             yield records_of(batch, store)
         if store is not None and found is not None:
             work.commit(store, found, now)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +18,9 @@ from ringlog.wire.records import Mutation
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.define import imaged
 from ringlog_cdc.images.files import BEGUN, ImageFiles
+from ringlog_cdc.images.items import value_of
 from ringlog_cdc.images.memory import MemoryStates
+from ringlog_cdc.images.state import FIELDS_BEFORE, NO_COMMON, NO_MANY, versions
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.images.work import ImageFolder, ImageWork, carried
@@ -51,7 +55,10 @@ def history(chance: Random) -> list[Mutation]:
 def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts in order; each is given up some times, and some that are done are done again with all behind them."""
+    """Parts in order; each is given up some times, and some that are done are done again with all behind them.
+
+    Every other time the file is turned into one of the release before, again and again.
+    """
     monkeypatch.setattr("ringlog_cdc.images.store.CHANGES_MAX", 3)
     chance = Random(seed)
     writes = history(chance)
@@ -74,12 +81,46 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
             if upto == end:
                 store.commit(end, end * SECOND, kept_from)
                 at, done = at + 1, end
+        if seed % 2:
+            turn_back(tmp_path)
         steps += 1
         if upto == end and steps < 30 and chance.random() < 0.4:
             at = max(at - chance.randint(1, 2), lowest)
     with closing(ImageStore(tmp_path, 0)) as store:
         assert store.position == len(writes)
     assert not (tmp_path / "1.db").exists()
+
+
+def former(state: Any) -> Any:
+    """A state as the release before had it."""
+    if len(state) == len(NO_COMMON):
+        return (*state[:3], None if state[3] is None else former(state[3]))
+    if len(state) == FIELDS_BEFORE:
+        return state
+    limit, deleted, marker, *_, many = state
+    cells = {
+        column: (time, None if item is None else value_of(column, item), expires)
+        for column, (time, item, expires) in versions(state).items()
+    }
+    return (limit, deleted, marker, cells, *(many or NO_MANY))
+
+
+def turn_back(folder: Path) -> None:
+    """Make a file one of the release before: its states, and how they were before."""
+
+    def turned(data: bytes | None) -> Any:
+        return None if data is None else former(marshal.loads(data))
+
+    with closing(ImageStore(folder, 0)) as store:
+        states = store._base.execute("SELECT key, value FROM states").fetchall()
+        undo = store._base.execute("SELECT start, number, changes FROM undo").fetchall()
+        rows = [(marshal.dumps(turned(data), 2), key) for key, data in states]
+        store._base.executemany("UPDATE states SET value = ? WHERE key = ?", rows)
+        for start, number, chunk in undo:
+            known = marshal.loads(chunk).items()
+            before = {key: turned(one) if isinstance(one, bytes | None) else one for key, one in known}
+            changes = (marshal.dumps(before, 2), start, number)
+            store._base.execute("UPDATE undo SET changes = ? WHERE start = ? AND number = ?", changes)
 
 
 def commit(folder: Path, start: int, end: int, owner: int = 1, table: ImageTable = IMAGES, **options: int) -> None:
