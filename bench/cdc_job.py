@@ -31,7 +31,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, write
 
 from ringlog.kernel.commands.model import AlterTable, CdcOptions, Join, RegisterNode
@@ -103,8 +103,8 @@ def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: i
     )
     bare: list[Measured] = []
     for tokens in (10, 1_000):
-        with _cluster(info, tokens) as world:
-            _fill(world, writes)
+        with cluster(info, tokens) as world:
+            fill(world, writes)
             if not bare:
                 _copied(world, session, folder, writes, batch, arrow=False)  # warms the connector for all
                 for name, arrow in (("bare copy", False), ("copy through Arrow", True)):
@@ -112,9 +112,9 @@ def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: i
                     _show(name, bare[-1], bare)
             found = _logged(world, session, folder, writes, batch)
             _show(f"CDC, {tokens * SHARDS:,} streams", found, bare)
-    with _cluster(info, 10) as world:
+    with cluster(info, 10) as world:
         world.apply(AlterTable("shop", "orders", cdc=CdcOptions(True, preimage="full")))
-        _fill(world, writes)
+        fill(world, writes)
         # The first write to each row has no preimage.
         found = _logged(world, session, folder, 2 * writes - min(writes, KEYS), batch)
         _show("CDC with preimages", found, bare)
@@ -130,7 +130,7 @@ def _show(name: str, found: Measured, bare: list[Measured]) -> None:
 
 
 @contextmanager
-def _cluster(info: StackInfo, tokens: int) -> Iterator[World]:
+def cluster(info: StackInfo, tokens: int) -> Iterator[World]:
     """A cluster of one node, so many tokens and as many times ``SHARDS`` streams."""
     with founded(info.bootstrap_servers, f"b{uuid.uuid4().hex[:10]}") as world:
         node = str(uuid.uuid4())
@@ -147,12 +147,13 @@ def _cluster(info: StackInfo, tokens: int) -> Iterator[World]:
         yield world
 
 
-def _fill(world: World, writes: int) -> None:
+def fill(world: World, writes: int) -> None:
     """Writes to ``KEYS`` partition keys in turn: each is encoded once, and is another write each time it is sent."""
     timestamp = now_us() - 30_000_000
     records = []
     for number in range(KEYS):
-        one = write(f"customer-{number}", number, timestamp, cells=(Cell("note", os.urandom(100)),), mutation_id=None)
+        note = Cell("note", os.urandom(50).hex().encode())
+        one = write(f"customer-{number}", number, timestamp, cells=(note,), mutation_id=None)
         key = mutation_key(one.keyspace, one.table, (one.partition_key[0] or b""))
         records.append((encode_mutation(one), key, mutation_partition(key, PARTITIONS)))
     producer = Producer(
@@ -173,14 +174,9 @@ def _fill(world: World, writes: int) -> None:
 # ------------------------------------------------------------------------------------------------------- jobs
 
 
-def _copied(world: World, session: SparkSession, folder: Path, writes: int, batch: int, arrow: bool) -> Measured:
-    """All mutations to a topic of their own, as they are."""
-    from confluent_kafka.admin import NewTopic
-
-    topic = f"copy-{uuid.uuid4().hex[:8]}"
-    admin = admin_client(world.bootstrap)
-    admin.create_topics([NewTopic(topic, 8, 1)])[topic].result(30)
-    source = (
+def mutations(world: World, session: SparkSession, batch: int) -> DataFrame:
+    """A stream of keys and values of all mutations."""
+    return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", world.bootstrap)
         .options(**CONSUMER_OPTIONS)
@@ -188,8 +184,18 @@ def _copied(world: World, session: SparkSession, folder: Path, writes: int, batc
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", batch)
         .load()
+        .select("key", "value")
     )
-    chosen = source.select("key", "value")
+
+
+def _copied(world: World, session: SparkSession, folder: Path, writes: int, batch: int, arrow: bool) -> Measured:
+    """All mutations to a topic of their own, as they are."""
+    from confluent_kafka.admin import NewTopic
+
+    topic = f"copy-{uuid.uuid4().hex[:8]}"
+    admin = admin_client(world.bootstrap)
+    admin.create_topics([NewTopic(topic, 8, 1)])[topic].result(30)
+    chosen = mutations(world, session, batch)
     query = (
         (chosen.mapInArrow(lambda batches: batches, "key binary, value binary") if arrow else chosen)
         .writeStream.format("kafka")
@@ -201,7 +207,8 @@ def _copied(world: World, session: SparkSession, folder: Path, writes: int, batc
         .start()
     )
     try:
-        return _watch(world, folder, topic, writes, lambda: None)
+        with rows_of(world, topic) as count:
+            return watch(folder, topic, count, writes)
     finally:
         query.stop()
 
@@ -216,45 +223,60 @@ def _logged(world: World, session: SparkSession, folder: Path, rows: int, batch:
         trigger_seconds=0.0,
         direct=True,
     )
+    with running(settings, session) as job, rows_of(world, settings.sink_topic) as count:
+        return watch(folder, settings.sink_topic, count, rows, job.writer.check)
+
+
+@contextmanager
+def running(settings: JobSettings, session: SparkSession) -> Iterator[CdcJob]:
+    """The job, until the block ends."""
     job = CdcJob(settings, session).start()
     waiting = threading.Thread(target=job.wait, daemon=True)
     waiting.start()
     try:
-        return _watch(world, folder, settings.sink_topic, rows, job.writer.check)
+        yield job
     finally:
         job.stop()
         waiting.join()
 
 
-def _watch(world: World, folder: Path, topic: str, writes: int, check: Callable[[], None]) -> Measured:
-    """What moving the last two thirds of the rows to a sink takes."""
+@contextmanager
+def rows_of(world: World, topic: str) -> Iterator[Callable[[], int]]:
+    """How many records a topic has now."""
     offsets = Offsets(world.bootstrap)
-    begun: tuple[float, int, Spent] | None = None
-    deadline = time.monotonic() + GIVE_UP_S
     try:
-        while True:
-            check()
-            rows = sum(offsets.ends(topic).values())
-            now = time.monotonic()
-            assert now < deadline, f"{topic}: {rows} of {writes} rows"
-            if begun is None and rows >= writes // 3:
-                begun = now, rows, _spent(folder)
-            if begun is not None and rows >= writes:
-                began, first, before = begun
-                after, count = _spent(folder), rows - first
-                return Measured(
-                    count / (now - began),
-                    (after.broker - before.broker) / count * 1e6,
-                    (after.job - before.job) / count * 1e6,
-                    before.memory,
-                    after.memory,
-                )
-            threading.Event().wait(LOOK_S)
+        yield lambda: sum(offsets.ends(topic).values())
     finally:
         offsets.close()
 
 
-def _spent(folder: Path) -> Spent:
+def watch(
+    folder: Path, sink: str, count: Callable[[], int], writes: int, check: Callable[[], None] = lambda: None
+) -> Measured:
+    """What moving the last two thirds of the rows to a sink takes; ``check`` raises if whoever moves them has ended."""
+    begun: tuple[float, int, Spent] | None = None
+    deadline = time.monotonic() + GIVE_UP_S
+    while True:
+        check()
+        rows = count()
+        now = time.monotonic()
+        assert now < deadline, f"{sink}: {rows} of {writes} rows"
+        if begun is None and rows >= writes // 3:
+            begun = now, rows, spent(folder)
+        if begun is not None and rows >= writes:
+            began, first, before = begun
+            after, moved = spent(folder), rows - first
+            return Measured(
+                moved / (now - began),
+                (after.broker - before.broker) / moved * 1e6,
+                (after.job - before.job) / moved * 1e6,
+                before.memory,
+                after.memory,
+            )
+        threading.Event().wait(LOOK_S)
+
+
+def spent(folder: Path) -> Spent:
     """What has been spent so far; the broker is what was started with a file in ``folder``."""
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}

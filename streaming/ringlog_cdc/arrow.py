@@ -323,7 +323,7 @@ def _with_images(
     """(rows of tables without images, and all that goes out for those with images; numbers of what is still left)."""
     mine = has_images(named(found.mutations, rows.numbers), table)
     numbers = rows.numbers[mine]
-    values = rows.values.filter(pa.array(mine)).to_pylist()
+    values = rows.values.filter(pa.array(mine))
     places = found.partitions[numbers], found.offsets[numbers], found.appended[numbers]
     easy = easy_writes(found.mutations, numbers, values, rows.generations[mine], places, part.source_topic, found.input)
     others = {
@@ -332,7 +332,7 @@ def _with_images(
         if item.mutation is not None and f"{item.mutation.keyspace}.{item.mutation.table}" in table.images
     }
     made = through(easy, others, table, part, states)
-    imaged = rows.only(np.flatnonzero(mine)[made.places], pa.array(made.rows, pa.large_binary()))
+    imaged = rows.only(np.flatnonzero(mine)[made.places], made.rows)
     defined = [replace(out, number=number) for number, out in zip(made.numbers, made.outs, strict=True)]
     every = np.arange(len(found.offsets))
     return [rows.only(np.flatnonzero(~mine)), imaged, _listed(every, defined)], np.setdiff1d(left, [*others])

@@ -347,10 +347,7 @@ class BatchRunner:
         """What the tasks of a part must know of images; None if its tables have none."""
         before = self._store.before(entry)
         is_first = before is None or not self._store.context(before.context).get("images")
-        kept_from: dict[int, int] = {}
-        for part in (*self._store.parts(entry.batch - 1), *self._store.parts(entry.batch)):
-            for item in part.ranges:
-                kept_from.setdefault(item.partition, item.start)
+        kept_from = self._store.replayed_from(entry.batch)
         return self._images.work(image_tables(context), entry.ranges, kept_from, is_first)
 
     def _nothing_counted(self) -> Accumulator[Tally]:

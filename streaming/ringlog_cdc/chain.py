@@ -33,6 +33,17 @@ class PlanChain:
         older = (found for found in self._entries.values() if found.sequence < entry.sequence and found.ranges)
         return max(older, key=lambda found: found.sequence, default=None)
 
+    def replayed_from(self, batch: int) -> dict[int, int]:
+        """Source partition to the first offset that may be handed out again while this batch is carried out.
+
+        It, or the one before it if that one was not committed: Spark goes no further back.
+        """
+        starts: dict[int, int] = {}
+        for part in (*self.parts(batch - 1), *self.parts(batch)):
+            for item in part.ranges:
+                starts.setdefault(item.partition, item.start)
+        return starts
+
     def is_done(self, entry: PlanEntry) -> bool:
         """True if the entry was marked as carried out, by this driver or one before it."""
         return entry.sequence in self._done

@@ -26,8 +26,10 @@ from ringlog.kernel.state import CdcWriter, ClusterState, in_order
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.images.files import FOLDER, ImageFiles
 from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
+from ringlog_cdc.known import is_lost
 from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import CLAIM, PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
@@ -118,7 +120,8 @@ class CdcJob:
                 make_index(index, self._session, settings, offsets, state, starts, self.progress)
             self._meet_lake(client, offsets, index)
             self.writer.start()
-            images = ImageFolder(settings.checkpoint, epoch, settings.images_anew, self.progress.emit)
+            files = ImageFiles(settings.checkpoint / FOLDER)
+            images = ImageFolder(files, epoch, settings.images_anew, self.progress.emit)
             self.runner = self._runner(client, partitions, starts, images, index)
             self._open(Listener(self._session, self._name, self.progress.reported).close)
             self._query = self._begin()
@@ -137,9 +140,8 @@ class CdcJob:
     def _claim(self, state: ClusterState, partitions: int, before: CdcWriter | None) -> bool:
         """Claim the checkpoint for the writer, who was ``before``; True if it is new. Raises CdcError."""
         settings = self.settings
-        # A fenced name begins anew, also with an empty checkpoint: nobody writes under its old plans any more.
-        known = before is not None and before.fenced is None
-        is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, known)
+        lost = is_lost(before)
+        is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, lost)
         if any(keeps_images(table) for _, table in in_order(state.tables)):
             check_shared(self._session, settings.checkpoint / CLAIM)
         return is_new

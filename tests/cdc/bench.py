@@ -12,6 +12,7 @@ from ringlog.client.founding import found
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc import batch as batches
+from ringlog_cdc.images.files import ImageFiles
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
 from ringlog_cdc.plan_store import PlanStore
@@ -72,7 +73,7 @@ class Bench:
         quiet, no_session = Silent(), None
         settings = JobSettings("", "memory", folder)
         runner: Any = batches.BatchRunner
-        images, known = ImageFolder(folder, 1), Index(folder)
+        images, known = ImageFolder(ImageFiles(folder / "images"), 1), Index(folder)
         runner_parts = (self.writer, self.store, ends, quiet, 8, {0: 0}, images, known)
         self.runner = runner(no_session, settings, replica, *runner_parts)
 

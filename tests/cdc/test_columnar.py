@@ -314,7 +314,7 @@ def test_numbers_are_those_of_the_strict_reader(fields: list[bytes]) -> None:
     numbers = cursor.number()
     for index, field in enumerate(fields):
         try:
-            number, at = canonical._number(field, 0)
+            number, at = canonical.number_at(field, 0)
         except (IndexError, ValueError):
             assert not cursor.sound[index]
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
 from ringlog.log.fates import Fate
 from ringlog.node.merge import merged
-from ringlog.node.peek import peek
+from ringlog.node.peek import peek, plain
 from ringlog.wire import records
 from ringlog.wire.changes import decode_change, encode_change
 from ringlog.wire.codec import decode, encode
@@ -127,7 +128,9 @@ def mutation(data: bytes) -> None:
     except WireError:
         peek(data)
         _head(data)
+        assert plain(data) is None, "bytes that are no mutation are plain"
         raise
+    assert plain(data) in (None, replace(found, mutation_id=None, cells=())), "the plain write says something else"
     for head in (peek(data), _head(data)):
         if head is not None:
             assert head == (f"{found.keyspace}.{found.table}", found.partition_key), "the head says something else"

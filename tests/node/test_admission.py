@@ -14,11 +14,13 @@ from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.state import Generation
-from ringlog.wire.records import Mutation
+from ringlog.node.holder import KEPT, NOT_MINE, Holder
+from ringlog.node.peek import plain
+from ringlog.wire.records import Mutation, encode_mutation
 from ringlog_cdc.decisions import context_of, table_of
 from ringlog_cdc.routing import Rows, route
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, OPERATION_CODES, ROUTED, SKIPPED
-from tests.node.world import APPENDED, cluster, write
+from tests.node.world import APPENDED, cluster, name_of, write
 
 LEEWAY = 5_000_000
 BASE = cluster((-(2**62),), (0,), (2**62,), cdc=True)
@@ -79,6 +81,16 @@ def columns(found: list[Mutation]) -> Rows:
         partitions=np.zeros(len(found), dtype=np.int32),
         offsets=np.arange(len(found)),
     )
+
+
+@given(writes)
+def test_a_node_goes_by_the_same_rules_without_the_cells(mutation: Mutation) -> None:
+    holder = Holder(name_of(1))
+    holder.adopt(STATE)
+    value = encode_mutation(mutation)
+    assert plain(value) is not None
+    expected = NOT_MINE if holder.passes_over(value) else refusal(rules_of(STATE), mutation, APPENDED) or KEPT
+    assert holder.judge(value, APPENDED) == expected
 
 
 @given(st.lists(writes, min_size=1, max_size=30))

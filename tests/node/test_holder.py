@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import CancelOperation, CdcOptions, CreateTable, DropTable, StreamReport
+from ringlog.kernel.commands.model import CancelOperation, CdcOptions, Column, CreateTable, DropTable, StreamReport
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.state import ClusterState
 from ringlog.node.holder import Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.node.store import Version
-from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
+from ringlog.wire.records import Cell, Mutation, decode_mutation, encode_mutation
 from tests.kernel.entries import applied, uuid
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, replicas, step, write
 
@@ -46,8 +46,7 @@ class Node:
         begin = self.holder.positions[partition]
         for offset, mutation in enumerate(topic[partition][begin : begin + count], start=begin):
             value = encode_mutation(mutation)
-            if not self.holder.passes_over(value):
-                self.holder.admit(mutation, APPENDED, value)
+            self.holder.judge(value, APPENDED)
             self.holder.passed(partition, offset + 1)
 
 
@@ -319,8 +318,19 @@ def test_deletes_and_refusals() -> None:
         (write("k", 1, table="none"), "unknown_table"),
         (write("k", 1, cluster_id="00000000-0000-7000-8000-00000000dead"), "foreign_cluster"),
     ):
-        assert holder.admit(mutation, APPENDED, encode_mutation(mutation)) == verdict
+        assert holder.judge(encode_mutation(mutation), APPENDED) == verdict
+    assert holder.judge(b"", APPENDED) == "unreadable"
     assert len(holder.store) == 2
+
+
+def test_cells_are_looked_at_where_the_table_has_a_rule_for_them() -> None:
+    holder = Holder(name_of(1))
+    columns = (Column("customer", "text"), Column("number", "bigint"), Column("tags", "set<text>"))
+    table = CreateTable("shop", "tagged", uuid(3, space=9), columns, ("customer",), ("number",), CdcOptions())
+    holder.adopt(applied(cluster((0,), factor=1), table))
+    for tags, verdict in ((None, "kept"), (b"no set", "bad_change")):
+        mutation = write("k", 1, table="tagged", cells=(Cell("tags", tags),))
+        assert holder.judge(encode_mutation(mutation), APPENDED) == verdict
 
 
 def test_rows_of_a_table_go_with_it_though_another_one_of_its_name_comes_at_once() -> None:

@@ -1,13 +1,24 @@
-"""The head of a mutation without decoding it: never another answer than the decoder's."""
+"""A mutation without decoding all of it: never another answer than the decoder's."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.node.peek import peek
+from ringlog.node.peek import peek, plain
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import Cell, Mutation, decode_mutation, encode_mutation
+from ringlog.wire.records import (
+    Bounds,
+    Cell,
+    Change,
+    DeletedElements,
+    Mutation,
+    decode_mutation,
+    encode_mutation,
+)
 
 ids = st.none() | st.uuids().map(str)
 parts = st.lists(st.none() | st.binary(max_size=200), max_size=3).map(tuple)
@@ -26,12 +37,47 @@ mutations = st.builds(
 )
 
 
+def without_cells(mutation: Mutation) -> Mutation:
+    return replace(mutation, mutation_id=None, cells=())
+
+
 @given(mutations)
 def test_the_head_is_what_decoding_says(mutation: Mutation) -> None:
     expected = None
     if mutation.partition_key and None not in mutation.partition_key:
         expected = (f"{mutation.keyspace}.{mutation.table}", mutation.partition_key)
     assert peek(encode_mutation(mutation)) == expected
+
+
+@given(mutations)
+def test_a_plain_write_is_read_but_for_its_id_and_cells(mutation: Mutation) -> None:
+    assert plain(encode_mutation(mutation)) == (None if mutation.ttl is not None else without_cells(mutation))
+
+
+PLAIN = Mutation(None, None, "shop", "orders", 7, None, "UPDATE", (b"c",), (b"1",), (Cell("note", b"x"),))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(PLAIN, deleted_elements=(DeletedElements("tags", (b"a",)),)),
+        replace(PLAIN, replaced=("tags",)),
+        replace(PLAIN, operation="RANGE_DELETE", bounds=Bounds((b"1",), True, (b"2",), False)),
+        replace(PLAIN, operation="RANGE_DELETE"),
+        replace(PLAIN, more=(Change("UPDATE", (b"2",)),)),
+        replace(PLAIN, ttl=0),
+    ],
+)
+def test_a_write_that_says_more_is_left_to_the_decoder(other: Mutation) -> None:
+    assert plain(encode_mutation(PLAIN)) == without_cells(PLAIN)
+    assert plain(encode_mutation(other)) is None
+
+
+def test_a_name_that_is_no_text_is_left_to_the_decoder() -> None:
+    value = encode_mutation(PLAIN).replace(b"note", b"not\xff")
+    assert plain(value) is None
+    with pytest.raises(WireError):
+        decode_mutation(value)
 
 
 @given(mutations, st.data())
@@ -41,9 +87,11 @@ def test_damaged_bytes_give_the_decoders_answer_or_none(mutation: Mutation, data
     value[at] ^= 1 << data.draw(st.integers(0, 7))
     cut = bytes(value[: data.draw(st.integers(0, len(value)))])
     for damaged in (bytes(value), cut):
-        found = peek(damaged)
+        found, whole = peek(damaged), plain(damaged)
         try:
             decoded = decode_mutation(damaged)
         except WireError:
+            assert whole is None
             continue
+        assert whole in (None, without_cells(decoded))
         assert found in (None, (f"{decoded.keyspace}.{decoded.table}", decoded.partition_key))

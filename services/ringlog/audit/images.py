@@ -14,7 +14,18 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from ringlog.audit.compound import STATIC, Columns, LogRow, covers, facts_of, sortable, statements, weight
+from ringlog.audit.compound import (
+    INSERT,
+    STATIC,
+    UPDATE,
+    Columns,
+    LogRow,
+    covers,
+    facts_of,
+    sortable,
+    statements,
+    weight,
+)
 
 PREIMAGE, POSTIMAGE = 0, 9
 SECOND = 1_000_000
@@ -93,12 +104,17 @@ class Images:
         found: list[LogRow] = []
         for at, group in groupby(logged, key=attrgetter("timestamp")):
             own = {name: fact for name, fact in facts.items() if fact[0] == at and _counts(name, fact, facts)}
+            logged_now = list(group)
             touched = _touched(own, columns, wanted)
+            for row in logged_now:
+                # An update without a cell is no fact, and about its row all the same.
+                if row.operation in (INSERT, UPDATE) and len(row.clustering_key) == len(columns.clustering):
+                    touched.setdefault(tuple(row.clustering_key), set())
             own_rows = sorted(touched.keys() - {STATIC}, key=lambda row: [*map(sortable, columns.clustering, row)])
             rows = [*(touched.keys() & {STATIC}), *own_rows]
             if wanted.preimage != "false":
                 found += _images(PREIMAGE, at, heap, rows, touched, columns, wanted, now)
-            found += group
+            found += logged_now
             for name, fact in own.items():
                 heap.put(name, fact)
             for one in statements(write):

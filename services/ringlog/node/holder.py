@@ -32,13 +32,16 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.node.owned import NOTHING, Owned, owned_by
-from ringlog.node.peek import peek
+from ringlog.node.peek import peek, plain
 from ringlog.node.store import RowStore, Version, checksum
-from ringlog.wire.records import Mutation
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import Mutation, decode_mutation
 
 Range = tuple[int, int]
 KEPT, NOT_MINE = "kept", "not_mine"
 """Verdicts on writes that no rule refuses."""
+UNREADABLE = "unreadable"
+"""The verdict on bytes that are no write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,24 @@ class Holder:
             return False
         owned = self._owned.get(head[0])
         return owned is not None and not owned.takes(_token(compose(head[1])))
+
+    def judge(self, value: bytes, append_time_us: int) -> str:
+        """Judge one record of the mutations topic: a verdict of ``admit``, or ``unreadable``."""
+        if self.passes_over(value):
+            return NOT_MINE
+        try:
+            return self.admit(self._seen(value), append_time_us, value)
+        except WireError:
+            return UNREADABLE
+
+    def _seen(self, value: bytes) -> Mutation:
+        """As much of a write as ``admit`` looks at: cells only where the table has a rule for them."""
+        found = plain(value)
+        if found is not None:
+            shape = self._rules.tables.get(f"{found.keyspace}.{found.table}")
+            if shape is None or not shape.is_special:
+                return found
+        return decode_mutation(value)
 
     def admit(self, mutation: Mutation, append_time_us: int, value: bytes) -> str:
         """Judge one write under the adopted epoch: ``kept``, ``not_mine``, or the code of the rule that refuses it.

@@ -29,7 +29,7 @@ from ringlog.log.watch import Lost, TopicWatch
 from ringlog.node.acks import Acks
 from ringlog.node.data_side import DataSide
 from ringlog.node.errors import NodeFailed
-from ringlog.node.holder import NOT_MINE, Fetch, Holder
+from ringlog.node.holder import Fetch, Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.membership import Membership
 from ringlog.node.patience import Patience
@@ -37,8 +37,6 @@ from ringlog.node.pull import STREAM_ERRORS, told
 from ringlog.node.server import HttpServer, make_api
 from ringlog.node.tail import Tail, Tailed
 from ringlog.runtime.clock import Clock
-from ringlog.wire.errors import WireError
-from ringlog.wire.records import decode_mutation
 
 __all__ = ["NodeFailed", "NodeOptions", "NodeProcess"]
 
@@ -46,7 +44,6 @@ log = structlog.get_logger("ringlog.node")
 
 BARRIER_S = 10.0
 RETRY_S = 0.2
-UNREADABLE = "unreadable"
 
 T = TypeVar("T")
 
@@ -185,19 +182,8 @@ class NodeProcess:
             self._holder.passed(item.partition, item.offset)
             return
         value = item.record.value() or b""
-        if self._holder.passes_over(value):
-            verdict = NOT_MINE
-        else:
-            verdict = self._judge(value, append_time_us(item.record.timestamp()[1]))
-        self._verdicts[verdict] += 1
+        self._verdicts[self._holder.judge(value, append_time_us(item.record.timestamp()[1]))] += 1
         self._holder.passed(item.partition, item.offset + 1)
-
-    def _judge(self, value: bytes, appended: int) -> str:
-        try:
-            mutation = decode_mutation(value)
-        except WireError:
-            return UNREADABLE
-        return self._holder.admit(mutation, appended, value)
 
     # --------------------------------------------------------------------------------------- streaming
 

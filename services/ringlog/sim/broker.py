@@ -197,6 +197,7 @@ class Broker:
         self.epochs: dict[str, int] = {}
         self.denied: dict[str, int] = {}
         self.replicated: Callable[[Partition], None] = lambda _: None
+        self.appended: Callable[[Host, int], None] | None = None
         self._chance = Chance(world.seed, "broker")
 
     def close(self) -> None:
@@ -231,6 +232,8 @@ class Broker:
 
         def ask(answer: Answer) -> None:
             if self.up and life > self.denied.get(host.name, -1):
+                if self.appended is not None and topic == CDC:
+                    self.appended(host, life)
                 partition.waiting.append((partition.append(values, self.now()), answer))
                 self._replicate(partition)
 

@@ -20,6 +20,7 @@ from ringlog.sim.actors.cdc_job import SECOND_HOST, SimCdcJob
 from ringlog.sim.actors.consumer import SimConsumer
 from ringlog.sim.actors.coordinator import CoordinatorWorker
 from ringlog.sim.actors.coordinator_path import SimApplication, disturb, level_of, register_keys
+from ringlog.sim.actors.imaged import EXECUTOR
 from ringlog.sim.actors.keeper import KeeperWorker
 from ringlog.sim.actors.node import SimNode
 from ringlog.sim.actors.operator import SimOperator
@@ -30,6 +31,7 @@ from ringlog.sim.actors.validator import ValidatorWorker
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import CHECKS
 from ringlog.sim.faults import Faults
+from ringlog.sim.imaging import changes
 from ringlog.sim.prefix import cluster_id_of, prefix_of, registration, schema_commands, settings_of, tokens_of
 from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
 from ringlog.sim.rest import what_is_not_done
@@ -211,10 +213,18 @@ class Run:
                 self.applications[name].operate(access, self.registers[register], level)
             case "when", (moment, nth, delay, what, *arguments):
                 self.sim.moments.arm(action.number, moment, nth, delay, what, *arguments)
+            case "imaged_burst", (count,):
+                if self.producer.host.up:
+                    self.producer.imaged_burst(action.number, count)
+            case "images", (what, table):
+                self.operator.images(changes(Chance(self.world.seed, f"images/{action.number}"), what, table))
+            case "straggle", (delay,):
+                self.job.straggle(delay)
             case "bury", (name, what):
                 self.operator.bury(self.nodes[name].registration.id, what)
             case "fence", (away, closes):
-                self.operator.fence(lambda: self.faults.take_rights((WRITER, SECOND_HOST), away), closes=closes)
+                hosts = (WRITER, SECOND_HOST, EXECUTOR)
+                self.operator.fence(lambda: self.faults.take_rights(hosts, away), self.job.again, closes=closes)
             case "call_off", ():
                 self.operator.cancel()
             case "command", (kind, way):

@@ -14,6 +14,9 @@ from typing import Any
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
+from ringlog.sim.imaging import LASTS, imaging
+from ringlog.sim.losing import LASTS as LOSES
+from ringlog.sim.losing import losing
 from ringlog.sim.rarities import rarity
 from ringlog.sim.scenarios import Scenario, Setting, choose
 from ringlog.sim.shape import Shape
@@ -82,8 +85,9 @@ STAY_OUT = 0.55
 """In so many of the runs without a scenario as few nodes join as the profile allows: those with one have more."""
 
 
-FIRST_REPLACEMENT = 3_000
-"""Number of the first action about a newcomer that replaces another node."""
+FIRST_REPLACEMENT, FIRST_OF_IMAGES, FIRST_OF_LOSS = 3_000, 4_000, 5_000
+"""Number of the first action about a newcomer that replaces another node, about tables that keep images, and about a
+checkpoint that is lost."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
@@ -109,15 +113,8 @@ def draw_script(seed: int, profile: Profile) -> Script:
     kinds = [(kind, entry[0]) for family in FAMILIES for kind, entry in family.commands.items() if entry is not None]
     for _ in range(chance.between(*profile.commands)):
         drawn.append(("command", (chance.weighted(kinds), chance.weighted([("validator", 5), ("direct", 1)]))))
-    hosts = [
-        *AGENT_HOSTS,
-        *AGENT_HOSTS,
-        *(f"n{number + 1}" for number in range(founded + joining)),
-        WRITER,
-        CONSUMER,
-        PRODUCER,
-        OPERATOR,
-    ]
+    hosts = [*AGENT_HOSTS, *AGENT_HOSTS, *(f"n{number + 1}" for number in range(founded + joining))]
+    hosts += [WRITER, CONSUMER, PRODUCER, OPERATOR]
     mix = [kind for kind in FAULTS if chance.happens(0.5)] or ["crash"]
     for _ in range(chance.between(*profile.faults)):
         what = chance.pick(mix)
@@ -134,6 +131,10 @@ def draw_script(seed: int, profile: Profile) -> Script:
     if chosen is None or (not chosen.factors and special.happens(0.5)):
         actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     calm = profile.length + profile.fault * MS
+    if chosen is None:
+        besides, lasts = _besides(seed, profile, founded)
+        actions += besides
+        calm = max(calm, lasts)
     if chosen is not None:
         number = special.pick(sorted(moments)) if moments else -1
         start, name = (moments[number], drawn[number][1][0]) if moments else (0, "")
@@ -144,6 +145,15 @@ def draw_script(seed: int, profile: Profile) -> Script:
         ]
         calm = max(calm, start + chosen.lasts if chosen.joins else 0, *(at for at, _, _ in befalls))
     return Script(seed, profile.name, shape, calm, tuple(sorted(actions, key=lambda a: a.at)))
+
+
+def _besides(seed: int, profile: Profile, founded: int) -> tuple[list[Action], Micros]:
+    """What a run without a scenario may have, tables with images or a checkpoint that is lost; and when it is over."""
+    imaged = imaging(Chance(seed, f"images/{profile.name}"), founded, WRITER)
+    lost = [] if imaged else losing(Chance(seed, f"checkpoint/{profile.name}"), founded, WRITER)
+    first, lasts = (FIRST_OF_IMAGES, LASTS) if imaged else (FIRST_OF_LOSS, LOSES)
+    actions = [Action(first + n, at, what, arguments) for n, (at, what, arguments) in enumerate(imaged or lost)]
+    return actions, lasts + profile.fault * MS if actions else 0
 
 
 def _replaced(chance: Chance, founded: int, joining: int) -> dict[str, str]:

@@ -106,6 +106,7 @@ class Simulation:
         self.on_acked = self._hearing("acked")
         self.on_received = self._hearing("received")
         self.on_mutation = self._hearing("mutation")
+        self.on_claimed = self._hearing("claimed")
         self.on_routed = self._hearing("routed")
         self.on_closing = self._hearing("closing")
         self.on_rows = self._hearing("rows")

@@ -29,8 +29,8 @@ def canonical_check(schema: Any, types: Mapping[str, Any]) -> Callable[[bytes], 
     return check
 
 
-def _number(body: bytes, at: int) -> tuple[int, int]:
-    """(zigzag-decoded number, position behind it)."""
+def number_at(body: bytes, at: int) -> tuple[int, int]:
+    """(zigzag-decoded number, position behind it); raises as a ``Step`` does."""
     number = shift = 0
     while True:
         byte = body[at]
@@ -47,11 +47,11 @@ def _number(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _long(body: bytes, at: int) -> int:
-    return at + 1 if body[at] < 0x80 else _number(body, at)[1]
+    return at + 1 if body[at] < 0x80 else number_at(body, at)[1]
 
 
 def _int(body: bytes, at: int) -> int:
-    number, at = _number(body, at)
+    number, at = number_at(body, at)
     if not -(2**31) <= number < 2**31:
         raise ValueError("more than 32 bits")
     return at
@@ -61,7 +61,7 @@ def _sized(body: bytes, at: int) -> int:
     size = body[at]
     if size < 0x80 and not size & 1:
         return at + 1 + (size >> 1)
-    size, at = _number(body, at)
+    size, at = number_at(body, at)
     if size < 0:
         raise ValueError("a negative length")
     return at + size
@@ -121,7 +121,7 @@ def _union(branches: list[Step]) -> Step:
 
 def _array(item: Step) -> Step:
     def step(body: bytes, at: int) -> int:
-        count, at = _number(body, at)
+        count, at = number_at(body, at)
         if count == 0:
             return at
         if count < 0:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from operator import attrgetter
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from operator import attrgetter, itemgetter
+from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ringlog.wire.binary import Layout
 from ringlog.wire.errors import WireError
@@ -45,14 +45,13 @@ def uuid_text(data: bytes) -> str:
 class Mapper(Generic[T]):
     """Converts values of one dataclass to and from dictionaries of one record schema."""
 
-    __slots__ = ("_attributes", "_back", "_cls", "_full_name", "_names", "_out")
+    __slots__ = ("_attributes", "_full_name", "_made", "_names", "_out")
 
     def __init__(self, cls: type[T], layout: Layout) -> None:
         known = layout.named_types()
         self._build(cls, known[layout.full_name], known)
 
     def _build(self, cls: type[T], schema: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-        self._cls = cls
         self._full_name = schema["name"]
         hints = get_type_hints(cls)
         on_wire = {field["name"]: field["type"] for field in schema["fields"]}
@@ -62,8 +61,9 @@ class Mapper(Generic[T]):
         self._names = tuple(in_class)
         pairs = [(name, _pair(hints[name], on_wire[name], known, f"{cls.__name__}.{name}")) for name in in_class]
         self._out = tuple((name, to_wire) for name, (to_wire, _) in pairs if to_wire is not None)
-        self._back = tuple((index, back) for index, (_, (_, back)) in enumerate(pairs) if back is not None)
-        self._attributes = _attributes(self._names)
+        back = tuple((index, back) for index, (_, (_, back)) in enumerate(pairs) if back is not None)
+        self._made = _maker(cls, self._names, back)
+        self._attributes = _picked(attrgetter, self._names)
 
     def to_record(self, value: T) -> dict[str, Any]:
         """The dictionary of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content has another
@@ -81,17 +81,34 @@ class Mapper(Generic[T]):
 
     def from_record(self, record: Mapping[str, Any]) -> T:
         """The value of a dictionary that was decoded with the schema."""
-        values = [record[name] for name in self._names]
-        for index, convert in self._back:
+        return self._made(record)
+
+
+def _maker(cls: type[T], names: tuple[str, ...], back: tuple[tuple[int, Convert], ...]) -> Callable[[Any], T]:
+    """``from_record`` of a class, by the positions of the fields that are to be converted.
+
+    Cells are decoded by the million, and have nothing to convert: for these it is one call of the class.
+    """
+    fields_of = _picked(itemgetter, names)
+    if not back:
+        return lambda record: cls(*fields_of(record))
+
+    def made(record: Mapping[str, Any]) -> T:
+        values = list(fields_of(record))
+        for index, convert in back:
             values[index] = convert(values[index])
-        return self._cls(*values)
+        return cls(*values)
+
+    return made
 
 
-def _attributes(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+def _picked(getter: Any, names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """What ``attrgetter`` or ``itemgetter`` finds under all names, as a tuple whatever their number is."""
     if len(names) > 1:
-        return attrgetter(*names)
+        return cast(Callable[[Any], tuple[Any, ...]], getter(*names))
     if names:
-        return lambda value: (getattr(value, names[0]),)
+        only = getter(names[0])
+        return lambda value: (only(value),)
     return lambda _: ()
 
 
@@ -110,7 +127,7 @@ def _pair(hint: Any, schema: Any, known: Mapping[str, Any], where: str) -> Pair:
     if kind == "record" and is_dataclass(hint):
         nested: Mapper[Any] = Mapper.__new__(Mapper)
         nested._build(hint, schema, known)  # type: ignore[arg-type]
-        return nested.to_record, nested.from_record
+        return nested.to_record, nested._made
     if isinstance(kind, str) and _SCALARS.get(kind) is hint:
         return None, None
     raise TypeError(f"{where}: {hint} has no way to {schema}")

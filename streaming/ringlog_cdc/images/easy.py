@@ -6,22 +6,27 @@ goes to ``quick`` or to the definition.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from ringlog.client.cdc.rows import ROW_DELETE
+from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.writes import expiry
 from ringlog_cdc.columnar.encode import composed_keys
-from ringlog_cdc.columnar.mutations import Mutations
+from ringlog_cdc.columnar.mutations import Mutations, grouped
 from ringlog_cdc.columnar.pieces import Pieces, encoded_numbers
 from ringlog_cdc.columnar.route import Named, named, operation_codes
 from ringlog_cdc.columnar.scan import Span
 from ringlog_cdc.columnar.words import I64, Flags
 from ringlog_cdc.images.define import States
-from ringlog_cdc.images.quick import Cells, Plain, changed, live, rows_of
-from ringlog_cdc.images.state import common_key, partition_prefix
+from ringlog_cdc.images.lay import Logged, laid
+from ringlog_cdc.images.quick import changed, live, tail
+from ringlog_cdc.images.state import common_key
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.routing import RoutingTable
 from ringlog_cdc.rows import Input, Out, Part, outgoing
@@ -29,6 +34,14 @@ from ringlog_cdc.rows import Input, Out, Part, outgoing
 HEAD = 10 + 16
 """Bytes of a row before its generation: header and stream."""
 TIME = 16
+COLUMNS_MAX = 256
+"""So many columns of a batch are told apart at once."""
+
+NO_ITEM = b""
+"""What stands for a cell that is not there, while writes with fewer cells are beside those with more."""
+
+Cells = tuple[Sequence[tuple[str, ...]], Sequence[tuple[bytes | None, ...]]]
+"""Of each write the columns that it names, and their cells as rows have them; None: null."""
 
 
 def is_easy(mutations: Mutations, rows: I64, tables: Named, images: Mapping[str, ImageTable]) -> Flags:
@@ -41,21 +54,38 @@ def is_easy(mutations: Mutations, rows: I64, tables: Named, images: Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class Easy:
-    """Easy writes: their numbers in the batch, ascending; and, in that order, what ``quick`` wants of each."""
+    """Easy writes: their numbers in the batch, ascending; and, in that order, what ``quick`` and ``lay`` want of each.
+
+    ``composed``: partition keys as they are hashed; ``clustering``: clustering keys as keys of states have them.
+    """
 
     numbers: I64
-    writes: Sequence[Plain]
-    tables: Sequence[str]
-    composed: Sequence[bytes]
-    clustering: Sequence[bytes]
+    logged: Logged
+    tables: Named
+    composed: pa.LargeBinaryArray
+    clustering: pa.LargeBinaryArray
+    operations: Sequence[int]
+    timestamps: Sequence[int]
+    expires: Sequence[int | None]
     appended: Sequence[int]
+    cells: Cells
     inputs: Callable[[int], Input]
+
+    def keys(self, numbers: Sequence[int]) -> list[bytes]:
+        """The keys of the states of their rows. ``numbers``: what stands for the tables in them."""
+        heads = np.empty((len(self.numbers), 2), dtype=">u4")
+        heads[:, 0] = np.array([*numbers, 0])[self.tables.codes]
+        heads[:, 1] = pc.binary_length(self.composed).to_numpy(zero_copy_only=False)
+        prefix = pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(heads), [None, pa.py_buffer(heads)])
+        columns = prefix.cast(pa.large_binary()), self.composed, self.clustering
+        joined = pc.binary_join_element_wise(*columns, pa.scalar(b"", pa.large_binary()))
+        return list(joined.to_pylist())
 
 
 def easy_writes(
     mutations: Mutations,
     numbers: I64,
-    rows: Sequence[bytes],
+    rows: pa.LargeBinaryArray,
     generations: I64,
     places: tuple[I64, I64, I64],
     topic: str,
@@ -64,7 +94,6 @@ def easy_writes(
     """The easy ones among the mutations, whose rows without images are there. ``places``: source partition, offset,
     append time of each; ``inputs``: the write with that number, decoded.
     """
-    tables = named(mutations, numbers)
     partitions, offsets, appended = places
     ttls = mutations.ttl.length[numbers]
     at = HEAD + encoded_numbers(generations)[1] + TIME
@@ -75,23 +104,27 @@ def easy_writes(
     end += encoded_numbers(mutations.partition_key.count[numbers])[1] + 1 + mutations.clustering_at.length[numbers]
     for span in mutations.partition_key.inner:
         end += span.length[numbers]
-    codes = operation_codes()[mutations.operation[numbers]].tolist()
-    timestamps, values = mutations.timestamp[numbers].tolist(), mutations.ttl_value[numbers].tolist()
-    expires = [expiry(time, ttl) for time, ttl in zip(timestamps, values, strict=True)]
-    shared = zip(begin.tolist(), end.tolist(), strict=True)
-    columns = (rows, at.tolist(), shared, codes, timestamps, expires, _cells(mutations, numbers))
+    timestamps = mutations.timestamp[numbers].tolist()
+    expires: Sequence[int | None] = [None] * len(numbers)
+    if (ttls > 1).any():
+        values = mutations.ttl_value[numbers].tolist()
+        expires = [expiry(time, ttl) for time, ttl in zip(timestamps, values, strict=True)]
     return Easy(
         numbers,
-        [*map(Plain._make, zip(*columns, strict=True))],
-        [tables.names[code] for code in tables.codes.tolist()],
-        composed_keys(mutations, numbers).to_pylist(),
+        Logged(rows, at, begin, end),
+        named(mutations, numbers),
+        composed_keys(mutations, numbers),
         _clustering(mutations, numbers),
+        operation_codes()[mutations.operation[numbers]].tolist(),
+        timestamps,
+        expires,
         appended.tolist(),
+        _cells(mutations, numbers),
         inputs,
     )
 
 
-def _clustering(mutations: Mutations, numbers: I64) -> list[bytes]:
+def _clustering(mutations: Mutations, numbers: I64) -> pa.LargeBinaryArray:
     """The clustering keys as ``row_key`` has them: each component behind its length, four bytes."""
     pieces = Pieces(len(numbers), mutations.data)
     key = mutations.clustering_key
@@ -101,35 +134,39 @@ def _clustering(mutations: Mutations, numbers: I64) -> list[bytes]:
         length = span.length[numbers]
         pieces.rows(length.astype(">u4").view(np.uint8).reshape(-1, 4), there * np.int64(4))
         pieces.spans(Span(span.start[numbers], length))
-    return list(pieces.joined().to_pylist())
+    return pieces.joined()
 
 
-def _cells(mutations: Mutations, numbers: I64) -> Sequence[Cells]:
-    """(column, value) of the cells of each."""
-    found: list[list[tuple[str, bytes | None]]] = [[] for _ in range(len(numbers))]
+def _cells(mutations: Mutations, numbers: I64) -> Cells:
     data, cells = mutations.data.tobytes(), mutations.cells
-    names: dict[bytes, str] = {}
-    for place, (whole, name, null) in enumerate(zip(cells.whole, cells.content, cells.is_null, strict=True)):
-        some = np.flatnonzero(cells.count[numbers] > place)
-        mine = numbers[some]
-        name_end = name.start[mine] + name.length[mine]
-        end = whole.start[mine] + whole.length[mine]
-        start = name_end + 1 + _length_bytes(end - name_end - 1)
-        columns = (some, name.start[mine], name_end, null[mine], start, end)
-        for index, first, behind, is_null, begin, stop in zip(*(c.tolist() for c in columns), strict=True):
-            column = data[first:behind]
-            if column not in names:
-                names[column] = column.decode()
-            found[index].append((names[column], None if is_null else data[begin:stop]))
-    return found
+    counts = cells.count[numbers]
+    most = int(counts.max(initial=0))
+    found: list[tuple[list[str], list[bytes | None]]] = []
+    for whole, name, null in zip(cells.whole[:most], cells.content, cells.is_null, strict=False):
+        start, end = whole.start[numbers], (whole.start + whole.length)[numbers]
+        items: list[bytes | None] = [data[a:b] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
+        for place in np.flatnonzero(null[numbers]).tolist():
+            items[place] = None
+        found.append((_names(mutations, name, numbers, data), items))
+    if not most:
+        return [()] * len(numbers), [()] * len(numbers)
+    # Where all writes name the same columns, these come in the order in which states have them.
+    found.sort(key=lambda one: one[0][0])
+    columns, every = ([*zip(*some, strict=True)] for some in zip(*found, strict=True))
+    for place in np.flatnonzero(counts < most).tolist():
+        pairs = [pair for pair in zip(columns[place], every[place], strict=True) if pair[1] != NO_ITEM]
+        columns[place], every[place] = tuple(name for name, _ in pairs), tuple(item for _, item in pairs)
+    return columns, every
 
 
-def _length_bytes(sizes: I64) -> I64:
-    """How many bytes the length takes of a value that has so many with it."""
-    found = np.ones(len(sizes), dtype=np.int64)
-    for more in range(1, 5):
-        found += sizes - more > (1 << 7 * more - 1) - 1
-    return found
+def _names(mutations: Mutations, span: Span, numbers: I64, data: bytes) -> list[str]:
+    """The texts at those places."""
+    codes, contents = grouped(mutations.data, span, numbers, COLUMNS_MAX)
+    if (codes < 0).any():
+        spans = zip(span.start[numbers].tolist(), span.length[numbers].tolist(), strict=True)
+        return [data[start : start + length].decode() for start, length in spans]
+    known = [content.decode() for content in contents]
+    return [known[code] for code in codes.tolist()]
 
 
 # --------------------------------------------------------------------------------------------------- through a batch
@@ -141,68 +178,106 @@ class Made:
     the definition gave for ``numbers`` of the batch. ``ringlog_cdc.arrow`` puts them in order.
     """
 
-    places: list[int]
-    rows: list[bytes]
-    numbers: list[int]
-    outs: list[Out]
+    places: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    rows: pa.LargeBinaryArray | None = None
+    numbers: list[int] = field(default_factory=list)
+    outs: list[Out] = field(default_factory=list)
 
 
 def through(easy: Easy, others: Mapping[int, Input], table: RoutingTable, part: Part, states: States) -> Made:
     """All writes of tables with images, in the order of their numbers. ``others``: those that are not easy."""
-    keys = _keys(easy, table.images, states)
-    states.fetch(key for key, _ in keys)
-    states.fetch(key for _, key in keys if key and states.has_common(key))
-    made = Made([], [], [], [])
-    waiting = sorted(others, reverse=True)
-    for place, number in enumerate(easy.numbers.tolist()):
-        while waiting and waiting[-1] < number:
-            _define(waiting[-1], others[waiting.pop()], table, part, states, made)
-        rows = _quick(easy, place, keys[place], table.images[easy.tables[place]], states, part.row_bytes_max)
-        if rows is None:
-            _define(number, easy.inputs(number), table, part, states, made)
-        else:
-            made.places += [place] * len(rows)
-            made.rows += rows
-    while waiting:
-        _define(waiting[-1], others[waiting.pop()], table, part, states, made)
-    return made
+    way = _Way(easy, table, part, states)
+    at = 0
+    for number, item in sorted(others.items()):
+        stop = bisect_left(easy.numbers, number)
+        way.quick(stop - at)
+        way.define(number, item)
+        at = stop
+    way.quick(len(easy.numbers) - at)
+    return way.made()
 
 
-def _define(number: int, item: Input, table: RoutingTable, part: Part, states: States, made: Made) -> None:
-    """A write that the definition is asked about."""
-    outs = outgoing(table, [item], part, states)
-    made.numbers += [number] * len(outs)
-    made.outs += outs
+class _Way:
+    """Where one is in a batch."""
+
+    def __init__(self, easy: Easy, table: RoutingTable, part: Part, states: States) -> None:
+        self._easy = easy
+        self._table = table
+        self._part = part
+        self._states = states
+        self._images = [table.images[name] for name in easy.tables.names]
+        numbers = [states.number(*one) for one in zip(easy.tables.names, self._images, strict=True)]
+        self._prefixes = [number.to_bytes(4, "big") for number in numbers]
+        keys = easy.keys(numbers)
+        states.fetch(keys)
+        self._look()
+        if any(self._common):
+            states.fetch(common_key(_prefix(key)) for key in keys)
+        codes = easy.tables.codes.tolist()
+        columns = (keys, codes, easy.operations, easy.timestamps, easy.expires, easy.appended, *easy.cells)
+        self._writes = enumerate(zip(*columns, strict=True))
+        count = len(keys)
+        self._tail_bytes_max = easy.logged.tail_bytes_max(part.row_bytes_max)
+        self._before: list[bytes | None] = [None] * count
+        self._after: list[bytes | None] = [None] * count
+        self._kept = np.ones(count, dtype=bool)
+        self._made = Made()
+
+    def _look(self) -> None:
+        """Which of the tables have partitions with something in common."""
+        self._common = [
+            image.shape.has_rows and self._states.has_common(prefix)
+            for image, prefix in zip(self._images, self._prefixes, strict=True)
+        ]
+
+    def define(self, number: int, item: Input) -> None:
+        """A write that the definition is asked about."""
+        outs = outgoing(self._table, [item], self._part, self._states)
+        self._made.numbers += [number] * len(outs)
+        self._made.outs += outs
+        self._look()
+
+    def quick(self, count: int) -> None:
+        """The next easy writes: what goes out for them, and their states."""
+        states, images, limit = self._states, self._images, self._tail_bytes_max
+        for place, (key, code, operation, at, expires, now, columns, items) in islice(self._writes, count):
+            image = images[code]
+            row = states.get(key)
+            if row is not None and row[0] <= now:
+                row = None
+            if (row is not None and row[7] is not None) or (self._common[code] and _is_common(states, key)):
+                self._give_up(place)
+                continue
+            before = after = None
+            if row is not None and image.preimage != "false" and (values := live(row, now)) is not None:
+                before = tail(image, PREIMAGE, values, None if operation == ROW_DELETE else columns)
+            row = changed(row, operation, at, expires, columns, items, now, image.ttl)
+            if row is not None and image.postimage and (values := live(row, now)) is not None:
+                after = tail(image, POSTIMAGE, values, None)
+            if len(before or b"") > limit or len(after or b"") > limit:
+                self._give_up(place)
+                continue
+            states.put(key, row)
+            self._before[place], self._after[place] = before, after
+
+    def _give_up(self, place: int) -> None:
+        """It is not that easy, and nothing has changed."""
+        self._kept[place] = False
+        number = int(self._easy.numbers[place])
+        self.define(number, self._easy.inputs(number))
+
+    def made(self) -> Made:
+        """What goes out, once one is through."""
+        made = self._made
+        made.places, made.rows = laid(self._easy.logged, self._kept, self._before, self._after)
+        return made
 
 
-def _keys(easy: Easy, images: Mapping[str, ImageTable], states: States) -> list[tuple[bytes, bytes]]:
-    """(key of the row, of what its partition has in common: empty in a table without clustering key) of each."""
-    numbers = {name: states.number(name, images[name]) for name in dict.fromkeys(easy.tables)}
-    common = {name: images[name].shape.has_rows for name in numbers}
-    found = []
-    for name, composed, clustering in zip(easy.tables, easy.composed, easy.clustering, strict=True):
-        prefix = partition_prefix(numbers[name], composed)
-        found.append((prefix + clustering, common_key(prefix) if common[name] else b""))
-    return found
+def _prefix(key: bytes) -> bytes:
+    """``partition_prefix`` of a key."""
+    return key[: 8 + int.from_bytes(key[4:8], "big")]
 
 
-def _quick(
-    easy: Easy, place: int, keys: tuple[bytes, bytes], table: ImageTable, states: States, row_bytes_max: int
-) -> list[bytes] | None:
-    """The rows of an easy write, whose state changes; None: it is not that easy, and nothing has changed."""
-    key, common = keys
-    write, now = easy.writes[place], easy.appended[place]
-    row = states.get(key)
-    if row is not None and row[0] <= now:
-        row = None
-    if common and states.has_common(common) and states.get(common) is not None:
-        return None
-    if row is not None and (row[4] or row[5]):
-        return None
-    after = changed(row, write, now, table.ttl)
-    rows = rows_of(write, live(row, now), live(after, now) if table.postimage else None, table)
-    for one in rows:
-        if len(one) > row_bytes_max:
-            return None
-    states.put(key, after)
-    return rows
+def _is_common(states: States, key: bytes) -> bool:
+    """Has the partition of that row's key something in common?"""
+    return states.get(common_key(_prefix(key))) is not None

@@ -1,7 +1,8 @@
 """Images of plain writes to tables whose columns are one cell each: the definition's, put together from bytes.
 
 The row that is logged anyway is there already (``ringlog_cdc.columnar.encode``), and an image shares with it all but
-its number, its operation and its cells. What is to be done with a state is little then: look it up, read it, change it.
+its number, its operation and its cells: its *tail*. The cells of a tail lie in the row's state as they have to be in
+it, so what is to be done with a state is little: look it up, put its cells one behind the other, change it.
 Whatever is not as simple (partitions with tombstones, rows that would be too large, deletes of partitions) goes to the
 definition, write by write, in the order of the topic. Both ways leave the same states and say the same, byte for byte;
 a property test compares them.
@@ -9,156 +10,169 @@ a property test compares them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Set
 from functools import lru_cache
-from typing import NamedTuple
-
-import numpy as np
+from itertools import pairwise
+from typing import Any
 
 from ringlog.client.cdc.rows import INSERT, POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.cells import NEVER
-from ringlog_cdc.columnar.pieces import encoded_numbers
-from ringlog_cdc.images.state import FOR_EVER, Row, Version, forgotten_at
+from ringlog_cdc.images.items import number, text, value_of
+from ringlog_cdc.images.state import FOR_EVER, Row, Version, forgotten_at, packed, versions
 from ringlog_cdc.images.tables import ImageTable
 
-Values = dict[str, bytes]
-Cells = Sequence[tuple[str, bytes | None]]
+Items = tuple[tuple[str, ...], tuple[Any, ...]]
+"""Columns that are not null, and their items."""
+LAYOUTS_MAX = 4096
+"""So many shapes of images are remembered of a table: which columns have a value, which were touched."""
 
 
-@lru_cache(maxsize=1 << 16)
-def number(value: int) -> bytes:
-    """A zigzag number."""
-    table, lengths = encoded_numbers(np.array([value], dtype=np.int64))
-    return table[0, : int(lengths[0])].tobytes()
-
-
-@lru_cache(maxsize=1 << 12)
-def text(value: str) -> bytes:
-    """A text behind its length."""
-    data = value.encode()
-    return number(len(data)) + data
-
-
-class Plain(NamedTuple):
-    """A plain write. ``row``: as it is logged without images; its number stands at ``at``; ``shared``, from where to
-    where: what images have of it too, from the table's name to the clustering key. ``expires``: when its cells do.
-    """
-
-    row: bytes
-    at: int
-    shared: tuple[int, int]
-    operation: int
-    timestamp: int
-    expires: int | None
-    cells: Cells
-
-
-def live(row: Row | None, now: int) -> Values | None:
+def live(row: Row, now: int) -> Items | None:
     """The columns of a row that are not null; None if there is no such row. It is in normal form."""
-    if row is None:
-        return None
-    marker = row[2]
-    found = {
-        column: value
-        for column, (_, value, expires) in row[3].items()
-        if value is not None and (expires is None or expires > now)
-    }
-    if found or (marker is not None and (marker[2] is None or marker[2] > now)):
-        return found
+    _, _, marker, columns, items, _, expiries, _ = row
+    if expiries is not None or None in items:
+        every = zip(columns, items, expiries or (None,) * len(columns), strict=True)
+        found = [(column, item) for column, item, expires in every if item and (expires is None or expires > now)]
+        columns, items = tuple(column for column, _ in found), tuple(item for _, item in found)
+    if columns or (marker is not None and (marker[2] is None or marker[2] > now)):
+        return columns, items
     return None
 
 
-def changed(row: Row | None, write: Plain, now: int, ttl: int) -> Row | None:
-    """The row after a write; None: nothing is kept of it."""
-    _, deleted, marker, cells, _, _ = row if row is not None else _NO_ROW
-    at = write.timestamp
-    if write.operation == ROW_DELETE:
+def changed(
+    row: Row | None,
+    operation: int,
+    at: int,
+    expires: int | None,
+    columns: tuple[str, ...],
+    items: tuple[bytes | None, ...],
+    now: int,
+    ttl: int,
+) -> Row | None:
+    """The row after a write at timestamp ``at``, whose cells expire at ``expires``; None: nothing is kept of it.
+
+    ``ttl``: microseconds after which it is forgotten if nobody writes it, 0: never.
+    """
+    if row is None:
+        deleted, marker, takes_place = NEVER, None, is_tidy(columns)
+    else:
+        _, deleted, marker, known, before, times, expiries, _ = row
+        # A write that comes once more is as good as a newer one.
+        takes_place = columns == known and (
+            (isinstance(times, int) and at > times)
+            or (at == times and items == before and expires is None and expiries is None)
+        )
+    if operation == ROW_DELETE or at <= deleted or not takes_place:
+        return _merged(row, operation, at, expires, columns, items, now, ttl)
+    # All cells are new ones.
+    if operation == INSERT:
+        marker = _marker(marker, at, expires)
+    expiries = None
+    if expires is not None and any(item is not None for item in items):
+        expiries = tuple(None if item is None else expires for item in items)
+    if marker is not None and marker[2] is None and not ttl:
+        limit = FOR_EVER
+    elif deleted == NEVER and marker is None and not columns:
+        return None
+    else:
+        limit = _limit(((at, item, expires) for item in items), marker, now, ttl)
+    return (limit, deleted, marker, columns, items, at if columns else 0, expiries, None)
+
+
+def _merged(
+    row: Row | None,
+    operation: int,
+    at: int,
+    expires: int | None,
+    columns: tuple[str, ...],
+    items: tuple[bytes | None, ...],
+    now: int,
+    ttl: int,
+) -> Row | None:
+    """``changed``, cell by cell."""
+    deleted, marker, cells = (NEVER, None, {}) if row is None else (row[1], row[2], versions(row))
+    if operation == ROW_DELETE:
         if at > deleted:
             deleted = at
             cells = {column: one for column, one in cells.items() if one[0] > at}
             marker = None if marker is not None and marker[0] <= at else marker
     elif at > deleted:
-        cells = cells.copy()
-        for column, value in write.cells:
-            made = (at, value, None if value is None else write.expires)
+        for column, item in zip(columns, items, strict=True):
+            made = (at, item, None if item is None else expires)
             known = cells.get(column)
-            if known is None or at > known[0] or (at == known[0] and made != known and _rank(made) > _rank(known)):
+            if known is None or at > known[0] or (at == known[0] and _rank(column, made) > _rank(column, known)):
                 cells[column] = made
-        if write.operation == INSERT:
-            made = (at, b"", write.expires)
-            if marker is None or at > marker[0] or (at == marker[0] and _rank(made) > _rank(marker)):
-                marker = made
-    if marker is not None and marker[2] is None and not ttl:
-        return (FOR_EVER, deleted, marker, cells, {}, {})
+        if operation == INSERT:
+            marker = _marker(marker, at, expires)
     if deleted == NEVER and marker is None and not cells:
         return None
-    every: Iterable[Version] = cells.values() if marker is None else (*cells.values(), marker)
-    return (forgotten_at(every, now, ttl), deleted, marker, cells, {}, {})
+    return packed(_limit(cells.values(), marker, now, ttl), deleted, marker, cells)
 
 
-_NO_ROW: Row = (0, NEVER, None, {}, {}, {})
+@lru_cache(maxsize=LAYOUTS_MAX)
+def is_tidy(columns: tuple[str, ...]) -> bool:
+    """Are they in the order of their names, each once?"""
+    return all(one < other for one, other in pairwise(columns))
 
 
-def _rank(version: Version) -> tuple[bool, bool, int, bytes]:
+def _limit(cells: Iterable[Version], marker: Version | None, now: int, ttl: int) -> int:
+    """When a row is forgotten."""
+    return forgotten_at(cells if marker is None else (*cells, marker), now, ttl)
+
+
+def _rank(column: str, version: Version) -> tuple[bool, bool, int, bytes]:
     """Of two versions of one timestamp the one of the greater rank wins."""
-    _, value, expires = version
-    return value is None, expires is not None, expires or 0, value or b""
+    _, item, expires = version
+    return item is None, expires is not None, expires or 0, b"" if item is None else value_of(column, item)
 
 
-def rows_of(write: Plain, before: Values | None, after: Values | None, table: ImageTable) -> list[bytes]:
-    """The rows of a write with its images, encoded. ``before``, ``after``: the row, None: it is not there, or its
-    postimage is not wanted.
+def _marker(known: Version | None, at: int, expires: int | None) -> Version:
+    """The marker of a row after an insert."""
+    if known is None or at > known[0]:
+        return (at, b"", expires)
+    lasts = (expires is not None, expires or 0) > (known[2] is not None, known[2] or 0)
+    return (at, b"", expires) if at == known[0] and lasts else known
+
+
+# -------------------------------------------------------------------------------------------------------- tails
+
+
+def tail(table: ImageTable, operation: int, values: Items, touched: tuple[str, ...] | None) -> bytes:
+    """The cells of an image and all that follows them. ``touched``: columns of the write; None: all."""
+    filled, items = values
+    shape = (operation, filled, touched)
+    layouts = table.layouts
+    if shape not in layouts:
+        if len(layouts) >= LAYOUTS_MAX:
+            layouts.clear()
+        layouts[shape] = _layout(table, *shape)
+    before, order, behind = layouts[shape]
+    if order is not None:
+        items = tuple(items[place] for place in order)
+    return b"".join((before, *items, behind))
+
+
+def _layout(
+    table: ImageTable, operation: int, filled: tuple[str, ...], touched: tuple[str, ...] | None
+) -> tuple[bytes, tuple[int, ...] | None, bytes]:
+    """(what stands before the items, their order if it is another one, what stands behind them).
+
+    What is null stands among the deleted of a preimage.
     """
-    row, at, (begin, end) = write.row, write.at, write.shared
-    head, shared = row[:at], row[begin:end]
-    found: list[bytes] = []
-    columns: Sequence[str]
-    if before is not None and table.preimage != "false":
-        touched = dict(write.cells).keys()
-        if write.operation == ROW_DELETE:
-            columns = _columns(before.keys(), table)
-        elif table.preimage == "true":
-            columns = [*(column for column in table.regular if column in touched), *sorted(touched - table.known)]
-        else:
-            columns = _columns(before.keys() | touched, table)
-        found.append(_image(head, 0, PREIMAGE, False, shared, columns, before))
-    if found or after is not None:
-        ends = _FLAGS[after is None]
-        found.append(b"".join((head, number(len(found)), row[at + 1 : begin - 1], ends, row[begin:])))
+    if touched is None or operation == POSTIMAGE:
+        names = _columns({*filled}, table)
+    elif table.preimage == "true":
+        names = (*(column for column in table.regular if column in touched), *sorted({*touched} - table.known))
     else:
-        found.append(row)
-    if after is not None:
-        found.append(_image(head, len(found), POSTIMAGE, True, shared, _columns(after.keys(), table), after))
-    return found
+        names = _columns({*filled, *touched}, table)
+    order = tuple(filled.index(column) for column in names if column in filled)
+    deleted = [text(column) for column in names if column not in filled] if operation == PREIMAGE else []
+    behind = [b"\0"] if order else []
+    behind += [number(len(deleted)), *deleted, b"\0"] if deleted else [b"\0"]
+    as_they_are = order == tuple(range(len(filled)))
+    return number(len(order)), None if as_they_are else order, b"".join((*behind, b"\0"))
 
 
-_FLAGS = (b"\0", b"\1")
-
-
-def _columns(names: Set[str], table: ImageTable) -> Sequence[str]:
+def _columns(names: Set[str], table: ImageTable) -> tuple[str, ...]:
     """The columns of a whole image: those of the table, then others."""
     return table.regular if names <= table.known else (*table.regular, *sorted(names - table.known))
-
-
-def _image(
-    head: bytes, place: int, operation: int, last: bool, shared: bytes, columns: Sequence[str], values: Values
-) -> bytes:
-    """An encoded image: those columns. Without time to live; what is null stands among the deleted of a preimage."""
-    parts = [head, number(place), number(operation), b"\0", _FLAGS[last], shared, b""]
-    deleted = []
-    for column in columns:
-        value = values.get(column)
-        if value is None:
-            deleted.append(text(column))
-        else:
-            parts += (text(column), b"\2", number(len(value)), value)
-    filled = len(columns) - len(deleted)
-    parts[6] = number(filled)
-    if filled:
-        parts.append(b"\0")
-    if deleted and operation == PREIMAGE:
-        parts += (number(len(deleted)), *deleted, b"\0")
-    else:
-        parts.append(b"\0")
-    parts.append(b"\0")
-    return b"".join(parts)

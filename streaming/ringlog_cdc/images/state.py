@@ -2,8 +2,9 @@
 
 A row's state, and that of what its partition's rows have in common (tombstones, static columns), are plain tuples that
 ``marshal`` stores as they are. They say the same as the states of ``ringlog.kernel.rows``, the only place where a write
-meets a state; what is here takes them there and back. A state is *forgotten* at an instant that it names itself, so
-that forgetting is a function of the input, whether or not anybody has cleaned up by then:
+meets a state; what is here takes them there and back. Cells lie in them as rows of the log have them (``items``). Files
+of the release before had values there: ``current`` reads them on. A state is *forgotten* at an instant that it names
+itself, so that forgetting is a function of the input, whether or not anybody has cleaned up by then:
 
 - where nothing lives any more that does not expire: ``GRACE`` after the last write and the last expiry. An older write
   that comes even later than that makes cells visible that had been deleted since.
@@ -21,6 +22,7 @@ from immutables import Map
 
 from ringlog.kernel.rows.cells import NEVER, NOTHING, Cell, Place, RowState
 from ringlog.kernel.rows.partition import Columns, Key, PartitionState, Range, partition_state
+from ringlog_cdc.images.items import item_of, value_of
 
 GRACE = 10 * 86_400 * 1_000_000
 """As long as ScyllaDB keeps tombstones by default."""
@@ -33,12 +35,30 @@ older timestamp, and each is looked at for every write."""
 Version = tuple[int, bytes | None, int | None]
 """(timestamp, value or None: dead, expiry or None)."""
 
-Row = tuple[int, int, Version | None, dict[str, Version], dict[str, dict[bytes, Version]], dict[str, int]]
-"""(when it is forgotten, tombstone, marker, cells, elements of collections, column to what wiped it)."""
+Many = tuple[dict[str, dict[bytes, Version]], dict[str, int]]
+"""(elements of collections, column to what wiped it)."""
+
+Row = tuple[
+    int,
+    int,
+    Version | None,
+    tuple[str, ...],
+    tuple[bytes | None, ...],
+    int | tuple[int, ...],
+    tuple[int | None, ...] | None,
+    Many | None,
+]
+"""(when it is forgotten, tombstone, marker, columns in the order of their names, their items, their timestamps: one if
+they are all the same, their expiries: None if none expires, collections).
+"""
+
+FIELDS_BEFORE = 6
+"""A row of the release before had a dictionary of versions, and elements and what was wiped as two fields."""
 
 Common = tuple[int, int, tuple[tuple[Any, ...], ...], Row | None]
 """(when it is forgotten, tombstone of the partition, those of ranges: fields of ``Range``, static columns)."""
 
+NO_MANY: Many = ({}, {})
 NO_COMMON: Common = (FOR_EVER, NEVER, (), None)
 
 
@@ -82,8 +102,12 @@ def whole_row(row: Row | None) -> RowState:
     """A row as the kernel has it."""
     if row is None:
         return NOTHING
-    _, deleted, marker, cells, elements, wiped = row
-    every: dict[Place, Cell] = {(column, None): Cell(*version) for column, version in cells.items()}
+    _, deleted, marker, *_, many = row
+    elements, wiped = many or NO_MANY
+    every: dict[Place, Cell] = {
+        (column, None): Cell(timestamp, None if item is None else value_of(column, item), expires)
+        for column, (timestamp, item, expires) in versions(row).items()
+    }
     every |= {(column, key): Cell(*one) for column, found in elements.items() for key, one in found.items()}
     return RowState(deleted, None if marker is None else Cell(*marker), Map(every), Map(wiped))
 
@@ -95,15 +119,48 @@ def kept_row(state: RowState, now: int, ttl: int) -> Row | None:
     cells: dict[str, Version] = {}
     elements: dict[str, dict[bytes, Version]] = {}
     for (column, key), cell in sorted(state.cells.items(), key=_place):
-        version = (cell.timestamp, cell.value, cell.expires)
         if key is None:
-            cells[column] = version
+            cells[column] = (cell.timestamp, _item(column, cell.value), cell.expires)
         else:
-            elements.setdefault(column, {})[key] = version
+            elements.setdefault(column, {})[key] = (cell.timestamp, cell.value, cell.expires)
     marker = None if state.marker is None else (state.marker.timestamp, state.marker.value, state.marker.expires)
     every = [(cell.timestamp, cell.value, cell.expires) for cell in state.cells.values()]
     limit = forgotten_at(every if marker is None else [*every, marker], now, ttl)
-    return (limit, state.deleted, marker, cells, elements, dict(sorted(state.wiped.items())))
+    many = (elements, dict(sorted(state.wiped.items()))) if elements or state.wiped else None
+    return packed(limit, state.deleted, marker, cells, many)
+
+
+def versions(row: Row) -> dict[str, Version]:
+    """The cells of a row, with items in the place of values."""
+    _, _, _, columns, items, times, expiries, _ = row
+    every = (times,) * len(columns) if isinstance(times, int) else times
+    return dict(zip(columns, zip(every, items, expiries or (None,) * len(columns), strict=True), strict=True))
+
+
+def packed(
+    limit: int, deleted: int, marker: Version | None, cells: Mapping[str, Version], many: Many | None = None
+) -> Row:
+    """The row of these cells, with items in the place of values. ``limit``: when it is forgotten."""
+    columns = tuple(sorted(cells))
+    times, items, expiries = zip(*map(cells.__getitem__, columns), strict=True) if columns else ((), (), ())
+    time = 0 if not times else times[0] if times.count(times[0]) == len(times) else times
+    lasting = expiries.count(None) == len(columns)
+    return (limit, deleted, marker, columns, items, time, None if lasting else expiries, many)
+
+
+def current(state: Any) -> Any:
+    """A stored state of this release or of the one before, as this one has it."""
+    if len(state) == FIELDS_BEFORE:
+        limit, deleted, marker, cells, elements, wiped = state
+        made = {column: (time, _item(column, value), expires) for column, (time, value, expires) in cells.items()}
+        return packed(limit, deleted, marker, made, (elements, wiped) if elements or wiped else None)
+    if len(state) == len(NO_COMMON) and state[3] is not None:
+        return (*state[:3], current(state[3]))
+    return state
+
+
+def _item(column: str, value: bytes | None) -> bytes | None:
+    return None if value is None else item_of(column, value)
 
 
 def _place(item: tuple[Place, Cell]) -> tuple[str, bytes]:

@@ -23,18 +23,21 @@ import json
 import marshal
 import sqlite3
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.images.state import is_common
+from ringlog_cdc.images.state import current, is_common
 from ringlog_cdc.images.tables import ImageTable
 
 MARSHAL = 2
 """The version of ``marshal`` without references: later Pythons read it."""
 
-CHANGES_MAX = 20_000
+CHANGES_MAX = 40_000
 """So many changed states are written before more are fetched; twice as many before any other is changed."""
+HELD_BYTES_MAX = 48 << 20
+"""Likewise, of what was fetched and of the writes that went by since."""
 
 CACHE = "cache_size = -65536"
 ASKED_TOGETHER = 500
@@ -68,8 +71,17 @@ class ImageStore:
     def __init__(self, folder: Path, partition: int) -> None:
         """Waits for whoever uses the file. Raises ImagesLost, or CdcError ``images_elsewhere``."""
         self.partition = partition
+        self._open(folder)
+        self._stored: dict[bytes, bytes | None] = {}
+        self._changed: dict[bytes, Any] = {}
+        self._held_bytes = 0
+        self._about: dict[str, Any] = {}
+        self._common: set[bytes] = set()
+        self._start = self._chunks = self._added = 0
+
+    def _open(self, folder: Path) -> None:
         try:
-            self._lock = (folder / f"{partition}.lock").open("w")
+            self._lock = (folder / f"{self.partition}.lock").open("w")
         except FileNotFoundError as error:
             raise CdcError(
                 "images_elsewhere",
@@ -77,19 +89,14 @@ class ImageStore:
                 "the checkpoint must be a folder that all executors see under the same path",
             ) from error
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._base = sqlite3.connect(folder / f"{partition}.db", isolation_level=None)
+        self._base = sqlite3.connect(folder / f"{self.partition}.db", isolation_level=None)
         try:
             # Nobody else is there: no memory need be shared, which files on other hosts could not.
             for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", CACHE):
                 self._base.execute(f"PRAGMA {pragma}")
         except sqlite3.DatabaseError as error:
             self.close()
-            raise ImagesLost(partition, f"the file of its rows is none: {error}") from error
-        self._seen: dict[bytes, Any] = {}
-        self._before: dict[bytes, Any] = {}
-        self._about: dict[str, Any] = {}
-        self._common: set[bytes] = set()
-        self._start = self._chunks = self._added = 0
+            raise ImagesLost(self.partition, f"the file of its rows is none: {error}") from error
 
     def close(self) -> None:
         """Give up what was begun and not committed."""
@@ -139,9 +146,8 @@ class ImageStore:
 
     def _go_to(self, start: int, owner: int) -> None:
         """Load what is known, and undo the parts from ``start`` on."""
+        self.check_owner(owner)
         self._about = self._load()
-        if self._about["owner"] > owner:
-            raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
         while (position := self._about["position"]) > start:
             self._take_back(start, position)
         if self._about["position"] < start:
@@ -153,7 +159,7 @@ class ImageStore:
 
         Parts that begin before ``kept_from`` are never carried out again.
         """
-        if self._chunks or self._before:
+        if self._chunks or self._changed:
             self._sweep(now)
         self._flush()
         for table in ("undo", "parts"):
@@ -165,6 +171,11 @@ class ImageStore:
     def position(self) -> int:
         """The offset up to which writes count; -1 if the file has no states."""
         return int(self._load()["position"]) if self._is_there() else -1
+
+    def check_owner(self, owner: int) -> None:
+        """Raise CdcError ``images_taken`` if a writer that was registered later has states here."""
+        if self._is_there() and self._load()["owner"] > owner:
+            raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
 
     def keep_only(self, tables: Iterable[tuple[str, str]]) -> None:
         """Forget all tables but those of these (full names, ids): for the others, writes may have gone by."""
@@ -185,7 +196,7 @@ class ImageStore:
             raise ImagesLost(self.partition, f"states of rows up to {position}; it goes on at {start}, too far back")
         chunks = self._base.execute("SELECT changes FROM undo WHERE start = ? ORDER BY number DESC", (newest[0],))
         for (chunk,) in chunks.fetchall():
-            self._write(marshal.loads(chunk).items())
+            self._write((key, _data(value)) for key, value in marshal.loads(chunk).items())
         self._base.execute("DELETE FROM undo WHERE start = ?", (newest[0],))
         self._base.execute("DELETE FROM parts WHERE start = ?", (newest[0],))
         self._about = json.loads(newest[1]) | {"owner": self._about["owner"]}
@@ -203,35 +214,49 @@ class ImageStore:
 
     def get(self, key: bytes) -> Any:
         """The state of that key, None if there is none."""
-        if key in self._seen:
-            return self._seen[key]
+        if key in self._changed:
+            return self._changed[key]
+        data = self._stored[key] if key in self._stored else self._look(key)
+        return None if data is None else current(marshal.loads(data))
+
+    def _look(self, key: bytes) -> bytes | None:
         found = self._base.execute("SELECT value FROM states WHERE key = ?", (key,)).fetchone()
-        value = self._seen[key] = None if found is None else marshal.loads(found[0])
-        return value
+        self._stored[key] = None if found is None else found[0]
+        return self._stored[key]
 
     def has_common(self, key: bytes) -> bool:
         """False if no partition of the key's table has a state of what its rows have in common."""
         return key[:4] in self._common
 
+    def expect(self, size: int) -> None:
+        """Writes of so many bytes are next: what they leave finds room."""
+        self._held_bytes += size
+        if self._held_bytes > HELD_BYTES_MAX:
+            self._flush()
+            self._held_bytes = size
+
     def fetch(self, keys: Iterable[bytes]) -> None:
         """Make states of these keys quick to get."""
-        if len(self._before) >= CHANGES_MAX:
+        if len(self._changed) >= CHANGES_MAX:
             self._flush()
-        wanted = sorted(key for key in keys if key not in self._seen)
+        # What has changed was stored before.
+        stored = self._stored
+        wanted = sorted({key for key in keys if key not in stored})
         for at in range(0, len(wanted), ASKED_TOGETHER):
             some = wanted[at : at + ASKED_TOGETHER]
-            self._seen.update(dict.fromkeys(some))
+            stored.update(dict.fromkeys(some))
             places = ",".join("?" * len(some))
-            for key, value in self._base.execute(f"SELECT key, value FROM states WHERE key IN ({places})", some):
-                self._seen[key] = marshal.loads(value)
+            stored.update(self._base.execute(f"SELECT key, value FROM states WHERE key IN ({places})", some))
+        self._held_bytes += sum(len(stored[key] or b"") for key in wanted)
 
     def put(self, key: bytes, value: Any) -> None:
         """Keep a state; None: none."""
-        if key not in self._before:
-            if len(self._before) >= 2 * CHANGES_MAX:
+        if key not in self._changed:
+            if len(self._changed) >= 2 * CHANGES_MAX:
                 self._flush()
-            self._before[key] = self.get(key)
-        self._seen[key] = value
+            if key not in self._stored:
+                self._look(key)
+        self._changed[key] = value
         if key[-1] == 0 and is_common(key):
             self._common.add(key[:4])
 
@@ -244,17 +269,21 @@ class ImageStore:
 
     def _flush(self) -> None:
         """Write what changed, and how it was before."""
-        if self._before:
-            data = marshal.dumps(self._before, MARSHAL)
-            self._base.execute("INSERT INTO undo VALUES (?, ?, ?)", (self._start, self._chunks, data))
-            self._write((key, self._seen[key]) for key in self._before)
+        if self._changed:
+            before = {key: self._stored[key] for key in self._changed}
+            self._base.execute(
+                "INSERT INTO undo VALUES (?, ?, ?)", (self._start, self._chunks, marshal.dumps(before, MARSHAL))
+            )
+            self._write(
+                (key, None if value is None else marshal.dumps(value, MARSHAL)) for key, value in self._changed.items()
+            )
             self._chunks += 1
-            self._added += sum(1 for value in self._before.values() if value is None)
-        self._seen, self._before = {}, {}
+            self._added += sum(1 for value in before.values() if value is None)
+        self._stored, self._changed, self._held_bytes = {}, {}, 0
 
-    def _write(self, states: Iterable[tuple[bytes, Any]]) -> None:
-        ordered = sorted(states, key=lambda item: item[0])
-        kept = [(key, marshal.dumps(value, MARSHAL)) for key, value in ordered if value is not None]
+    def _write(self, states: Iterable[tuple[bytes, bytes | None]]) -> None:
+        ordered = sorted(states, key=itemgetter(0))
+        kept = [item for item in ordered if item[1] is not None]
         self._base.executemany("INSERT OR REPLACE INTO states VALUES (?, ?)", kept)
         gone = [(key,) for key, value in ordered if value is None]
         self._base.executemany("DELETE FROM states WHERE key = ?", gone)
@@ -268,8 +297,12 @@ class ImageStore:
             "SELECT key, value FROM states WHERE key > ? ORDER BY key LIMIT ?", (cursor, slice_size)
         ).fetchall()
         for key, data in found:
-            state = marshal.loads(data)
-            if key[:4] not in tables or state[0] <= now:
-                self._seen[key] = state
+            if key[:4] not in tables or marshal.loads(data)[0] <= now:
+                self._stored[key] = data
                 self.put(key, None)
         self._about["cursor"] = found[-1][0].hex() if len(found) == slice_size else ""
+
+
+def _data(undone: Any) -> bytes | None:
+    """A state as it was stored. The release before kept it for undoing as what it says."""
+    return marshal.dumps(undone, MARSHAL) if isinstance(undone, tuple) else undone

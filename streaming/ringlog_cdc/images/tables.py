@@ -37,6 +37,7 @@ class ImageTable:
         self.static = tuple(column.name for column in data if column.static)
         self.regular = tuple(column.name for column in data if not column.static)
         self.known = frozenset(self.regular)
+        self.layouts: dict[Any, Any] = {}
 
     @property
     def is_flat(self) -> bool:

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from ringlog_cdc.errors import CdcError, ChainBroken
+from ringlog_cdc.images.files import BEGUN, FOLDER, ImageFiles
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.plan import OffsetRange
 
-FOLDER, BEGUN = "images", "begun.json"
 Tell = Callable[..., None]
 """Gets the event of a line of the progress and its fields."""
 
@@ -39,7 +37,7 @@ class ImageWork:
     ``owner``: epoch at which the writer's incarnation was registered.
     """
 
-    folder: Path
+    files: ImageFiles
     owner: int
     tables: tuple[tuple[str, str], ...]
     ranges: tuple[OffsetRange, ...]
@@ -49,7 +47,7 @@ class ImageWork:
     def opened(self, partition: int) -> tuple[ImageStore, OffsetRange]:
         """The store of a partition, set to the begin of its range; the caller commits and closes it."""
         (found,) = (item for item in self.ranges if item.partition == partition)
-        store = ImageStore(self.folder, partition)
+        store = self.files.open(partition)
         try:
             store.begin(found.start, found.end, self.owner)
             store.keep_only(self.tables)
@@ -60,7 +58,7 @@ class ImageWork:
 
     def rewound(self, item: OffsetRange) -> None:
         """Go back to the begin of a range. Raises ImagesLost, or CdcError ``images_taken``."""
-        store = ImageStore(self.folder, item.partition)
+        store = self.files.open(item.partition)
         try:
             store.rewind(item.start, dict(self.born)[item.partition], self.owner)
         finally:
@@ -93,6 +91,7 @@ def carried(
             if offsets[0] < found.start or offsets[-1] >= found.end:
                 raise ChainBroken(f"records of partition {found.partition} lie outside of {found}")
             last, now = int(offsets[-1]), int(batch.column("appended")[-1].as_py())
+            store.expect(batch.nbytes)
             yield records_of(batch, store)
         if store is not None and found is not None:
             work.commit(store, found, now)
@@ -108,9 +107,9 @@ def carried(
 class ImageFolder:
     """The driver's side. Nothing here is called while tasks run."""
 
-    def __init__(self, checkpoint: Path, owner: int, anew: bool = False, tell: Tell | None = None) -> None:
+    def __init__(self, files: ImageFiles, owner: int, anew: bool = False, tell: Tell | None = None) -> None:
         """``anew``: where states were lost, images begin anew; ``tell`` is told so, with partition and offset."""
-        self._folder = checkpoint / FOLDER
+        self._files = files
         self._owner = owner
         self._anew = anew
         self._tell = tell
@@ -129,14 +128,15 @@ class ImageFolder:
         no images. Raises ImagesLost, or CdcError ``images_taken``.
         """
         if not tables:
-            self._forget()
+            self._check_owner()
+            self._files.forget()
             return None
         born = self._born(ranges, is_first)
         names = tuple((name, table.id) for name, table in sorted(tables.items()))
         kept = tuple(sorted(kept_from.items()))
-        work = ImageWork(self._folder, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
+        work = ImageWork(self._files, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
         for item in ranges:
-            if self._settled.get(item.partition) == item.start and (self._folder / f"{item.partition}.db").exists():
+            if self._settled.get(item.partition) == item.start and self._files.has(item.partition):
                 continue
             try:
                 work.rewound(item)
@@ -153,7 +153,7 @@ class ImageFolder:
         Raises ImagesLost, or CdcError ``images_elsewhere``.
         """
         for item in work.ranges:
-            store = ImageStore(self._folder, item.partition)
+            store = self._files.open(item.partition)
             position = store.position
             store.close()
             self._settled[item.partition] = item.end
@@ -162,7 +162,7 @@ class ImageFolder:
             if item.partition in seen:
                 raise CdcError(
                     "images_elsewhere",
-                    f"a task has kept states of partition {item.partition}, and they are not in {self._folder}",
+                    f"a task has kept states of partition {item.partition}, and they are not in {self._files}",
                     "the checkpoint must be a folder that all executors see under the same path",
                 )
             store, found = work.opened(item.partition)
@@ -171,21 +171,11 @@ class ImageFolder:
             finally:
                 store.close()
 
-    def _forget(self) -> None:
-        self._settled = {}
-        if self._folder.exists():
-            # Under another name it is nothing, whatever a crash leaves of it.
-            gone = self._folder.with_suffix(".gone")
-            shutil.rmtree(gone, ignore_errors=True)
-            self._folder.rename(gone)
-            shutil.rmtree(gone)
-
     def _born(self, ranges: Sequence[OffsetRange], is_first: bool) -> dict[int, int]:
         """Partition to where images begin, of all that are known and of these."""
-        path = self._folder / BEGUN
         known: dict[int, int] = {}
         try:
-            known = {int(partition): int(offset) for partition, offset in json.loads(path.read_bytes()).items()}
+            known = {int(partition): int(offset) for partition, offset in json.loads(self._files.begun()).items()}
         except FileNotFoundError:
             self._lost_mark(ranges, "missing", is_first)
         except (ValueError, TypeError, AttributeError) as error:
@@ -198,8 +188,19 @@ class ImageFolder:
     def _lost_mark(self, ranges: Sequence[OffsetRange], how: str, is_first: bool) -> None:
         if not is_first:
             self._begin_anew(ranges[0], ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is {how}"))
-        self._forget()
-        self._folder.mkdir()
+        self._check_owner()
+        self._files.begin()
+
+    def _check_owner(self) -> None:
+        """Raise CdcError ``images_taken`` if a newer writer keeps states: all are about to go."""
+        self._settled = {}
+        for partition in self._files.partitions():
+            with suppress(ImagesLost):
+                store = self._files.open(partition)
+                try:
+                    store.check_owner(self._owner)
+                finally:
+                    store.close()
 
     def _begin_anew(self, item: OffsetRange, error: ImagesLost) -> int:
         """Forget the states of a partition that were lost; returns where images begin now."""
@@ -207,19 +208,8 @@ class ImageFolder:
             raise error
         if self._tell is not None:
             self._tell("images_anew", partition=item.partition, offset=item.start, why=error.message)
-        for path in self._folder.glob(f"{item.partition}.db*"):
-            path.unlink()
+        self._files.drop(item.partition)
         return item.start
 
     def _mark(self, born: Mapping[int, int]) -> None:
-        draft = (self._folder / BEGUN).with_suffix(".draft")
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump({str(partition): offset for partition, offset in sorted(born.items())}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._folder / BEGUN)
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self._files.mark(json.dumps({str(partition): offset for partition, offset in sorted(born.items())}))

@@ -15,7 +15,6 @@ import pytest
 from ringlog.kernel.commands.model import Column
 from ringlog.wire.records import Bounds, Cell, Change, Mutation, decode_cdc_row, encode_mutation
 from ringlog_cdc.arrow import read, records_of
-from ringlog_cdc.images.easy import _length_bytes
 from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.images.state import GRACE
 from ringlog_cdc.images.tables import ImageTable
@@ -109,10 +108,3 @@ def test_random_batches(preimage: str, postimage: bool, ttl: int) -> None:
             first += len(values)
     assert {1, 2, 3, 4, 5, 7} <= set(met)
     assert (met[0] > 0, met[9] > 0) == (preimage != "false", postimage)
-
-
-def test_the_bytes_that_a_length_takes() -> None:
-    sizes = [0, 1, 63, 64, 65, 8_191, 8_192, 8_193, 1_048_575, 1_048_576]
-    wanted = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
-    together = np.array(sizes, dtype=np.int64) + np.array(wanted)
-    assert _length_bytes(together).tolist() == wanted

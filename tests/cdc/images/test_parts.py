@@ -8,9 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from ringlog_cdc.arrow import read, records_of, rows_function
+from ringlog_cdc.images.files import ImageFiles
 from ringlog_cdc.images.memory import MemoryStates
+from ringlog_cdc.images.store import HELD_BYTES_MAX
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.tally import RECORDS, WITH_STATES, Tally, TallyParam, of_kind
@@ -28,9 +31,13 @@ class Counts:
         self.value = TallyParam().addInPlace(self.value, tally)
 
 
-def test_tasks_that_are_run_again_and_parts_that_are_carried_out_again_give_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held_bytes_max", [HELD_BYTES_MAX, 2_000])
+def test_tasks_that_are_run_again_and_parts_that_are_carried_out_again_give_the_same(
+    held_bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringlog_cdc.images.store.HELD_BYTES_MAX", held_bytes_max)
     chance, table, memory = Random(3), routing("full", True), MemoryStates()
-    driver = ImageFolder(tmp_path, 1)
+    driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)
     parts: list[tuple[OffsetRange, list[pa.RecordBatch], list[Any]]] = []
     for start in range(0, 120, 30):
         values = [draw(chance) for _ in range(30)]

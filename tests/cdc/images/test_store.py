@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,10 +17,13 @@ import pytest
 from ringlog.wire.records import Mutation
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.define import imaged
+from ringlog_cdc.images.files import BEGUN, ImageFiles
+from ringlog_cdc.images.items import value_of
 from ringlog_cdc.images.memory import MemoryStates
+from ringlog_cdc.images.state import FIELDS_BEFORE, NO_COMMON, NO_MANY, versions
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_cdc.images.tables import ImageTable
-from ringlog_cdc.images.work import BEGUN, ImageFolder, ImageWork, carried
+from ringlog_cdc.images.work import ImageFolder, ImageWork, carried
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.split import Piece, split
 from tests.cdc.images.tables import image_table
@@ -50,7 +55,10 @@ def history(chance: Random) -> list[Mutation]:
 def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts in order; each is given up some times, and some that are done are done again with all behind them."""
+    """Parts in order; each is given up some times, and some that are done are done again with all behind them.
+
+    Every other time the file is turned into one of the release before, again and again.
+    """
     monkeypatch.setattr("ringlog_cdc.images.store.CHANGES_MAX", 3)
     chance = Random(seed)
     writes = history(chance)
@@ -73,12 +81,46 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
             if upto == end:
                 store.commit(end, end * SECOND, kept_from)
                 at, done = at + 1, end
+        if seed % 2:
+            turn_back(tmp_path)
         steps += 1
         if upto == end and steps < 30 and chance.random() < 0.4:
             at = max(at - chance.randint(1, 2), lowest)
     with closing(ImageStore(tmp_path, 0)) as store:
         assert store.position == len(writes)
     assert not (tmp_path / "1.db").exists()
+
+
+def former(state: Any) -> Any:
+    """A state as the release before had it."""
+    if len(state) == len(NO_COMMON):
+        return (*state[:3], None if state[3] is None else former(state[3]))
+    if len(state) == FIELDS_BEFORE:
+        return state
+    limit, deleted, marker, *_, many = state
+    cells = {
+        column: (time, None if item is None else value_of(column, item), expires)
+        for column, (time, item, expires) in versions(state).items()
+    }
+    return (limit, deleted, marker, cells, *(many or NO_MANY))
+
+
+def turn_back(folder: Path) -> None:
+    """Make a file one of the release before: its states, and how they were before."""
+
+    def turned(data: bytes | None) -> Any:
+        return None if data is None else former(marshal.loads(data))
+
+    with closing(ImageStore(folder, 0)) as store:
+        states = store._base.execute("SELECT key, value FROM states").fetchall()
+        undo = store._base.execute("SELECT start, number, changes FROM undo").fetchall()
+        rows = [(marshal.dumps(turned(data), 2), key) for key, data in states]
+        store._base.executemany("UPDATE states SET value = ? WHERE key = ?", rows)
+        for start, number, chunk in undo:
+            known = marshal.loads(chunk).items()
+            before = {key: turned(one) if isinstance(one, bytes | None) else one for key, one in known}
+            changes = (marshal.dumps(before, 2), start, number)
+            store._base.execute("UPDATE undo SET changes = ? WHERE start = ? AND number = ?", changes)
 
 
 def commit(folder: Path, start: int, end: int, owner: int = 1, table: ImageTable = IMAGES, **options: int) -> None:
@@ -160,7 +202,9 @@ def test_states_of_a_table_that_is_made_anew_or_kept_no_images_meanwhile_are_not
 
 
 def work(folder: Path, *ranges: tuple[int, int, int]) -> ImageWork:
-    made = ImageFolder(folder, 1).work({NAME: IMAGES}, [OffsetRange(*item) for item in ranges], {}, True)
+    made = ImageFolder(ImageFiles(folder / "images"), 1).work(
+        {NAME: IMAGES}, [OffsetRange(*item) for item in ranges], {}, True
+    )
     assert made is not None
     return made
 
@@ -196,7 +240,7 @@ def test_a_task_with_records_of_two_partitions_or_out_of_order_stops(
 def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5), (3, 2, 4))
     assert list(carried(iter([batch([], []), batch([0], [1]), batch([0], [4])]), mine, seen_by)) == [[0, 1], [0, 4]]
-    ImageFolder(tmp_path, 1).settle(mine, {0})
+    ImageFolder(ImageFiles(tmp_path / "images"), 1).settle(mine, {0})
     for partition, end in ((0, 5), (3, 4)):
         with closing(ImageStore(tmp_path / "images", partition)) as store:
             assert store.position == end
@@ -205,7 +249,7 @@ def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_
 def test_states_that_a_task_kept_somewhere_else_are_missed(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5), (1, 0, 5))
     with pytest.raises(CdcError, match="images_elsewhere"):
-        ImageFolder(tmp_path, 1).settle(mine, {1})
+        ImageFolder(ImageFiles(tmp_path / "images"), 1).settle(mine, {1})
     with pytest.raises(CdcError, match="images_elsewhere"):
         ImageStore(tmp_path / "nowhere", 0)
 
@@ -223,7 +267,7 @@ def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> No
 
 
 def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(tmp_path: Path) -> None:
-    driver = ImageFolder(tmp_path, 1)
+    driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)
     tables = {NAME: IMAGES}
     made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, is_first=True)
     assert made is not None
@@ -260,7 +304,7 @@ def lose_all(folder: Path) -> None:
 
 @pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all, spoil_mark, spoil_store])
 def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Path], None], tmp_path: Path) -> None:
-    driver, tables = ImageFolder(tmp_path, 1), {NAME: IMAGES}
+    driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1), {NAME: IMAGES}
     made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, is_first=True)
     assert made is not None
     driver.settle(made, ())
@@ -278,13 +322,13 @@ def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Pat
     def tell(event: str, partition: int, offset: int, why: str) -> None:
         told.append((event, partition, offset))
 
-    go_on(ImageFolder(tmp_path, 2, anew=True, tell=tell))
+    go_on(ImageFolder(ImageFiles(tmp_path / "images"), 2, anew=True, tell=tell))
     assert json.loads((tmp_path / "images" / BEGUN).read_text()) == {"0": 5}
     assert told == [("images_anew", 0, 5)]
 
 
 def test_only_what_was_lost_begins_anew(tmp_path: Path) -> None:
-    driver, tables = ImageFolder(tmp_path, 1, anew=True), {NAME: IMAGES}
+    driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1, anew=True), {NAME: IMAGES}
     for start in (0, 5):
         made = driver.work(tables, [OffsetRange(0, start, start + 5), OffsetRange(1, start, start + 5)], {}, start == 0)
         assert made is not None

@@ -38,11 +38,17 @@ class SimCdcJob:
         self.seconds = 0
         self._drivers = 0
         self._left = 0
+        self._late: list[int] = []
         self._die: Callable[[Host], None] = lambda _: None
 
     def start(self, host: Host | None = None) -> None:
         """Start a driver on the host, which is up; by default on its own."""
         self.sim.world.spawn(host or self.host, "cdc", self._supervise(host or self.host))
+
+    def again(self) -> None:
+        """An operator has done what the job waited for."""
+        if self.refused and self.host.up and not self.host.processes:
+            self.start()
 
     def second(self) -> None:
         """Start a driver on another machine, whatever the first one does."""
@@ -57,6 +63,7 @@ class SimCdcJob:
         One that began while another was at work does not know all that this one had carried out.
         """
         self.die_after(0, lambda _: None)
+        self._late.clear()
         if self.seconds:
             for host in (self.host, self.sim.world.host(SECOND_HOST)):
                 for process in tuple(host.processes):
@@ -66,6 +73,14 @@ class SimCdcJob:
     def die_after(self, steps: int, die: Callable[[Host], None]) -> None:
         """The driver that takes the ``steps``-th step from now dies in it; 0: none does."""
         self._left, self._die = steps, die
+
+    def straggle(self, delay: int) -> None:
+        """Of the next task with images an attempt goes on that was given up, so many milliseconds later."""
+        self._late.append(delay)
+
+    def straggles(self) -> int:
+        """A task with images begins: when another attempt at it will come, 0: never."""
+        return self._late.pop() if self._late else 0
 
     def step(self, host: Host) -> None:
         """A driver on ``host`` is about to write a file or to send rows, and will wait for that."""
@@ -109,6 +124,8 @@ class SimCdcJob:
                 # With another driver at work the folder moves on while this one starts: it finds out and stops.
                 if error.code in ("plan_chain_broken", "plan_chain_moved") and not self.seconds:
                     self.sim.broken("cdc_chain", f"{driver.name}: {error}")
+                if error.code in ("images_lost", "images_taken") and not self.seconds:
+                    self.sim.broken("cdc_images", f"{driver.name}: {error}")
                 if error.code == "checkpoint_lost":
                     self.refused = error.code
                     return

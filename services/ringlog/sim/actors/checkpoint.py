@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ringlog.sim.actors.states import ImageDisk
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Host
 from ringlog_cdc.chain import PlanChain
 from ringlog_cdc.errors import CdcError, ChainMoved
+from ringlog_cdc.known import Known
 from ringlog_cdc.plan import GENESIS, PlanEntry, check_link
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ WRITE_US = (50, 1_500)
 
 @dataclass(eq=False, slots=True)
 class Folder:
-    """``offsets`` and ``commits`` are Spark's: where each batch ends, stored before it begins; which are committed."""
+    """``offsets`` and ``commits`` are Spark's: where each batch ends, stored before it begins; which are committed.
+
+    ``recovers``: the topics may have rows by a checkpoint before this one; ``known``: those, once they were looked up.
+    """
 
     claimed: bool = False
     offsets: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -34,6 +39,9 @@ class Folder:
     plans: dict[int, PlanEntry] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     contexts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    images: ImageDisk | None = None
+    recovers: bool = False
+    known: Known | None = None
 
     def durable_positions(self) -> dict[int, int]:
         """Source partition to the first offset that may not be durable."""

@@ -10,21 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.checkpoint import Checkpoint
-from ringlog.sim.actors.rows import ROW_BYTES_MAX, Taken, outgoing, read_input
+from ringlog.sim.actors.imaged import ImagedParts
+from ringlog.sim.actors.rows import ROW_BYTES_MAX, Places, Taken, noted, outgoing, read_input, without
 from ringlog.sim.actors.writer import WRITER_NAME, Promises
-from ringlog.sim.broker import CDC, MUTATIONS, Record
+from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, next_positions, table_of
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.known import Noted, is_lost, known_of, may_have_written
 from ringlog_cdc.plan import PartitionFacts, PlanEntry, append_limits, is_before, most_used, next_ranges, used_by
 from ringlog_cdc.plan_store import checkpoint_lost
 from ringlog_cdc.routing import RoutingTable
@@ -65,6 +69,12 @@ class Driver:
         self._news = Signal()
         self._store: Checkpoint
         self._promises: Promises
+        self._images: ImagedParts
+
+    @property
+    def incarnation(self) -> str:
+        """That of the writer."""
+        return self._promises.incarnation
 
     def run(self) -> Step:
         """Start and work, until a CdcError is raised."""
@@ -73,12 +83,19 @@ class Driver:
             state = yield from self._replica.barrier()
             self._store = Checkpoint(self.sim, self._disk, self.host, self._chance)
             self._promises = Promises(self.sim, self.host, self._client, self._store)
-            is_new = yield from self._claim(WRITER_NAME in state.writers)
+            before = state.writers.get(WRITER_NAME)
+            is_new = yield from self._claim(is_lost(before))
+            yield from self._look_ahead(state)
             yield from self._promises.register()
             ended = set(self._promises.mine(self._replica.state).ended)
-            if is_new and not ended <= set(self._promises.tried):
+            earlier = {*before.ended, before.incarnation} if before is not None else set()
+            if is_new and not ended - earlier <= set(self._promises.tried):
                 self._store.folder.claimed = False
                 raise checkpoint_lost(WRITER_NAME)
+            if self._store.folder.recovers:
+                yield from self._look_up()
+            self.sim.shared["job"].refused = ""
+            self._images = ImagedParts(self, self._store, self._disk, self._promises.epoch, self._chance)
             self.sim.world.tell(self.name, f"is incarnation {self._promises.incarnation[:6]}")
             keeper = self.sim.world.spawn(self.host, f"{self.name}.promises", self._promises.keep())
             try:
@@ -90,16 +107,42 @@ class Driver:
             for tail in self._tails:
                 tail.close()
 
-    def _claim(self, registered: bool) -> Step:
-        """Tie the checkpoint to the writer; True if it is new. Raises CdcError if it was lost."""
+    def _claim(self, lost: bool) -> Step:
+        """Tie the checkpoint to the writer; True if it is new. Raises CdcError if one was lost."""
         folder = self._store.folder
         if folder.claimed:
             return False
-        if registered:
+        if lost:
             raise checkpoint_lost(WRITER_NAME)
         yield from self._store.writes()
         folder.claimed = True
+        for check in self.sim.on_claimed:
+            check.claimed()
         return True
+
+    def _look_ahead(self, state: ClusterState) -> Step:
+        """Remember, before the writer's fence ends, that there may be rows which no plan of this checkpoint knows."""
+        folder = self._store.folder
+        if folder.known is None and not folder.recovers and may_have_written(state, self._store.head):
+            yield from self._store.writes()
+            folder.recovers = True
+
+    def _look_up(self) -> Step:
+        """Read both topics as they are, and keep what is there: all that earlier checkpoints have led to."""
+        found: list[Noted] = []
+        for topic in (CDC, DEAD):
+            for partition in self.sim.broker.topics[topic]:
+                records = None
+                while records is None:
+                    self._check()
+                    with suppress(Unanswered):
+                        records = yield from self.sim.broker.read(self.host, topic, partition.number)
+                found += map(noted, records)
+        yield from self._store.writes()
+        folder = self._store.folder
+        if folder.known is None:
+            folder.known, folder.recovers = known_of(found), False
+        self.sim.did["cdc", "looked up"] += 1
 
     # ---------------------------------------------------------------------------------------------- batches
 
@@ -262,24 +305,38 @@ class Driver:
         if self._store.is_done(entry):
             return
         yield from self.sim.moments.at("part", self.host)
-        yield from self._write(within(batch.rows, entry), entry)
+        work = None
+        if self._images.concern(entry):
+            yield from self.sim.moments.at("imaged", self.host)
+            self._promises.mine(self._replica.state)
+            work = yield from self._images.work(entry)
+        if work is None:
+            yield from self._write(within(batch.rows, entry), entry)
+        else:
+            yield from self._images.carry_out(within(batch.rows, entry), entry, work, self._table(entry))
         yield from self._store.mark_done(entry)
 
     def _write(self, rows: Sequence[Taken], entry: PlanEntry) -> Step:
         """Write the rows and dead letters of a part: what comes from a source partition in its order."""
         rows = interleaved(rows, self._chance)
         self._promises.mine(self._replica.state)
-        places = outgoing(self._table(entry), rows, entry, self.sim.cluster_id)
+        places = self.left(outgoing(self._table(entry), rows, entry, self.sim.cluster_id))
         for topic, partition in sorted(places, key=lambda _: self._chance.random()):
             values = places[topic, partition]
             for first in range(0, len(values), SENT_TOGETHER):
-                yield from self._send(topic, partition, values[first : first + SENT_TOGETHER])
+                yield from self.send(self.host, topic, partition, values[first : first + SENT_TOGETHER])
 
-    def _send(self, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
+    def left(self, places: Places) -> Places:
+        """What is to go out, without what was there before this checkpoint."""
+        known = self._store.folder.known
+        return places if known is None else without(places, known)
+
+    def send(self, host: Host, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
+        """Send records from ``host`` until they are acknowledged. Raises CdcError."""
         for _ in range(ATTEMPTS):
-            self.sim.shared["job"].step(self.host)
+            self.sim.shared["job"].step(host)
             try:
-                yield from self.sim.broker.append(self.host, topic, values, partition)
+                yield from self.sim.broker.append(host, topic, values, partition)
                 return
             except Unanswered:
                 continue

@@ -42,6 +42,8 @@ HASTE_US: Micros = 20 * MS
 """Who does not wait long withdraws what may be under way."""
 BURIALS, LATER = 4, ("timed out", "range_locked", "wrong_node_state")
 """How often somebody asks for a burial, and after which answers."""
+TRIES = 3
+"""How often somebody asks for a change of a table without an answer."""
 CLOSINGS = 3
 """How often somebody asks for a close without a writer."""
 WATCH_US: Micros = 3 * SECOND
@@ -147,16 +149,31 @@ class SimOperator:
         self.sim.did["command", type(command).__name__, told] += 1
         return told
 
-    def fence(self, take_rights: Callable[[], None], *, closes: bool) -> None:
+    def images(self, commands: Sequence[Command]) -> None:
+        """Ask for changes of tables with images, one after the other, a few times each."""
+        if self.host.up:
+            self.unfinished += 1
+            self.sim.world.spawn(self.host, "operator.images", self._images(commands), self._ended)
+
+    def _images(self, commands: Sequence[Command]) -> Step:
+        while not self._ready:
+            yield 20 * MS
+        for command in commands:
+            for _ in range(TRIES):
+                if (yield from self._told(command)) != "timed out":
+                    break
+
+    def fence(self, take_rights: Callable[[], None], again: Callable[[], None], *, closes: bool) -> None:
         """End the CDC writer, as ``ringlog cdc fence`` does it: rights, ends of the topic, the word in the log.
 
-        ``closes``: and have the oldest generation closed without it, since it is the only one.
+        ``again``: start the job if it waits for that; ``closes``: and have the oldest generation closed without it,
+        since it is the only one.
         """
         if self.host.up and self._ready:
             self.unfinished += 1
-            self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights, closes), self._ended)
+            self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights, again, closes), self._ended)
 
-    def _fence(self, take_rights: Callable[[], None], closes: bool) -> Step:
+    def _fence(self, take_rights: Callable[[], None], again: Callable[[], None], closes: bool) -> Step:
         # Whatever registers from here on is another incarnation, and the log refuses the fence.
         state = yield from self._client.replica.barrier()
         for _, writer in in_order(state.writers):
@@ -177,6 +194,7 @@ class SimOperator:
                 if (yield from self._told(command)) == "AppliedResult":
                     break
                 yield AGAIN_US
+            again()
 
     def call_off(self, nodes: Mapping[str, SimNode]) -> None:
         """The faults are over: see that somebody answers, and cancel what waits for a node that nobody runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.ring.partition_key import compose
@@ -12,13 +13,15 @@ from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, Host, Unanswered
 from ringlog.wire.draw import draw_uuid
 from ringlog.wire.partitions import mutation_partition
-from ringlog.wire.records import Mutation, encode_mutation
+from ringlog.wire.records import Cell, Mutation, encode_mutation
 
 if TYPE_CHECKING:
     from ringlog.sim.actors.node import SimNode
     from ringlog.sim.simulation import Simulation
 
 KEYSPACE, TABLE = "ks", "t"
+IMAGED = ("i", "j")
+"""Tables that keep images, in runs that have such; their columns are those of the load's table and one more."""
 KEYS = 12
 """Base partition keys in use: few, so that several writes meet in one partition."""
 BURST_GAP_US: Micros = 30 * MS
@@ -38,6 +41,14 @@ class SimProducer:
         self.unfinished += 1
         self.sim.world.spawn(self.host, "producer.burst", self._burst(count, late), self._ended)
 
+    def imaged_burst(self, number: int, count: int) -> None:
+        """Start to send ``count`` writes to tables with images; ``number``: of the action, from which they draw."""
+        chance = Chance(self.sim.world.seed, f"imaged/{number}")
+        self.unfinished += 1
+        self.sim.world.spawn(
+            self.host, "producer.burst", self._send_all(lambda: self._draw_imaged(chance), count), self._ended
+        )
+
     def read_all(self, node: SimNode) -> None:
         """Read every key from one node, now."""
         for key in range(KEYS):
@@ -47,9 +58,12 @@ class SimProducer:
         self.unfinished -= 1
 
     def _burst(self, count: int, late: bool) -> Step:
+        return self._send_all(lambda: self._draw(late), count)
+
+    def _send_all(self, draw: Callable[[], Mutation], count: int) -> Step:
         for _ in range(count):
-            mutation = self._draw(late)
-            key = f"{KEYSPACE}.{TABLE}/{(mutation.partition_key[0] or b'').hex()}"
+            mutation = draw()
+            key = f"{KEYSPACE}.{mutation.table}/{(mutation.partition_key[0] or b'').hex()}"
             data = encode_mutation(mutation)
             for check in self.sim.on_mutation:
                 check.mutation(key, mutation)
@@ -61,6 +75,29 @@ class SimProducer:
                 except Unanswered:
                     continue
             yield BURST_GAP_US
+
+    def _draw_imaged(self, chance: Chance) -> Mutation:
+        """Few rows, so that writes meet in them; every operation, nulls, times to live, times that go back."""
+        operation = chance.weighted([("INSERT", 5), ("UPDATE", 5), ("ROW_DELETE", 2), ("PARTITION_DELETE", 1)])
+        cells: list[Cell] = []
+        if not operation.endswith("DELETE"):
+            values = (b"a", b"b", b"c", None)
+            cells = [Cell(name, chance.pick(values)) for name in ("v", "w") if chance.happens(0.6)]
+        shift = chance.weighted(
+            [(0, 8), (-100 * MS, 3), (-400 * MS, 2), (-1_400 * MS, 1), (800 * MS, 1), (1_800 * MS, 1)]
+        )
+        return Mutation(
+            mutation_id=draw_uuid(chance),
+            cluster_id=self.sim.cluster_id,
+            keyspace=KEYSPACE,
+            table=chance.weighted([(IMAGED[0], 3), (IMAGED[1], 1)]),
+            timestamp=self.sim.world.clock(self.host) + shift + chance.below(1_000),
+            ttl=1 if cells and chance.happens(0.15) else None,
+            operation=operation,
+            partition_key=(b"key-%d" % chance.below(3),),
+            clustering_key=() if operation == "PARTITION_DELETE" else (chance.below(2).to_bytes(4, "big"),),
+            cells=tuple(cells),
+        )
 
     def _draw(self, late: bool) -> Mutation:
         chance, now = self._chance, self.sim.world.clock(self.host)

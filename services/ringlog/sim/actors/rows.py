@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import decode_cdc_row, decode_dead_letter
+from ringlog.wire.records import CdcRow, DeadLetter, decode_cdc_row, decode_dead_letter
+from ringlog_cdc.images.define import States
+from ringlog_cdc.known import Known, Noted, Rest
 from ringlog_cdc.plan import PlanEntry
 from ringlog_cdc.routing import RoutingTable
 from ringlog_cdc.rows import Input, Part
@@ -42,13 +44,50 @@ Places = dict[tuple[str, int], list[tuple[str, Any]]]
 """(topic, partition) to the values (key, record) that go there, in order."""
 
 
-def outgoing(table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str) -> Places:
-    """What goes out for the rows of a plan part, which are in the order of the source."""
+def outgoing(
+    table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str, states: States | None = None
+) -> Places:
+    """What goes out for the rows of a plan part, which are in the order of the source.
+
+    ``states``: of the rows of tables with images, if there are such tables.
+    """
     part = Part(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
     places: Places = {}
-    for out in outgoing_of(table, [row.item for row in rows], part):
+    for out in outgoing_of(table, [row.item for row in rows], part, states):
         if out.reason == ROUTED:
             places.setdefault((CDC, out.partition), []).append((out.key.hex(), decode_cdc_row(out.value)))
         elif out.reason > ROUTED:
             places.setdefault((DEAD, 0), []).append((out.key.decode(), decode_dead_letter(out.value)))
     return places
+
+
+def noted(record: Record) -> Noted:
+    """The name of a row or a letter."""
+    found: CdcRow | DeadLetter = record.value
+    if isinstance(found, DeadLetter):
+        return found.partition, found.offset, 0, 0, 0, False, True
+    return (*_name(found), found.operation, found.end_of_batch, False)
+
+
+def _name(row: CdcRow) -> tuple[int, int, int, int]:
+    return row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no
+
+
+def without(places: Places, known: Known) -> Places:
+    """What goes out, without what is there; writes that are half written are completed."""
+    decided, rests = known.decided, {write: Rest(operations) for write, operations in known.begun.items()}
+
+    def left(found: CdcRow | DeadLetter) -> CdcRow | DeadLetter | None:
+        if isinstance(found, DeadLetter):
+            return None if known.has_letter((found.partition, found.offset), decided) else found
+        name = _name(found)
+        if name[:3] not in rests or name[:2] in known.letters:
+            return None if known.has_row(name) else found
+        number = rests[name[:3]].take(found.operation, found.end_of_batch)
+        return None if number is None else replace(found, batch_seq_no=number)
+
+    rest = {
+        place: [(key, value) for key, found in values if (value := left(found)) is not None]
+        for place, values in places.items()
+    }
+    return {place: values for place, values in rest.items() if values}

@@ -43,13 +43,16 @@ SUBMIT_US: Micros = 5 * SECOND
 
 
 class Promises:
-    """One incarnation of the writer. ``failure``: what stopped it; it is looked at between steps."""
+    """One incarnation of the writer. ``failure``: what stopped it; it is looked at between steps. ``epoch``: at which
+    it was registered.
+    """
 
     def __init__(self, sim: Simulation, host: Host, client: SimClient, store: Checkpoint) -> None:
         self.sim = sim
         self.host = host
         self.incarnation = client.draw.take(16).hex()
         self.tried: list[str] = []
+        self.epoch = 0
         self.failure: CdcError | None = None
         self._client = client
         self._replica = client.replica
@@ -110,6 +113,7 @@ class Promises:
             if isinstance(answer, RejectedResult):
                 raise CdcError("not_registered", f"{answer.code}: {answer.detail}")
             if isinstance(answer, AppliedResult):
+                self.epoch = answer.epoch
                 yield from self._folded(answer.epoch)
                 self.mine(self._replica.state)
                 return

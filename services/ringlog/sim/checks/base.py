@@ -78,6 +78,9 @@ class Check:
     def mutation(self, key: str, mutation: Mutation) -> None:
         """A producer is about to send a write; ``key`` names it."""
 
+    def claimed(self) -> None:
+        """A CDC writer begins with an empty checkpoint."""
+
     def routed(self, incarnation: str, epoch: int, records: list[tuple[int, Record]]) -> None:
         """A CDC writer has stored that it handles these mutations (partition, record), as it knew at ``epoch``."""
 

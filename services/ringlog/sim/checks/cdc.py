@@ -26,11 +26,12 @@ from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState, Generation
 from ringlog.kernel.values import Micros
-from ringlog.sim.broker import CDC, MUTATIONS, Partition, Record
+from ringlog.sim.actors.consumer import name_of
+from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Partition, Record
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.judge import Reaches, judged, stream_for, window_of
 from ringlog.sim.memo import cached_mutation
-from ringlog.sim.world import SECOND
+from ringlog.sim.world import SECOND, Host
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, Mutation
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 Place = tuple[int, int]
 """(partition, offset)."""
+
+Name = tuple[int, int, Micros, int]
+"""Of a row: partition and offset of its write, timestamp, number among its write's rows of that timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,15 @@ class Cdc(Check):
         self._low: dict[str, Micros] = {}
         self._used: Micros = 0
         self._decided: dict[Place, Decision] = {}
+        self._earlier: dict[Place, list[Decision]] = {}
+        self._found: dict[int, int] = {}
+        self._letters_found = 0
         self._closings: list[Closing] = []
-        self._rows: dict[Place, tuple[Place, CdcRow]] = {}
+        self._rows: dict[Name, tuple[Place, CdcRow]] = {}
+        self._begun: set[Place] = set()
+        self._complete: set[Place] = set()
         self._letters: dict[Place, DeadLetter] = {}
+        self._letters_at: dict[Place, int] = {}
         self._read: dict[int, int] = {}
         self._letters_read = 0
         self._last: dict[tuple[bytes, str, tuple[bytes, ...]], Place] = {}
@@ -158,16 +168,15 @@ class Cdc(Check):
         if not any(closing.low_watermark == command.low_watermark for closing in self._closings):
             self.sim.broken("cdc_low_watermark", f"{command.low_watermark} was claimed without a closing")
         positions = {position.partition: position.offset for position in command.positions}
-        for place, (_, row) in sorted(self._rows.items()):
-            where = self._rows[place][0]
+        for name, (where, row) in sorted(self._rows.items()):
             if row.timestamp < command.low_watermark and where[1] >= positions.get(where[0], 0):
-                self.sim.broken("cdc_low_watermark", f"the row of {place} is not below the positions claimed")
+                self.sim.broken("cdc_low_watermark", f"the row of {name[:2]} is not below the positions claimed")
         for place, decision in sorted(self._decided.items()):
             verdict = self._expected(place, decision, state.generations)
             below = self._mutation(place)[1]
             if verdict == "" and below is not None and below.timestamp < command.low_watermark:
                 letter = self._letters.get(place)
-                if place not in self._rows and (letter is None or letter.reason != "generation_closed"):
+                if place not in self._complete and (letter is None or letter.reason != "generation_closed"):
                     self.sim.broken("cdc_low_watermark", f"{place} lies below {command.low_watermark}: not durable")
 
     def _close(self, before: ClusterState, after: ClusterState, name: str) -> None:
@@ -215,6 +224,23 @@ class Cdc(Check):
 
     # ------------------------------------------------------------------------------------------- decisions
 
+    def claimed(self) -> None:
+        """A checkpoint takes the place of a lost one: all is decided anew, and nobody writes for the one before."""
+        if self._incarnations.keys() - self._fenced:
+            self.sim.broken("cdc_fence", "a checkpoint begins, and the writer that had another one was not fenced")
+        for place, decision in self._decided.items():
+            self._earlier.setdefault(place, []).append(decision)
+        self._decided = {}
+        self._found = {partition.number: partition.high for partition in self.sim.broker.topics[CDC]}
+        self._letters_found = self.sim.broker.partition(DEAD).high
+        lives = {name: host.life for name, host in self.sim.world.hosts.items()}
+
+        def appended(host: Host, life: int) -> None:
+            if life < lives.get(host.name, 0):
+                self.sim.broken("cdc_fence", f"rows from {host.name} come after another checkpoint has begun")
+
+        self.sim.broker.appended = appended
+
     def routed(self, incarnation: str, epoch: int, records: list[tuple[int, Record]]) -> None:
         """A plan part is stored: its mutations were free, and below the horizon, as its author and the log have it."""
         known = self.sim.log.states[epoch]
@@ -256,14 +282,21 @@ class Cdc(Check):
         start = self._read.get(partition.number, 0)
         for record in partition.records[start : partition.visible]:
             row: CdcRow = record.value
-            place = (row.source_partition, row.source_offset)
-            if place in self._rows:
-                (number, _), first = self._rows[place]
+            name = (row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no)
+            if name in self._rows:
+                (number, offset), first = self._rows[name]
+                if offset < self._found.get(number, 0) <= record.offset:
+                    self.sim.broken(
+                        "cdc_once", f"the row {name} was there before this checkpoint, and is written again"
+                    )
                 if (first, number) != (row, partition.number):
-                    self.sim.broken("cdc_rows", f"the row of {place} was written again as another one")
+                    self.sim.broken("cdc_rows", f"the row {name} was written again as another one: {first}, {row}")
                 continue
-            self._rows[place] = (partition.number, record.offset), row
-            self._new_row(place, row, partition.number)
+            self._rows[name] = (partition.number, record.offset), row
+            self._begun.add(name[:2])
+            if row.end_of_batch:
+                self._complete.add(name[:2])
+            self._new_row(name[:2], row, partition.number)
         self._read[partition.number] = partition.visible
 
     def _new_row(self, place: Place, row: CdcRow, partition: int) -> None:
@@ -307,9 +340,13 @@ class Cdc(Check):
             letter: DeadLetter = record.value
             place = (letter.partition, letter.offset)
             first = self._letters.setdefault(place, letter)
+            if self._letters_at.setdefault(place, record.offset) < self._letters_found <= record.offset:
+                self.sim.broken(
+                    "cdc_once", f"the letter of {place} was there before this checkpoint, and is sent again"
+                )
             if first.reason != letter.reason:
                 self.sim.broken("cdc_letters", f"{place} is refused as {first.reason} and as {letter.reason}")
-            if place in self._rows or place not in self._decided:
+            if place in self._begun or place not in self._decided:
                 self.sim.broken("cdc_letters", f"{place} has a dead letter, and a row or no plan")
         self._letters_read = partition.visible
 
@@ -318,22 +355,28 @@ class Cdc(Check):
     def quiet(self) -> None:
         """Every mutation that was decided has its row or its dead letter, as the final log says."""
         generations = self.sim.log.state.generations
+        if not self._earlier.keys() <= self._decided.keys() and not self.sim.shared["job"].refused:
+            self.sim.broken("cdc_rows", "what a lost checkpoint had planned is not planned again")
         for place, decision in sorted(self._decided.items()):
             expected = self._expected(place, decision, generations)
             letter = self._letters.get(place)
             reason = letter.reason if letter is not None else ""
+            before = [self._expected(place, one, generations) for one in self._earlier.get(place, ())]
+            if (place in self._begun and "" in before) or (reason and reason in before):
+                # What was written for a lost checkpoint stays, whatever is decided now.
+                expected = reason
             if expected == "" and reason == "generation_closed":
                 self._was_late(place)
             elif expected == "":
-                if place not in self._rows:
+                if place not in self._complete:
                     self._missing(place, reason)
-                else:
-                    self._compare(place, self._rows[place][1], generations)
             elif expected == "skipped":
-                if letter is not None or place in self._rows:
+                if letter is not None or place in self._begun:
                     self.sim.broken("cdc_rows", f"{place} is of a table without CDC log and was written")
-            elif place in self._rows or (reason != expected and not self.sim.shared["job"].refused):
+            elif place in self._begun or (reason != expected and not self.sim.shared["job"].refused):
                 self.sim.broken("cdc_letters", f"{place} should be refused as {expected}, not {reason!r}")
+        for name, (_, row) in sorted(self._rows.items()):
+            self._compare(name[:2], row, generations)
         self._consumer()
 
     def _missing(self, place: Place, reason: str) -> None:
@@ -357,13 +400,21 @@ class Cdc(Check):
     def _consumer(self) -> None:
         """The consumer has every row once, in order, and none came after it had left the generation."""
         stored = self.sim.shared["consumer"].stored
-        if stored.late:
-            row = stored.late[0]
-            self.sim.broken("cdc_consumer", f"a row of {row.generation} was taken for a repetition: {row}")
-        got = [row.mutation_id for row in stored.delivered]
+        # What is repeated of a write that is not whole yet comes before it is delivered.
+        late = [row for row in stored.late if name_of(row) not in stored.names]
+        if late:
+            self.sim.broken("cdc_consumer", f"a row of {late[0].generation} was taken for a repetition: {late[0]}")
+        rows = [(row.mutation_id, row.timestamp, row.batch_seq_no) for row in stored.delivered]
+        got = {row.mutation_id for row in stored.delivered}
         wanted = {row.mutation_id for _, row in self._rows.values() if row.generation <= stored.entered}
-        if len(set(got)) != len(got) or set(got) != wanted:
-            self.sim.broken("cdc_consumer", f"the consumer has {len(got)} rows, wanted {len(wanted)}")
+        if len(set(rows)) != len(rows) or got != wanted:
+            self.sim.broken(
+                "cdc_consumer", f"the consumer has {len(rows)} rows of {len(got)} writes, wanted {len(wanted)}"
+            )
+        # Of the copies of a write in the source the rows of one were delivered, all of them.
+        places = {(row.source_partition, row.source_offset) for row in stored.delivered}
+        if len(rows) != sum(name[:2] in places for name in self._rows):
+            self.sim.broken("cdc_consumer", "the consumer has a part of a write")
         last: dict[tuple[bytes, tuple[bytes, ...]], Place] = {}
         generation = -1
         for row in stored.delivered:

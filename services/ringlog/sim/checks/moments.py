@@ -8,7 +8,7 @@ nothing and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,14 +86,16 @@ class Moments(Check):
             self._tell(armed)
             self._schedule(armed, armed.arguments)
 
-    def _due(self, *names: str) -> Iterator[Armed]:
-        """Whatever is armed for a moment of these names and has waited for the last time."""
+    def _due(self, *names: str) -> list[Armed]:
+        """Whatever is armed for a moment of these names and has waited for the last time; it is not armed any more."""
+        due = []
         for armed in tuple(self._armed):
             if armed.moment in names:
                 armed.left -= 1
                 if armed.left <= 0:
                     self._armed.remove(armed)
-                    yield armed
+                    due.append(armed)
+        return due
 
     def _schedule(self, armed: Armed, arguments: tuple[Any, ...]) -> None:
         self.sim.world.on(None, armed.delay * MS, lambda _: self.happen(armed.number, armed.what, arguments))

@@ -19,6 +19,7 @@ from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.cdc import Cdc
+from ringlog.sim.checks.images import ImageRows
 from ringlog.sim.families.family import Family
 from ringlog.sim.world import SECOND
 
@@ -122,5 +123,5 @@ FAMILY = Family(
         "AdvanceCdcWriter": (1, _advance),
         "FenceCdcWriter": (1, _fence),
     },
-    checks=(Cdc,),
+    checks=(Cdc, ImageRows),
 )

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from ringlog.sim.mutants import cdc, log, operations, registers
+from ringlog.sim.mutants import cdc, images, log, operations, recovery, registers
 from ringlog.sim.mutants.plant import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*log.MUTANTS, *operations.MUTANTS, *cdc.MUTANTS, *registers.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *log.MUTANTS,
+    *operations.MUTANTS,
+    *cdc.MUTANTS,
+    *images.MUTANTS,
+    *recovery.MUTANTS,
+    *registers.MUTANTS,
+)
 """All of them, by part of the system; names are unique."""
 
 RARE: tuple[Mutant, ...] = (

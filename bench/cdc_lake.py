@@ -1,0 +1,168 @@
+"""The CDC job with a lake against bare copies into Delta tables: the same input, the same batches, one run.
+
+    python bench/cdc_lake.py [WRITES [BATCH]]
+
+Starts a broker and one Spark session of its own with Delta, fills a mutations topic with WRITES (1,500,000) writes of
+100-byte values, and lets each job move all of them in batches of BATCH (200,000), one right after the other: a query
+that appends keys and values to a Delta table, as they are; one that writes them to a topic and then to a table, out of
+what it holds in memory, as the job does; the CDC job without a lake; and the job with one.
+
+Rows are counted where they come last: in the log of the Delta table, by what its commits say, else in the topic. What
+is measured, and that the first third of the rows only warms up, is as in ``cdc_job.py``.
+
+Run it from a checkout: it builds its clusters as the system tests do.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.cdc_job import Measured, cluster, fill, mutations, rows_of, running, watch
+from confluent_kafka.admin import NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.system.cdc_world import World
+
+from ringlog.log.topics import admin_client
+from ringlog.stack import Stack, StackInfo
+from ringlog.stack.artifacts import jars
+from ringlog_cdc.batch import PRODUCER_OPTIONS
+from ringlog_cdc.lake.delta import log_path
+from ringlog_cdc.session import open_session
+from ringlog_cdc.settings import JobSettings
+
+WRITES, BATCH = 1_500_000, 200_000
+TOKENS = 10
+TABLE = "shop.orders"
+SINK_PARTITIONS = 8
+
+
+class LakeRows:
+    """How many rows a Delta table has had added to it: the sum over its commits, each of which is read once."""
+
+    def __init__(self, table: Path) -> None:
+        self._log = table / "_delta_log"
+        self._commits = 0
+        self._rows = 0
+
+    def __call__(self) -> int:
+        """The number of rows now; 0 where there is no table yet."""
+        while (commit := self._log / f"{self._commits:020}.json").is_file():
+            for line in commit.read_text(encoding="utf-8").splitlines():
+                added = json.loads(line).get("add")
+                self._rows += json.loads(added["stats"])["numRecords"] if added else 0
+            self._commits += 1
+        return self._rows
+
+
+def main() -> None:
+    """Measure and print."""
+    writes = int(sys.argv[1]) if len(sys.argv) > 1 else WRITES
+    batch = int(sys.argv[2]) if len(sys.argv) > 2 else BATCH
+    folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
+    stack = Stack(folder / "stack")
+    try:
+        info = stack.up("quick")
+        session = open_session("ringlog-bench", (*jars("spark"), *jars("lake")), "local[2]", memory="2g", lake=True)
+        try:
+            _measure_all(info, session, folder, writes, batch)
+        finally:
+            session.stop()
+    finally:
+        stack.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: int, batch: int) -> None:
+    print(f"{writes:,} writes, batches of {batch:,}")
+    print(
+        f"{'job':28} {'rows/s':>9} {'of a copy':>9} {'of both':>9} {'us a row':>9} {'of broker':>9} "
+        f"{'MiB at 1/3':>10} {'at the end':>10}"
+    )
+    bare: list[Measured] = []
+    with cluster(info, TOKENS) as world:
+        fill(world, writes)
+        for both in (False, True):
+            _copied(world, session, folder, writes, batch, both)  # warms connector and Delta for all
+        for name, both in (("bare copy to Delta", False), ("bare copy to both", True)):
+            bare.append(_copied(world, session, folder, writes, batch, both))
+            _show(name, bare[-1], bare)
+        _show("CDC, topic only", _logged(world, session, folder, writes, batch, None), bare)
+    with cluster(info, TOKENS) as world:
+        fill(world, writes)
+        _show("CDC, topic and lake", _logged(world, session, folder, writes, batch, folder / "lake"), bare)
+
+
+def _show(name: str, found: Measured, bare: list[Measured]) -> None:
+    shares = [f"{found.rows_s / other.rows_s:9.2f}" for other in bare] + [" " * 9] * (2 - len(bare))
+    times = f"{found.broker_us + found.job_us:9.2f} {found.broker_us:9.2f}"
+    print(f"{name:28} {found.rows_s:9,.0f} {' '.join(shares)} {times} {found.third:10,} {found.end:10,}", flush=True)
+
+
+def _copied(world: World, session: SparkSession, folder: Path, writes: int, batch: int, both: bool) -> Measured:
+    """All mutations to a Delta table of their own, as they are; before it, with ``both``, to a topic."""
+    name = f"copy-{uuid.uuid4().hex[:8]}"
+    table = folder / f"{name}-table"
+    rows = mutations(world, session, batch)
+    writer: Any = rows.writeStream.option("checkpointLocation", str(folder / name)).trigger(processingTime="0 seconds")
+    if both:
+        admin = admin_client(world.bootstrap)
+        admin.create_topics([NewTopic(name, SINK_PARTITIONS, 1)])[name].result(30)
+        query = writer.foreachBatch(_to_both(world, name, table)).start()
+    else:
+        query = writer.format("delta").start(str(table))
+    try:
+        return watch(folder, str(table), LakeRows(table), writes)
+    finally:
+        query.stop()
+
+
+def _to_both(world: World, topic: str, table: Path) -> Callable[[DataFrame, int], None]:
+    def written(frame: DataFrame, _: int) -> None:
+        kept = frame.persist()
+        try:
+            (
+                kept.withColumn("topic", F.lit(topic))
+                .write.format("kafka")
+                .option("kafka.bootstrap.servers", world.bootstrap)
+                .options(**PRODUCER_OPTIONS)
+                .save()
+            )
+            kept.write.format("delta").mode("append").save(str(table))
+        finally:
+            kept.unpersist()
+
+    return written
+
+
+def _logged(world: World, session: SparkSession, folder: Path, writes: int, batch: int, lake: Path | None) -> Measured:
+    """All mutations as rows of the CDC topic and, where it is given, of a lake."""
+    settings = JobSettings(
+        world.bootstrap,
+        world.cluster,
+        folder / world.cluster,
+        max_offsets_per_trigger=batch,
+        trigger_seconds=0.0,
+        direct=True,
+        lake=None if lake is None else str(lake),
+    )
+    with running(settings, session) as job, rows_of(world, settings.sink_topic) as in_topic:
+        if lake is None:
+            return watch(folder, settings.sink_topic, in_topic, writes, job.writer.check)
+        table = Path(log_path(str(lake), TABLE))
+        found = watch(folder, str(table), LakeRows(table), writes, job.writer.check)
+        assert in_topic() == writes
+        return found
+
+
+if __name__ == "__main__":
+    main()

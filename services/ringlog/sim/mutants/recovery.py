@@ -1,0 +1,50 @@
+"""Bugs in what a checkpoint does that takes the place of a lost one."""
+
+from __future__ import annotations
+
+from ringlog.sim.mutants.plant import Mutant
+
+KNOWN, OPERATOR = "ringlog_cdc.known", "ringlog.sim.actors.operator"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "nothing_looked_up",
+        KNOWN,
+        "return head.sequence < 0 and any(",
+        "return head.sequence < -1 and any(",
+        "a new checkpoint writes all rows, whatever is there",
+        500,
+    ),
+    Mutant(
+        "looked_up_before_the_fence",
+        OPERATOR,
+        "            take_rights()\n",
+        "",
+        "rows of the earlier checkpoint may still come when the topics have been looked through",
+        1_500,
+    ),
+    Mutant(
+        "lost_unnoticed",
+        KNOWN,
+        "return before is not None and before.fenced is None",
+        'return before is not None and before.incarnation == ""',
+        "an empty checkpoint is worked on under a name that has had another one",
+        200,
+    ),
+    Mutant(
+        "half_written_by_number",
+        KNOWN,
+        "if name[:3] not in whole:",
+        "if name[:3] is None:",
+        "of a write that is half written a row counts as there by its number, whatever it is now",
+        3_000,
+    ),
+    Mutant(
+        "letters_not_looked_up",
+        KNOWN,
+        "letters.add((partition, offset))",
+        "pass",
+        "a new checkpoint sends dead letters once more",
+        2_000,
+    ),
+)

@@ -1,0 +1,86 @@
+"""A checkpoint that is lost, a fence, and what the next one under the same name makes of the topics."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from ringlog.sim.mutants.plant import Mutant, planted
+from ringlog.sim.mutants.recovery import MUTANTS
+from ringlog.sim.run import Report, run_script
+from ringlog.sim.script import Action, Script
+from ringlog.sim.shape import Shape
+from ringlog.sim.world import MS
+
+SHAPE = Shape(founded=1, joining=0, factor=1, tokens=1, history=10_000, old=False)
+Befalls = tuple[int, str, tuple[object, ...]]
+
+
+def story(seed: int, nth: int, delay: int, *befalls: Befalls) -> Report:
+    """The checkpoint goes ``delay`` ms after the ``nth`` part began, with rows on their way that get there late."""
+    happens: list[Befalls] = [
+        *((at, "burst", (5,)) for at in (100, 400, 2_600)),
+        (50, "when", ("part", nth, 0, "late", "spark", 80, 60)),
+        (50, "when", ("part", nth, delay, "wipe", "spark", 100)),
+        (50, "when", ("part", nth, 300, "fence", 200, False)),
+        *befalls,
+    ]
+    return played(seed, happens)
+
+
+def played(seed: int, happens: list[Befalls]) -> Report:
+    """What becomes of a script of (milliseconds, what, arguments)."""
+    actions = [Action(number, at * MS, what, arguments) for number, (at, what, arguments) in enumerate(happens)]
+    ordered = tuple(sorted(actions, key=lambda action: (action.at, action.number)))
+    return run_script(Script(seed, "small", SHAPE, 6_000 * MS, ordered))
+
+
+def images_switched(seed: int) -> Report:
+    """A table has no images any more when its writes are decided anew."""
+    nth = 4 + seed % 5
+    happens: list[Befalls] = [
+        (0, "images", ("create", "i")),
+        *((at, "imaged_burst", (5,)) for at in (200, 400, 600, 3_500)),
+        (50, "when", ("imaged", nth, seed % 7, "wipe", "spark", 100)),
+        (50, "when", ("imaged", nth, 100, "images", "off", "i")),
+        (50, "when", ("imaged", nth, 300, "fence", 900, False)),
+    ]
+    return played(seed, happens)
+
+
+def test_a_write_that_is_half_written_is_whole_with_other_images_too() -> None:
+    did: Counter[tuple[str, ...]] = Counter()
+    for seed in range(1, 13):
+        report = images_switched(seed)
+        assert not report.rule, f"seed {report.seed}: {report.rule}: {report.detail}"
+        did += report.did
+    assert did["cdc", "looked up"] > 9
+
+
+def stories(*befalls: Befalls) -> list[Report]:
+    return [story(seed, 2 + seed % 4, seed, *befalls) for seed in range(1, 13)]
+
+
+def test_each_row_is_there_once_whatever_was_written_before() -> None:
+    did: Counter[tuple[str, ...]] = Counter()
+    for report in stories():
+        assert not report.rule, f"seed {report.seed}: {report.rule}: {report.detail}"
+        did += report.did
+    assert did["cdc", "looked up"] == did["entry", "FenceCdcWriter", "applied"] == 12
+
+
+def test_the_next_driver_may_die_in_any_step() -> None:
+    did: Counter[tuple[str, ...]] = Counter()
+    for steps in range(1, 13):
+        report = story(steps, 3, 5, (750, "mid_batch", (steps, 200)))
+        assert not report.rule, f"seed {report.seed}: {report.rule}: {report.detail}"
+        did += report.did
+    assert did["cdc", "replayed"]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_bug_in_the_recovery_is_found(mutant: Mutant) -> None:
+    with planted(mutant):
+        reports = map(images_switched, range(8, 10)) if mutant.name == "half_written_by_number" else stories()
+        assert {report.rule for report in reports} & {"cdc_once", "cdc_fence", "cdc_rows"}
