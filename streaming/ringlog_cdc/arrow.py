@@ -36,7 +36,6 @@ from ringlog_cdc.workers import settle
 IN = ("partition", "offset", "appended", "key", "value")
 FACTS_TYPE = "partition int, held bigint, used bigint"
 OUT = ("partition", "key", "value")
-ROWS_TYPE = "partition int, key binary, value binary"
 ADDRESSED_TYPE = "topic string, partition int, key binary, value binary"
 LETTER = -1
 """The partition of a dead letter: it goes to another topic."""
@@ -138,7 +137,7 @@ def uses_of(found: Records, leeway: int) -> I64:
 def rows_function(
     table: Any, part: one.Part, counts: Any, images: ImageWork | None = None
 ) -> Callable[[Batches], Batches]:
-    """What goes out under the broadcast ``RoutingTable``, with the columns of ``ROWS_TYPE``: rows with their partition
+    """What goes out under the broadcast ``RoutingTable``, with the columns ``OUT``: rows with their partition
     of the CDC topic, dead letters with the partition ``LETTER``. ``counts``: an accumulator of tallies. ``images``: of
     the part, if its tables have any.
     """

@@ -339,7 +339,9 @@ class BatchRunner:
         kept = out.persist()
         try:
             yield kept
-            self._lake.append(kept.where(F.col("topic") == self._settings.sink_topic).select("value"), entry, fields, ends)
+            self._lake.append(
+                kept.where(F.col("topic") == self._settings.sink_topic).select("value"), entry, fields, ends
+            )
         finally:
             kept.unpersist()
 

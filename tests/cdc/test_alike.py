@@ -20,7 +20,19 @@ from ringlog_cdc.columnar.layouts import ALIKE_MAX, Table, groups_of, layout_of
 from ringlog_cdc.columnar.mutations import scan
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.routing import buffers
-from tests.cdc.test_columnar import CLUSTER, EXAMPLE, LARGE, LEEWAY, NOW, PART, TABLE, VALUES, batch_of, listed, one_by_one
+from tests.cdc.test_columnar import (
+    CLUSTER,
+    EXAMPLE,
+    LARGE,
+    LEEWAY,
+    NOW,
+    PART,
+    TABLE,
+    VALUES,
+    batch_of,
+    listed,
+    one_by_one,
+)
 
 TIMES = st.integers(NOW - 10, NOW + 10) | st.sampled_from([0, -1, 63, 64, 2**63 - 1, -(2**63), NOW - 2 * LEEWAY])
 
@@ -29,7 +41,9 @@ TIMES = st.integers(NOW - 10, NOW + 10) | st.sampled_from([0, -1, 63, 64, 2**63 
 def families(draw: st.DrawFn) -> list[bytes]:
     """Writes that differ in nothing but ids, times and contents, of the same widths."""
     chance = random.Random(draw(st.integers(0, 2**32)))
-    table, keys = draw(st.sampled_from([("orders", 1), ("lines", 2), ("quiet", 1), ("keyed", 1), ("typed", 1), ("lost", 1)]))
+    table, keys = draw(
+        st.sampled_from([("orders", 1), ("lines", 2), ("quiet", 1), ("keyed", 1), ("typed", 1), ("lost", 1)])
+    )
     components = [draw(st.integers(0, 20)) for _ in range(keys)]
     clustering = [draw(st.integers(0, 9)) for _ in range(draw(st.sampled_from([1, 1, 0])))]
     cells = [(name, draw(st.integers(0, 70))) for name in draw(st.sampled_from([["a"], [], ["a", "b"], ["ä"]]))]

@@ -20,7 +20,7 @@ from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.layouts import Group, Layout, Table
 from ringlog_cdc.columnar.pieces import encoded_numbers
 from ringlog_cdc.columnar.route import Named, is_compound, operation_codes
-from ringlog_cdc.columnar.words import I64, U8, rows_of, same
+from ringlog_cdc.columnar.words import I64, U8
 from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
 from ringlog_cdc.verdicts import NO_OPERATION, ROUTED
 
@@ -217,8 +217,16 @@ def _template(layout: Layout, generation: int, partition: int, offset_bytes: int
     """The row of the mutation that the layout was found with, and what is different in others."""
     mutation, zero = layout.mutation, np.zeros((1, 16), dtype=np.uint8)
     offset = (1 << 7 * (offset_bytes - 1)) >> 1
-    numbers = [np.array([number]) for number in (generation, _operation(layout), partition, offset)]
-    (row,) = cdc_rows(mutation, np.zeros(1, np.int64), Places(zero, zero, *numbers, np.zeros(1, bool)), topic).to_pylist()
+    places = Places(
+        streams=zero,
+        times=zero,
+        generations=np.array([generation]),
+        operations=np.array([_operation(layout)]),
+        partitions=np.array([partition]),
+        offsets=np.array([offset]),
+        keys_only=np.zeros(1, dtype=bool),
+    )
+    (row,) = cdc_rows(mutation, np.zeros(1, dtype=np.int64), places, topic).to_pylist()
     spans = [*mutation.partition_key.inner, mutation.rest]
     stream = HEADER_BYTES
     time = stream + STREAM + _bytes(generation)

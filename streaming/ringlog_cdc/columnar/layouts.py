@@ -179,7 +179,11 @@ def layout_of(record: U8) -> Layout | None:
         return None
     keys = [_place(span) for span in key.content]
     digits = _place(found.timestamp_at)
-    if any(size > COMPONENT_BYTES_MAX for _, size in keys) or digits[1] > WORD + 1 or width < digits[0] + digits[1] + WORD:
+    if (
+        any(size > COMPONENT_BYTES_MAX for _, size in keys)
+        or digits[1] > WORD + 1
+        or width < digits[0] + digits[1] + WORD
+    ):
         return None
     ids = [(at + 1, size - 1) for at, size in map(_place, (found.mutation_id, found.cluster_id))]
     free = [*ids, *keys, *map(_place, clustering.content), *_values(record, found)]
