@@ -114,7 +114,6 @@ def _columns(groups: Sequence[Group], places: Sequence[I64], numbers: I64, sourc
     count = len(numbers)
     of_group = np.zeros(count, dtype=np.int32)
     timestamps = np.empty(count, dtype=np.int64)
-    ids: list[tuple[I64, int]] = []
     foreign = np.zeros(count, dtype=bool)
     key_widths, id_widths = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for number, (group, at) in enumerate(zip(groups, places, strict=True)):
