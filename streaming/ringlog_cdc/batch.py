@@ -64,7 +64,7 @@ TABLES_KEPT = 4
 PRODUCER_OPTIONS = {
     "kafka.acks": "all",
     "kafka.enable.idempotence": "true",
-    "kafka.linger.ms": "5",
+    "kafka.linger.ms": "100",  # a task flushes when it ends: nothing waits that long, and requests are full
     "kafka.batch.size": "131072",
     "kafka.max.request.size": str(4 * 1024 * 1024),
 }

@@ -20,8 +20,8 @@ from functools import cache
 
 
 def settle() -> None:
-    """To be called in each task: forgets importers of zip files, which come back when something has to be imported, and
-    takes what is loaded by now out of the sight of the collector.
+    """To be called in each task: forgets importers of zip files, which come back when something has to be imported,
+    takes what is loaded by now out of the sight of the collector, and has freed memory kept.
     """
     importers = sys.path_importer_cache
     for path in [path for path, finder in importers.items() if isinstance(finder, zipimport.zipimporter)]:
@@ -30,11 +30,16 @@ def settle() -> None:
     _keep_memory()
 
 
-@cache
+_left = [2]
+"""How many tasks of this process still begin with a look for what is loaded: the first one loads what it needs."""
+
+
 def _freeze() -> None:
-    """Once a process: what is made later may be collected."""
-    gc.collect()
-    gc.freeze()
+    """What is made later may be collected."""
+    if _left[0]:
+        _left[0] -= 1
+        gc.collect()
+        gc.freeze()
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
