@@ -3,13 +3,14 @@
     python bench/cdc_job.py [WRITES [BATCH]]
 
 Starts a broker and one Spark session of its own, fills a mutations topic with WRITES (3,000,000) writes of 100-byte
-values, and lets each job move all of them in batches of BATCH (200,000): a query that copies keys and values, one that
+values, and lets each job move all of them in batches of BATCH (500,000): a query that copies keys and values, one that
 does so through an Arrow function that changes nothing, the CDC job under a generation of 1,000 streams and under one
-of 100,000, and one for a table with preimages, which are rows too. All of them have the same settings of consumers and
-producers. Rows are counted in the sink topic: after a copy that does not count, and a third of the rows of each job,
-which warm everything up (compilers above all), rows a second and microseconds of processor time a row are measured,
-those of the broker included, which does its part on the same cores. ``memory`` is what driver, executor and their
-Python workers hold together, when a third of the rows and when all of them are through.
+of 100,000, one for a table with preimages, which are rows too, and the bare copy once more, since machines change: CDC
+is compared with the mean of both. All of them have the same settings of consumers and producers; copies have Spark's
+own settings otherwise. Rows are counted in the sink topic: after a copy and a CDC job that do not count, and a third of
+the rows of each job, which warm everything up (compilers above all), rows a second and microseconds of processor time
+a row are measured, those of the broker included, which does its part on the same cores. ``memory`` is what driver,
+executor and their Python workers hold together, when a third of the rows and when all of them are through.
 
 Run it from a checkout: it builds its clusters as the system tests do.
 """
@@ -31,6 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, write
 
@@ -43,13 +45,14 @@ from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import Cell, encode_mutation
 from ringlog_cdc.batch import PRODUCER_OPTIONS
 from ringlog_cdc.job import CONSUMER_OPTIONS, CdcJob
-from ringlog_cdc.session import open_session
+from ringlog_cdc.session import FILES_SETTING, open_session
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
 
-WRITES, BATCH = 3_000_000, 200_000
+WRITES, BATCH = 3_000_000, 500_000
 KEYS = 100_000
 SHARDS = 100
+BARE, AGAIN = "bare copy", "bare copy, again"
 LOOK_S = 0.1
 """Each look asks the broker for the end of every partition, which costs the slower job more."""
 GIVE_UP_S = 600.0
@@ -97,33 +100,44 @@ def main() -> None:
 
 def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: int, batch: int) -> None:
     print(f"{writes:,} writes, batches of {batch:,}")
-    print(
-        f"{'job':28} {'rows/s':>9} {'of a copy':>9} {'of Arrow':>9} {'us a row':>9} {'of broker':>9} "
-        f"{'MiB at 1/3':>10} {'at the end':>10}"
-    )
-    bare: list[Measured] = []
-    for tokens in (10, 1_000):
-        with cluster(info, tokens) as world:
-            fill(world, writes)
-            if not bare:
-                _copied(world, session, folder, writes, batch, arrow=False)  # warms the connector for all
-                for name, arrow in (("bare copy", False), ("copy through Arrow", True)):
-                    bare.append(_copied(world, session, folder, writes, batch, arrow))
-                    _show(name, bare[-1], bare)
-            found = _logged(world, session, folder, writes, batch)
-            _show(f"CDC, {tokens * SHARDS:,} streams", found, bare)
     with cluster(info, 10) as world:
-        world.apply(AlterTable("shop", "orders", cdc=CdcOptions(True, preimage="full")))
         fill(world, writes)
-        # The first write to each row has no preimage.
-        found = _logged(world, session, folder, 2 * writes - min(writes, KEYS), batch)
-        _show("CDC with preimages", found, bare)
+        for job in (_copied, _logged):
+            job(world, session, folder, writes, batch)
+    found: dict[str, Measured] = {}
+    with cluster(info, 10) as first:
+        fill(first, writes)
+        _note(found, BARE, _copied(first, session, folder, writes, batch))
+        _note(found, "copy through Arrow", _copied(first, session, folder, writes, batch, arrow=True))
+        _note(found, f"CDC, {10 * SHARDS:,} streams", _logged(first, session, folder, writes, batch))
+        with cluster(info, 1_000) as world:
+            fill(world, writes)
+            _note(found, f"CDC, {1_000 * SHARDS:,} streams", _logged(world, session, folder, writes, batch))
+        with cluster(info, 10) as world:
+            world.apply(AlterTable("shop", "orders", cdc=CdcOptions(True, preimage="full")))
+            fill(world, writes)
+            # The first write to each row has no preimage.
+            rows = 2 * writes - min(writes, KEYS)
+            _note(found, "CDC with preimages", _logged(world, session, folder, rows, batch))
+        _note(found, AGAIN, _copied(first, session, folder, writes, batch))
+    _show(found)
 
 
-def _show(name: str, found: Measured, bare: list[Measured]) -> None:
-    shares = [f"{found.rows_s / other.rows_s:9.2f}" for other in bare] + [" " * 9] * (2 - len(bare))
-    times = f"{found.broker_us + found.job_us:9.2f} {found.broker_us:9.2f}"
-    print(f"{name:28} {found.rows_s:9,.0f} {' '.join(shares)} {times} {found.third:10,} {found.end:10,}", flush=True)
+def _note(found: dict[str, Measured], name: str, measured: Measured) -> None:
+    found[name] = measured
+    print(f"{name}: {measured.rows_s:,.0f} rows/s", flush=True)
+
+
+def _show(found: dict[str, Measured]) -> None:
+    bare = (found[BARE].rows_s + found[AGAIN].rows_s) / 2
+    print(
+        f"{'job':28} {'rows/s':>9} {'of a copy':>9} {'us a row':>9} {'of broker':>9} {'MiB at 1/3':>10} {'at the end':>10}"
+    )
+    for name, one in found.items():
+        print(
+            f"{name:28} {one.rows_s:9,.0f} {one.rows_s / bare:9.2f} {one.broker_us + one.job_us:9.2f} "
+            f"{one.broker_us:9.2f} {one.third:10,} {one.end:10,}"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------ input
@@ -188,10 +202,11 @@ def mutations(world: World, session: SparkSession, batch: int) -> DataFrame:
     )
 
 
-def _copied(world: World, session: SparkSession, folder: Path, writes: int, batch: int, arrow: bool) -> Measured:
+def _copied(
+    world: World, session: SparkSession, folder: Path, writes: int, batch: int, *, arrow: bool = False
+) -> Measured:
     """All mutations to a topic of their own, as they are."""
-    from confluent_kafka.admin import NewTopic
-
+    session.conf.unset(FILES_SETTING)
     topic = f"copy-{uuid.uuid4().hex[:8]}"
     admin = admin_client(world.bootstrap)
     admin.create_topics([NewTopic(topic, 8, 1)])[topic].result(30)

@@ -37,6 +37,7 @@ SQL_SETTINGS = {
     "spark.sql.sources.useV1SourceList": "",  # a batch is written as a stream is: planned once
     "spark.sql.streaming.stopTimeout": "30s",
 }
+FILES_SETTING = "spark.sql.streaming.checkpointFileManagerClass"
 FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 PROBES = 2
@@ -206,7 +207,7 @@ def keep_logs_without_shell(session: SparkSession) -> None:
     renames, where Hadoop's native library is not installed. Both rename a finished file into its place, and the
     checkpoint has one driver, which holds its lock.
     """
-    session.conf.set("spark.sql.streaming.checkpointFileManagerClass", FILES)
+    session.conf.set(FILES_SETTING, FILES)
 
 
 def _jvm(session: SparkSession) -> Any:
