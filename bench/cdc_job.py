@@ -131,7 +131,8 @@ def _note(found: dict[str, Measured], name: str, measured: Measured) -> None:
 def _show(found: dict[str, Measured]) -> None:
     bare = (found[BARE].rows_s + found[AGAIN].rows_s) / 2
     print(
-        f"{'job':28} {'rows/s':>9} {'of a copy':>9} {'us a row':>9} {'of broker':>9} {'MiB at 1/3':>10} {'at the end':>10}"
+        f"{'job':28} {'rows/s':>9} {'of a copy':>9} {'us a row':>9} {'of broker':>9} "
+        f"{'MiB at 1/3':>10} {'at the end':>10}"
     )
     for name, one in found.items():
         print(
