@@ -7,26 +7,31 @@ is all that there is, and may be looked up. Names of rows and letters are places
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog_cdc.plan import OffsetRange, PlanEntry
 
-Noted = tuple[int, int, int, int, bool, bool]
-"""Of a row: source partition, offset, timestamp, number, is it the last, False. Of a letter: partition, offset, 0, 0,
-False, True."""
+Noted = tuple[int, int, int, int, int, bool, bool]
+"""Of a row: source partition, offset, timestamp, number, operation, is it the last, False. Of a letter: partition,
+offset, 0, 0, 0, False, True."""
+
+Write = tuple[int, int, int]
+"""Source partition, offset, timestamp: a part of a write whose rows are numbered together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What is there of the mutations of a plan part: rows by (partition, offset, timestamp, number), and letters.
 
-    ``whole``: parts of writes, named without the number, whose last row is there.
+    ``whole``: parts of writes whose last row is there; ``begun``: of others the operations that are there, by number.
     """
 
     rows: frozenset[tuple[int, int, int, int]]
-    whole: frozenset[tuple[int, int, int]]
+    whole: frozenset[Write]
     letters: frozenset[tuple[int, int]]
+    begun: Mapping[Write, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def decided(self) -> frozenset[tuple[int, int]]:
@@ -44,17 +49,53 @@ class Known:
 
 def known_of(noted: Iterable[Noted]) -> Known:
     """What these identities say."""
-    rows: set[tuple[int, int, int, int]] = set()
-    whole: set[tuple[int, int, int]] = set()
+    rows: dict[tuple[int, int, int, int], int] = {}
+    whole: set[Write] = set()
     letters: set[tuple[int, int]] = set()
-    for partition, offset, timestamp, number, last, letter in noted:
+    for partition, offset, timestamp, number, operation, last, letter in noted:
         if letter:
             letters.add((partition, offset))
         else:
-            rows.add((partition, offset, timestamp, number))
+            rows[partition, offset, timestamp, number] = operation
         if last:
             whole.add((partition, offset, timestamp))
-    return Known(frozenset(rows), frozenset(whole), frozenset(letters))
+    begun: dict[Write, tuple[int, ...]] = {}
+    for name, operation in sorted(rows.items()):
+        if name[:3] not in whole:
+            begun[name[:3]] = (*begun.get(name[:3], ()), operation)
+    return Known(frozenset(rows), frozenset(whole), frozenset(letters), begun)
+
+
+class Rest:
+    """The rows of a write that was left half written, as they are made once more: which go out, and as which number.
+
+    Images may be others by now, or none, for their states begin with a checkpoint and tables are altered. So a row is
+    there if as many of its kind are, before what is logged anyway, that, or after it; and what goes out is numbered
+    behind what is there. The last row always goes out, for a reader waits for it.
+    """
+
+    def __init__(self, operations: Sequence[int]) -> None:
+        """``operations``: of the rows that are there, by number."""
+        kinds = [_kind(operation) for operation in operations]
+        self._furthest = max(kinds)
+        self._there = kinds.count(self._furthest)
+        self._next = len(kinds)
+
+    def take(self, operation: int, last: bool) -> int | None:
+        """The next row in order: its number, None if it is there."""
+        kind = _kind(operation)
+        is_there = kind < self._furthest or (kind == self._furthest and self._there > 0)
+        if kind == self._furthest:
+            self._there -= 1
+        if is_there and not last:
+            return None
+        self._next += 1
+        return self._next - 1
+
+
+def _kind(operation: int) -> int:
+    """0: before the write, 1: the write, 2: after it."""
+    return 0 if operation == PREIMAGE else 2 if operation == POSTIMAGE else 1
 
 
 def is_lost(before: CdcWriter | None) -> bool:

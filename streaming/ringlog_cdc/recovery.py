@@ -8,6 +8,7 @@ lies within their bounds then leaves out what is there:
 - nothing of a mutation that has a letter goes out;
 - a row that is there does not go out again, and of a write (of its part with one timestamp) whose last row is there
   none does: with other options of the table it may have had another number of rows;
+- a write that is half written is completed behind what is there (``ringlog_cdc.known.Rest``);
 - no letter goes out for a mutation that has a row: its generation may have closed since.
 
 The index is made once, after the right of all earlier incarnations to write was taken away, and never changed: a part
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,15 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ringlog.client.cdc.rows import UPDATE
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState
-from ringlog.wire.records import decode_dead_letter
+from ringlog.wire.records import decode_dead_letter, encode_cdc_row
 from ringlog_cdc.arrow import LETTER
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.frames import TopicReader, at_or_after, chunks
-from ringlog_cdc.known import Known, Noted, concerns, known_of, may_have_written
-from ringlog_cdc.lake.heads import heads_of
+from ringlog_cdc.known import Known, Noted, Rest, Write, concerns, known_of, may_have_written
+from ringlog_cdc.lake.heads import decoded, heads_of
 from ringlog_cdc.lake.sink import HEADS_TYPE, heads
 from ringlog_cdc.plan import OffsetRange, PlanEntry
 from ringlog_cdc.plan_store import create_if_absent
@@ -59,7 +62,7 @@ CLOCK_MARGIN_US = 3_600_000_000
 writer's clock. One that is slower leaves rows unseen, which are then written again: a reader drops them."""
 GROUP = 100_000
 """Rows of a file that are looked at together, by their bounds."""
-NOTED = ("partition", "offset", "timestamp", "number", "last", "letter")
+NOTED = ("partition", "offset", "timestamp", "number", "operation", "last", "letter")
 
 
 class Index:
@@ -123,6 +126,8 @@ class Index:
         for item in ranges:
             at = [("partition", "=", item.partition), ("offset", ">=", item.start), ("offset", "<", item.end)]
             columns = pq.read_table([str(path) for path in files], filters=at).to_pydict()
+            # Without a column of operations, as indexes were once, rows are told apart by their number.
+            columns.setdefault("operation", [UPDATE] * len(columns["number"]))
             noted += zip(*(columns[name] for name in NOTED), strict=True)
         return known_of(noted)
 
@@ -155,7 +160,7 @@ def make_index(
 
 def _rows(found: DataFrame, settings: JobSettings) -> DataFrame:
     rows = found.mapInArrow(heads, HEADS_TYPE).where(F.col("topic") == settings.source_topic)
-    return rows.select("partition", "offset", "timestamp", "number", "last", F.lit(False).alias("letter"))
+    return rows.select("partition", "offset", "timestamp", "number", "operation", "last", F.lit(False).alias("letter"))
 
 
 def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
@@ -165,6 +170,7 @@ def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
         place[2].cast("bigint").alias("offset"),
         F.lit(0).cast("bigint").alias("timestamp"),
         F.lit(0).alias("number"),
+        F.lit(0).alias("operation"),
         F.lit(False).alias("last"),
         F.lit(True).alias("letter"),
     )
@@ -183,29 +189,48 @@ def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> 
 
     def outgoing(batches: Batches) -> Batches:
         there: Known = known.value
-        decided = there.decided
+        decided, rests = there.decided, {write: Rest(operations) for write, operations in there.begun.items()}
         for batch in function(batches):
-            found = known_in(batch, there, decided)
+            found, renumbered = known_in(batch, there, decided, rests)
             counts.add(correction(batch.filter(pa.array(found))))
+            if renumbered:
+                values = batch.column("value").to_pylist()
+                at, column = batch.schema.get_field_index("value"), batch.schema.field("value")
+                values = [renumbered.get(place, value) for place, value in enumerate(values)]
+                batch = batch.set_column(at, column, pa.array(values, column.type))
             yield batch.filter(pa.array(~found))
 
     return outgoing
 
 
-def known_in(batch: pa.RecordBatch, there: Known, decided: frozenset[tuple[int, int]]) -> NDArray[np.bool_]:
-    """True for the records of a batch of ``OUT`` that must not go out."""
+def known_in(
+    batch: pa.RecordBatch, there: Known, decided: frozenset[tuple[int, int]], rests: Mapping[Write, Rest]
+) -> tuple[NDArray[np.bool_], dict[int, bytes]]:
+    """True for the records of a batch of ``OUT`` that must not go out; and rows that go out under another number.
+
+    ``rests``: of the writes that are half written; they take the rows of all batches, in order.
+    """
     partitions = batch.column("partition").to_numpy(zero_copy_only=False)
-    found = np.zeros(len(partitions), dtype=bool)
+    found, renumbered = np.zeros(len(partitions), dtype=bool), dict[int, bytes]()
     rows, letters = np.flatnonzero(partitions != LETTER), np.flatnonzero(partitions == LETTER)
     if len(rows):
         of = heads_of(batch.column("value").take(pa.array(rows)))
         columns = of.partitions, of.offsets, of.timestamps, of.numbers
-        names = zip(*(column.tolist() for column in columns), strict=True)
+        names = [*zip(*(column.tolist() for column in columns), strict=True)]
         found[rows] = [there.has_row(name) for name in names]
-    for number in letters.tolist():
-        _, partition, offset = batch.column("key")[number].as_py().decode().rsplit("/", 2)
-        found[number] = there.has_letter((int(partition), int(offset)), decided)
-    return found
+        for at, name in enumerate(names if rests else ()):
+            if name[:3] not in rests or name[:2] in there.letters:
+                continue
+            place = int(rows[at])
+            number = rests[name[:3]].take(int(of.operations[at]), bool(of.lasts[at]))
+            found[place] = number is None
+            if number is not None and number != name[3]:
+                row = decoded(batch.column("value")[place].as_py())
+                renumbered[place] = encode_cdc_row(replace(row, batch_seq_no=number))
+    for place in letters.tolist():
+        _, partition, offset = batch.column("key")[place].as_py().decode().rsplit("/", 2)
+        found[place] = there.has_letter((int(partition), int(offset)), decided)
+    return found, renumbered
 
 
 def correction(batch: pa.RecordBatch) -> Tally:

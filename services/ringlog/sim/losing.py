@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ringlog.kernel.values import Micros
+from ringlog.sim.actors.producer import IMAGED
 from ringlog.sim.chance import Chance
 from ringlog.sim.world import MS, SECOND
 
@@ -29,6 +30,11 @@ def losing(chance: Chance, founded: int, writer: str) -> list[Drawn]:
     drawn.append((100 * MS, "when", ("part", nth, delay, "wipe", writer, chance.between(50, 500))))
     away, closes = chance.between(100, 1_000), chance.happens(0.3)
     drawn.append((100 * MS, "when", ("part", nth, delay + chance.between(50, 800), "fence", away, closes)))
+    if chance.happens(0.4):
+        # A table with images has other ones, or none, by the time its writes are decided anew.
+        drawn.append((0, "images", ("create", IMAGED[0])))
+        drawn += [(at * MS, "imaged_burst", (5,)) for at in (200, start + 50, start + 2_600)]
+        drawn.append((100 * MS, "when", ("part", nth, delay + 1, "images", chance.pick(["off", "switch"]), IMAGED[0])))
     for number in range(chance.between(0, 2)):
         # The new checkpoint does not have it easy either.
         at = start + 1_500 + 700 * number

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +38,8 @@ COLUMNS_MAX = 256
 """So many columns of a batch are told apart at once."""
 
 NO_ITEM = b""
+"""What stands for a cell that is not there, while writes with fewer cells are beside those with more."""
+
 Cells = tuple[Sequence[tuple[str, ...]], Sequence[tuple[bytes | None, ...]]]
 """Of each write the columns that it names, and their cells as rows have them; None: null."""
 
@@ -55,8 +56,7 @@ def is_easy(mutations: Mutations, rows: I64, tables: Named, images: Mapping[str,
 class Easy:
     """Easy writes: their numbers in the batch, ascending; and, in that order, what ``quick`` and ``lay`` want of each.
 
-    ``prefixes``: (n, 8) bytes to be filled, of which the first 4 are the number of the table in the states and the
-    others the length of ``composed``.
+    ``composed``: partition keys as they are hashed; ``clustering``: clustering keys as keys of states have them.
     """
 
     numbers: I64
@@ -278,6 +278,6 @@ def _prefix(key: bytes) -> bytes:
     return key[: 8 + int.from_bytes(key[4:8], "big")]
 
 
-def _is_common(states: Any, key: bytes) -> bool:
+def _is_common(states: States, key: bytes) -> bool:
     """Has the partition of that row's key something in common?"""
     return states.get(common_key(_prefix(key))) is not None

@@ -47,6 +47,7 @@ class Heads:
     generations: I64
     tokens: I64
     numbers: I64
+    operations: I64
     partitions: I64
     offsets: I64
     timestamps: I64
@@ -68,6 +69,7 @@ def heads_of(values: pa.Array) -> Heads:
         generations=found.generation,
         tokens=rows_of(found.cursor.data, found.stream, TOKEN_BYTES).view(">i8").astype(np.int64).ravel(),
         numbers=found.number,
+        operations=found.operation,
         partitions=found.source[0],
         offsets=found.source[1],
         timestamps=found.timestamp,
@@ -105,6 +107,7 @@ def _of_rows(rows: list[CdcRow]) -> Heads:
         generations=numbers("generation"),
         tokens=np.array([int.from_bytes(row.stream_id[:TOKEN_BYTES], "big", signed=True) for row in rows], np.int64),
         numbers=numbers("batch_seq_no"),
+        operations=numbers("operation"),
         partitions=numbers("source_partition"),
         offsets=numbers("source_offset"),
         timestamps=numbers("timestamp"),

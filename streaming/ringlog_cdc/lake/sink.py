@@ -46,8 +46,8 @@ Positions = Mapping[int, int]
 ROWS_PER_FILE = 200_000
 """A part of more rows of one table is written in several files, each with streams of its own."""
 HEADS_TYPE = (
-    "table string, topic string, generation bigint, token bigint, number int, partition int, offset bigint, "
-    "timestamp bigint, last boolean, value binary"
+    "table string, topic string, generation bigint, token bigint, number int, operation int, partition int, "
+    "offset bigint, timestamp bigint, last boolean, value binary"
 )
 ORDER = (GENERATION, TOKEN, "cdc$timestamp", SOURCE_PARTITION, SOURCE_OFFSET, "cdc$batch_seq_no")
 IDENTITY = {
@@ -192,6 +192,7 @@ def heads(batches: Batches) -> Batches:
                 pa.array(found.generations),
                 pa.array(found.tokens),
                 pa.array(found.numbers.astype("int32")),
+                pa.array(found.operations.astype("int32")),
                 pa.array(found.partitions.astype("int32")),
                 pa.array(found.offsets),
                 pa.array(found.timestamps),
@@ -202,7 +203,19 @@ def heads(batches: Batches) -> Batches:
         )
 
 
-COLUMNS = ("table", "topic", "generation", "token", "number", "partition", "offset", "timestamp", "last", "value")
+COLUMNS = (
+    "table",
+    "topic",
+    "generation",
+    "token",
+    "number",
+    "operation",
+    "partition",
+    "offset",
+    "timestamp",
+    "last",
+    "value",
+)
 
 
 def decoder(columns: LakeColumns) -> Callable[[Batches], Batches]:

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.wire.partitions import dead_letter_key
-from ringlog.wire.records import DeadLetter, encode_cdc_row, encode_dead_letter
+from ringlog.wire.records import DeadLetter, decode_cdc_row, encode_cdc_row, encode_dead_letter
 from ringlog_cdc.arrow import LETTER, OUT
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.frames import chunks
-from ringlog_cdc.known import Known
+from ringlog_cdc.known import Known, known_of
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.recovery import FILE, FOLDER, Index, decode_bounds, without
 from ringlog_cdc.tally import GENERATION, REASON, Tally, TallyParam, of_kind
@@ -96,6 +96,51 @@ def test_what_is_there_is_left_out_and_all_else_is_as_it_was(
         if count
     }
     assert of_kind(counts.value, GENERATION) == ({1_000: -gone[False]} if gone[False] else {})
+
+
+KINDS = st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(0, 2))
+
+
+@given(before=KINDS, now=KINDS, share=st.floats(0, 0.99), cut=st.integers(0, 7))
+def test_a_write_that_is_half_written_is_completed_behind_what_is_there(
+    before: tuple[int, int, int], now: tuple[int, int, int], share: float, cut: int
+) -> None:
+    """``before``, ``now``: numbers of preimages, logged rows and postimages, then and as they are made once more."""
+    old = [operation for operation, count in zip((0, 2, 9), before, strict=True) for _ in range(count)]
+    new = [
+        operation for operation, count in zip((0, 2, 9), (now[0], before[1], now[2]), strict=True) for _ in range(count)
+    ]
+    there = old[: int(share * len(old))]
+    known = known_of([(1, 7, 10, number, operation, False, False) for number, operation in enumerate(there)])
+    made = [
+        encode_cdc_row(
+            row(
+                source_partition=1,
+                source_offset=7,
+                timestamp=10,
+                batch_seq_no=number,
+                operation=operation,
+                end_of_batch=number == len(new) - 1,
+            )
+        )
+        for number, operation in enumerate(new)
+    ]
+    batches = [_rows(made[:cut]), _rows(made[cut:])]
+    after = without(lambda batches: batches, SimpleNamespace(value=known), Counts())(batches)
+    values = [value for batch in after for value in batch.column("value").to_pylist()]
+    rows = [decode_cdc_row(value) for value in values]
+    assert [one.batch_seq_no for one in rows] == [*range(len(there), len(there) + len(rows))]
+    assert [one.end_of_batch for one in rows] == [False] * (len(rows) - 1) + [True]
+    logged = [*there, *(one.operation for one in rows)].count(2)
+    copied = rows[-1].operation == 2 and logged > before[1]
+    assert logged - copied == before[1]
+    if new == old:
+        assert values == made[len(there) :]
+
+
+def _rows(values: list[bytes]) -> pa.RecordBatch:
+    columns = [pa.array([5] * len(values), pa.int32()), pa.array([b""] * len(values), pa.binary())]
+    return pa.RecordBatch.from_arrays([*columns, pa.array(values, pa.binary())], names=list(OUT))
 
 
 def index_of(checkpoint: Path, chunks_of: Iterable[list[tuple[Identity, bool]]]) -> Index:

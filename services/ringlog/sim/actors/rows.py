@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.kernel.generations.acceptance import append_time_us
@@ -12,7 +12,7 @@ from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, decode_cdc_row, decode_dead_letter
 from ringlog_cdc.images.define import States
-from ringlog_cdc.known import Known, Noted
+from ringlog_cdc.known import Known, Noted, Rest
 from ringlog_cdc.plan import PlanEntry
 from ringlog_cdc.routing import RoutingTable
 from ringlog_cdc.rows import Input, Part
@@ -65,8 +65,8 @@ def noted(record: Record) -> Noted:
     """The name of a row or a letter."""
     found: CdcRow | DeadLetter = record.value
     if isinstance(found, DeadLetter):
-        return found.partition, found.offset, 0, 0, False, True
-    return (*_name(found), found.end_of_batch, False)
+        return found.partition, found.offset, 0, 0, 0, False, True
+    return (*_name(found), found.operation, found.end_of_batch, False)
 
 
 def _name(row: CdcRow) -> tuple[int, int, int, int]:
@@ -74,13 +74,20 @@ def _name(row: CdcRow) -> tuple[int, int, int, int]:
 
 
 def without(places: Places, known: Known) -> Places:
-    """What goes out, without what is there."""
-    decided = known.decided
+    """What goes out, without what is there; writes that are half written are completed."""
+    decided, rests = known.decided, {write: Rest(operations) for write, operations in known.begun.items()}
 
-    def is_there(found: CdcRow | DeadLetter) -> bool:
+    def left(found: CdcRow | DeadLetter) -> CdcRow | DeadLetter | None:
         if isinstance(found, DeadLetter):
-            return known.has_letter((found.partition, found.offset), decided)
-        return known.has_row(_name(found))
+            return None if known.has_letter((found.partition, found.offset), decided) else found
+        name = _name(found)
+        if name[:3] not in rests or name[:2] in known.letters:
+            return None if known.has_row(name) else found
+        number = rests[name[:3]].take(found.operation, found.end_of_batch)
+        return None if number is None else replace(found, batch_seq_no=number)
 
-    rest = {place: [value for value in values if not is_there(value[1])] for place, values in places.items()}
+    rest = {
+        place: [(key, value) for key, found in values if (value := left(found)) is not None]
+        for place, values in places.items()
+    }
     return {place: values for place, values in rest.items() if values}
