@@ -107,5 +107,4 @@ def test_the_next_driver_may_die_in_any_step() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_in_the_recovery_is_found(mutant: Mutant) -> None:
     with planted(mutant):
-        reports = map(images_switched, range(8, 10)) if mutant.name == "half_written_by_number" else stories()
-        assert next((one.rule for one in reports if one.rule), "") in {"cdc_once", "cdc_fence", "cdc_rows"}
+        assert next((report.rule for report in stories() if report.rule), "") in {"cdc_once", "cdc_fence"}

@@ -33,6 +33,14 @@ RARE: tuple[Mutant, ...] = (
         0,
     ),
     Mutant(
+        "half_written_by_number",
+        recovery.KNOWN,
+        "if name[:3] not in whole:",
+        "if name[:3] is None:",
+        "of a write that is half written a row counts as there by its number, whatever it is now",
+        0,
+    ),
+    Mutant(
         "cut_off_unnoticed",
         recovery.KNOWN,
         "return any(closed_for(entry, state) != entry.closed for entry in undone)",
