@@ -39,7 +39,7 @@ explore: setup ## Go through all orders of events of small movements and generat
 	@.venv/bin/python -m tests.client.explorer.rules $(EXPLORE_FLAGS)
 	@.venv/bin/python -m tests.kernel.generations.explore --largest
 
-faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (15 minutes or more)
+faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (half an hour or more)
 	@.venv/bin/pytest tests/faults $(TEST_FLAGS)
 
 lint: setup ## Check style, types and the import contract

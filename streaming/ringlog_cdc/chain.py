@@ -48,6 +48,11 @@ class PlanChain:
         """True if the entry was marked as carried out, by this driver or one before it."""
         return entry.sequence in self._done
 
+    def undone(self) -> tuple[PlanEntry, ...]:
+        """Plan parts with rows that are not marked as carried out, in order."""
+        found = [entry for entry in self._entries.values() if entry.ranges and not self.is_settled(entry)]
+        return tuple(sorted(found, key=lambda entry: entry.sequence))
+
     def is_settled(self, entry: PlanEntry) -> bool:
         """True if nothing of the entry is left to do."""
         return entry.kind == "close" or entry.sequence in self._done

@@ -29,7 +29,7 @@ from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.images.files import FOLDER, ImageFiles
 from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
-from ringlog_cdc.known import is_lost
+from ringlog_cdc.known import cut_off, is_cut_off, is_lost
 from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import CLAIM, PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
@@ -99,6 +99,8 @@ class CdcJob:
             before = state.writers.get(settings.writer)
             is_new = self._claim(state, partitions, before)
             store = PlanStore(settings.checkpoint)
+            if is_cut_off(store.undone(), state):
+                raise cut_off(settings.writer)
             admin = admin_client(settings.bootstrap_servers)
             verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED)
             self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))

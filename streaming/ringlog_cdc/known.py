@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE
 from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog_cdc.decisions import closed_for
+from ringlog_cdc.errors import CdcError
 from ringlog_cdc.plan import OffsetRange, PlanEntry
 
 Noted = tuple[int, int, int, int, int, bool, bool]
@@ -111,6 +113,24 @@ def may_have_written(state: ClusterState, head: PlanEntry) -> bool:
     Asked before this checkpoint's writer registers, which ends its fence.
     """
     return head.sequence < 0 and any(writer.fenced is not None for writer in state.writers.values())
+
+
+def is_cut_off(undone: Iterable[PlanEntry], state: ClusterState) -> bool:
+    """True if a part may be half written and a generation was closed since, as only a fence of its writer allows.
+
+    Carried out under such a plan, a write whose row is there would get a letter as well. ``undone``: of a checkpoint.
+    """
+    return any(closed_for(entry, state) != entry.closed for entry in undone)
+
+
+def cut_off(writer: str) -> CdcError:
+    """The error of a writer whose checkpoint ``is_cut_off``."""
+    return CdcError(
+        "checkpoint_cut_off",
+        f"CDC writer {writer!r} was fenced in the middle of a part, and a generation was closed since",
+        "start with an empty checkpoint: the job then looks up in the topics what was written, and writes what is "
+        f"missing; if it is refused as well, fence the writer once more ('ringlog cdc fence --writer {writer} ...')",
+    )
 
 
 def concerns(bounds: Mapping[int, int], ranges: Sequence[OffsetRange]) -> bool:

@@ -81,5 +81,5 @@ PLANTED = {
 def test_a_bug_in_the_states_is_found(mutant: Mutant) -> None:
     befalls, tables = PLANTED[mutant.name], "ij" if mutant.name == "states_outlast_a_pause" else "i"
     with planted(mutant):
-        rules = {story(seed, *befalls, tables=tables).rule for seed in range(1, 7)}
-    assert rules & {"cdc_images", "cdc_rows", "liveness"}
+        rules = (story(seed, *befalls, tables=tables).rule for seed in range(1, 7))
+        assert next((rule for rule in rules if rule), "") in {"cdc_images", "cdc_rows", "liveness"}

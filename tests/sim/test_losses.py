@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,11 +30,11 @@ def story(seed: int, nth: int, delay: int, *befalls: Befalls) -> Report:
     return played(seed, happens)
 
 
-def played(seed: int, happens: list[Befalls]) -> Report:
+def played(seed: int, happens: list[Befalls], shape: Shape = SHAPE, calm: int = 6_000) -> Report:
     """What becomes of a script of (milliseconds, what, arguments)."""
     actions = [Action(number, at * MS, what, arguments) for number, (at, what, arguments) in enumerate(happens)]
     ordered = tuple(sorted(actions, key=lambda action: (action.at, action.number)))
-    return run_script(Script(seed, "small", SHAPE, 6_000 * MS, ordered))
+    return run_script(Script(seed, "small", shape, calm * MS, ordered))
 
 
 def images_switched(seed: int) -> Report:
@@ -58,8 +59,32 @@ def test_a_write_that_is_half_written_is_whole_with_other_images_too() -> None:
     assert did["cdc", "looked up"] > 9
 
 
-def stories(*befalls: Befalls) -> list[Report]:
-    return [story(seed, 2 + seed % 4, seed, *befalls) for seed in range(1, 13)]
+def cut_off(seed: int, steps: int) -> Report:
+    """A driver dies in a part just before a generation begins; fenced and closed without it, it comes back."""
+    committed: list[Befalls] = [
+        (0, "when", ("CommitCdcGeneration", 1, delay, *what))
+        for delay, what in (
+            (1_900, ("burst", 6)),
+            (1_930, ("mid_batch", steps, 9_000)),
+            (5_000, ("fence", 1_500, True)),
+            (9_000, ("burst", 2)),
+        )
+    ]
+    happens = [(100, "burst", (4,)), (400, "start", ("n2",)), (2_600, "burst", (6,)), *committed]
+    return played(seed, happens, Shape(1, 1, 1, 2, 10_000, old=False), 14_000)
+
+
+def test_a_checkpoint_that_a_fence_has_cut_off_is_not_worked_on() -> None:
+    did: Counter[tuple[str, ...]] = Counter()
+    for seed, steps in ((2, 10), (4, 8), (5, 4), (6, 4)):
+        report = cut_off(seed, steps)
+        assert not report.rule, f"seed {report.seed}: {report.rule}: {report.detail}"
+        did += report.did
+    assert did["cdc", "checkpoint_cut_off"] == 4
+
+
+def stories() -> Iterator[Report]:
+    return (story(seed, 2 + seed % 4, seed) for seed in range(1, 13))
 
 
 def test_each_row_is_there_once_whatever_was_written_before() -> None:
@@ -82,5 +107,4 @@ def test_the_next_driver_may_die_in_any_step() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_in_the_recovery_is_found(mutant: Mutant) -> None:
     with planted(mutant):
-        reports = map(images_switched, range(8, 10)) if mutant.name == "half_written_by_number" else stories()
-        assert {report.rule for report in reports} & {"cdc_once", "cdc_fence", "cdc_rows"}
+        assert next((report.rule for report in stories() if report.rule), "") in {"cdc_once", "cdc_fence"}

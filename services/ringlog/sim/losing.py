@@ -22,19 +22,20 @@ def losing(chance: Chance, founded: int, writer: str) -> list[Drawn]:
     """(time, what happens, with which arguments); nothing in most runs. ``writer``: host of the job."""
     if not founded or not chance.happens(SHARE):
         return []
-    start = chance.between(200, 1_200)
+    start, with_images = chance.between(200, 1_200), chance.happens(0.5)
+    moment = "imaged" if with_images else "part"
     drawn: list[Drawn] = [(at * MS, "burst", (chance.between(4, 8),)) for at in (100, start, start + 2_500)]
     nth, delay = chance.between(2, 8), chance.between(0, 6)
     if chance.happens(0.6):
-        drawn.append((100 * MS, "when", ("part", nth, 0, "late", writer, 80, 60)))
-    drawn.append((100 * MS, "when", ("part", nth, delay, "wipe", writer, chance.between(50, 500))))
+        drawn.append((100 * MS, "when", (moment, nth, 0, "late", writer, 80, 60)))
+    drawn.append((100 * MS, "when", (moment, nth, delay, "wipe", writer, chance.between(50, 500))))
     away, closes = chance.between(100, 1_000), chance.happens(0.3)
-    drawn.append((100 * MS, "when", ("part", nth, delay + chance.between(50, 800), "fence", away, closes)))
-    if chance.happens(0.4):
-        # A table with images has other ones, or none, by the time its writes are decided anew.
+    drawn.append((100 * MS, "when", (moment, nth, delay + chance.between(50, 800), "fence", away, closes)))
+    if with_images:
+        # The table has other ones, or none, by the time its writes are decided anew.
         drawn.append((0, "images", ("create", IMAGED[0])))
-        drawn += [(at * MS, "imaged_burst", (5,)) for at in (200, start + 50, start + 2_600)]
-        drawn.append((100 * MS, "when", ("part", nth, delay + 1, "images", chance.pick(["off", "switch"]), IMAGED[0])))
+        drawn += [(at * MS, "imaged_burst", (5,)) for at in (150, 300, start + 50, start + 2_600)]
+        drawn.append((100 * MS, "when", (moment, nth, delay + 1, "images", chance.pick(["off", "switch"]), IMAGED[0])))
     for number in range(chance.between(0, 2)):
         # The new checkpoint does not have it easy either.
         at = start + 1_500 + 700 * number

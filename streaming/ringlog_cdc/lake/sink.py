@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -49,6 +50,7 @@ HEADS_TYPE = (
     "table string, topic string, generation bigint, token bigint, number int, operation int, partition int, "
     "offset bigint, timestamp bigint, last boolean, value binary"
 )
+COUNTS_TYPE = "table string, rows bigint"
 ORDER = (GENERATION, TOKEN, "cdc$timestamp", SOURCE_PARTITION, SOURCE_OFFSET, "cdc$batch_seq_no")
 IDENTITY = {
     "partition": SOURCE_PARTITION,
@@ -104,11 +106,18 @@ class Lake:
 
         ``fields``: what their tables are decoded by; ``told``: where the CDC topic ended before the part.
         """
-        self.add(values.mapInArrow(heads, HEADS_TYPE), commit_of(entry, self.identity, told), fields)
+        commit = commit_of(entry, self.identity, told)
+        counts = _totals(values.mapInArrow(counted, COUNTS_TYPE))
+        for table, count in sorted(counts.items()):
+            if len(counts) == 1 and count <= self._rows_per_file:
+                self._add(table, values, count, commit, fields.get(table))  # nothing asks for the heads
+            else:
+                rows = values.mapInArrow(heads, HEADS_TYPE).where(F.col("table") == table)
+                self._add(table, rows, count, commit, fields.get(table))
 
     def add(self, rows: DataFrame, commit: Commit, fields: Mapping[str, TableFields]) -> dict[str, int]:
         """Add rows (``HEADS_TYPE``) of any tables; their numbers by table."""
-        counts = {row["table"]: row["count"] for row in rows.groupBy("table").count().collect()}
+        counts = _totals(rows.select("table", F.lit(1).alias("rows")))
         for table, count in sorted(counts.items()):
             self._add(table, rows.where(F.col("table") == table), count, commit, fields.get(table))
         return counts
@@ -178,6 +187,18 @@ class Lake:
                     found.append({int(partition): offset for partition, offset in told["cdc_from"].items()})
                     break
         return max(found, key=lambda places: sum(places.values()), default={})
+
+
+def _totals(counts: DataFrame) -> dict[str, int]:
+    """Rows by table, of counts in parts (``COUNTS_TYPE``)."""
+    return {row["table"]: row["rows"] for row in counts.groupBy("table").agg(F.sum("rows").alias("rows")).collect()}
+
+
+def counted(batches: Batches) -> Batches:
+    """How many of the values of the CDC topic are of which table (``COUNTS_TYPE``)."""
+    for batch in batches:
+        found = pc.value_counts(heads_of(batch.column("value")).tables)
+        yield pa.RecordBatch.from_arrays([found.field("values"), found.field("counts")], names=["table", "rows"])
 
 
 def heads(batches: Batches) -> Batches:

@@ -126,6 +126,9 @@ class SimCdcJob:
                     self.sim.broken("cdc_chain", f"{driver.name}: {error}")
                 if error.code in ("images_lost", "images_taken") and not self.seconds:
                     self.sim.broken("cdc_images", f"{driver.name}: {error}")
+                if error.code == "checkpoint_cut_off":
+                    # An operator does as he is told.
+                    self.host.disk.pop(NAME, None)
                 if error.code == "checkpoint_lost":
                     self.refused = error.code
                     return

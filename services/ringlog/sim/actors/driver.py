@@ -28,7 +28,7 @@ from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, next_positions, table_of
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.known import Noted, is_lost, known_of, may_have_written
+from ringlog_cdc.known import Noted, cut_off, is_cut_off, is_lost, known_of, may_have_written
 from ringlog_cdc.plan import PartitionFacts, PlanEntry, append_limits, is_before, most_used, next_ranges, used_by
 from ringlog_cdc.plan_store import checkpoint_lost
 from ringlog_cdc.routing import RoutingTable
@@ -82,6 +82,8 @@ class Driver:
             yield from self._client.start()
             state = yield from self._replica.barrier()
             self._store = Checkpoint(self.sim, self._disk, self.host, self._chance)
+            if is_cut_off(self._store.undone(), state):
+                raise cut_off(WRITER_NAME)
             self._promises = Promises(self.sim, self.host, self._client, self._store)
             before = state.writers.get(WRITER_NAME)
             is_new = yield from self._claim(is_lost(before))

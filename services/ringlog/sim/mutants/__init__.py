@@ -32,5 +32,21 @@ RARE: tuple[Mutant, ...] = (
         "a driver that stood still, and was replaced, takes what the other one has carried out for late rows",
         0,
     ),
+    Mutant(
+        "half_written_by_number",
+        recovery.KNOWN,
+        "if name[:3] not in whole:",
+        "if name[:3] is None:",
+        "of a write that is half written a row counts as there by its number, whatever it is now",
+        0,
+    ),
+    Mutant(
+        "cut_off_unnoticed",
+        recovery.KNOWN,
+        "return any(closed_for(entry, state) != entry.closed for entry in undone)",
+        "return any(not entry.ranges for entry in undone)",
+        "a part that a fence has cut off is carried out under closed generations: rows with letters beside them",
+        0,
+    ),
 )
 """Defects that were met once in thousands of seeds. They are in no table: the saved script finds them."""

@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'self._about["numbers"].items() if name in kept}',
         'self._about["numbers"].items() if kept}',
         "images of a table go on with states that writes have passed by",
-        1_500,
+        3_000,
     ),
     Mutant(
         "folder_outlasts_images",

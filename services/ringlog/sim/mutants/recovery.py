@@ -32,14 +32,6 @@ MUTANTS: tuple[Mutant, ...] = (
         200,
     ),
     Mutant(
-        "half_written_by_number",
-        KNOWN,
-        "if name[:3] not in whole:",
-        "if name[:3] is None:",
-        "of a write that is half written a row counts as there by its number, whatever it is now",
-        3_000,
-    ),
-    Mutant(
         "letters_not_looked_up",
         KNOWN,
         "letters.add((partition, offset))",
