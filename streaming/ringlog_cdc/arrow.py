@@ -29,6 +29,7 @@ from ringlog_cdc.images.easy import easy_writes, is_easy, through
 from ringlog_cdc.images.store import ImageStore
 from ringlog_cdc.images.work import ImageWork, carried
 from ringlog_cdc.routing import RoutingTable, buffers, route
+from ringlog_cdc.sizes import before_mark
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, counted
 from ringlog_cdc.verdicts import ROUTED, SKIPPED
 from ringlog_cdc.workers import settle
@@ -147,7 +148,7 @@ def rows_function(
         if images is not None:
             yield from carried(batches, images, written)
             return
-        for batch in batches:
+        for batch in before_mark(batches, counts):
             if batch.num_rows:
                 yield written(batch)
 

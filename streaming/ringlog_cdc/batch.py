@@ -17,9 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import Accumulator, Broadcast
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -51,7 +49,7 @@ from ringlog_cdc.recovery import Index, without
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.shares import batch_ends
-from ringlog_cdc.sizes import ArrowBatches
+from ringlog_cdc.sizes import CUT, by_bytes, if_small, left_of
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import CODES, KNOWN, ROUTED, SKIPPED
@@ -116,7 +114,7 @@ class BatchRunner:
         self._images = images
         self._index = index
         self._lake = lake
-        self._arrow = ArrowBatches()
+        self._all_small = True
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -287,19 +285,17 @@ class BatchRunner:
             self._store.mark_done(entry)
 
     def _write(self, work: Work, entry: PlanEntry) -> None:
-        """Rows and dead letters of a part; once more if Spark must cut Arrow batches in another way."""
+        """Rows and dead letters of a part; in two passes where a record is not small (``ringlog_cdc.sizes``)."""
         records = records_of_source(work.frame)
         if entry.part or not entry.last:
             records = records.where(within(entry.ranges))
-        try:
-            self._write_rows(records, entry, work.figures)
-        except (PySparkException, Py4JJavaError) as error:
-            if not self._arrow.is_to_repeat(error):
-                raise
-            self._write_rows(records, entry, work.figures)
+        cut = self._write_rows(records, entry, work.figures)
+        if cut:
+            self._all_small = False
+            self._write_rows(records.where(within(left_of(entry.ranges, cut))), entry, work.figures)
 
-    def _write_rows(self, records: DataFrame, entry: PlanEntry, figures: BatchFigures) -> None:
-        """Those of a source partition go out in its order: by one task, with one producer."""
+    def _write_rows(self, records: DataFrame, entry: PlanEntry, figures: BatchFigures) -> dict[int, int]:
+        """Those of a source partition go out in its order: by one task, with one producer. Returns what was cut."""
         context = self._store.context(entry.context)
         part = Part(
             source_topic=self._settings.source_topic,
@@ -321,12 +317,16 @@ class BatchRunner:
         function = addressed(function, self._settings.sink_topic, self._settings.letters_topic)
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         options |= {f"kafka.{name}": value for name, value in self._settings.producer}
-        out = self._arrow.of(records).mapInArrow(function, ADDRESSED_TYPE)
+        # States, and the lake, take a part as a whole.
+        is_lean = self._all_small and images is None and self._lake is None
+        records = if_small(records) if is_lean else by_bytes(records)
+        out = records.mapInArrow(function, ADDRESSED_TYPE)
         with self._both_sinks(out, entry, context.get("columns") or fields_of(state)) as out:
             out.write.format("kafka").options(**options).mode("append").save()
             _add(figures, counts.value)
         if images is not None:
             self._images.settle(images, of_kind(counts.value, WITH_STATES))
+        return of_kind(counts.value, CUT)
 
     @contextmanager
     def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:
