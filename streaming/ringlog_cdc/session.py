@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake import delta
+from ringlog_cdc.sizes import ARROW_RECORDS
 
 LOCAL = "local[2]"
 LOCAL_SETTINGS = {
@@ -33,7 +34,7 @@ SQL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # partitioning is the job's own; each batch is small
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "8000",  # numpy wants whole batches, processors fresh ones
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_RECORDS),
     "spark.sql.sources.useV1SourceList": "",  # a batch is written as a stream is: planned once
     "spark.sql.streaming.stopTimeout": "30s",
 }

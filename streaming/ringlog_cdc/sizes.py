@@ -19,13 +19,15 @@ from pyspark.sql import functions as F
 
 from ringlog_cdc.plan import OffsetRange
 
-SMALL_BYTES = 16 * 1024
+ARROW_RECORDS = 32_000
+"""Of an Arrow batch, at most: numpy wants many at once."""
+CUT_BYTES = 128 * 1024 * 1024
+SMALL_BYTES = CUT_BYTES // ARROW_RECORDS
 MARK = -(2**63)
 """The append time of a record that is not small; neither key nor value comes with it."""
 CUT = "cut before"
 """With a source partition, in a tally: the offset of the first record that is not small, and 1."""
 BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
-CUT_BYTES = 128 * 1024 * 1024
 NEVER_CUT = 2**31 - 1
 """Spark looks at no bytes if this is the limit."""
 
