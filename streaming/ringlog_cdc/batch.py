@@ -28,7 +28,7 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, facts_function, rows_function
 from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
 from ringlog_cdc.errors import ChainBroken, StopRequested
-from ringlog_cdc.frames import records_of_source, within
+from ringlog_cdc.frames import within
 from ringlog_cdc.images.tables import image_tables
 from ringlog_cdc.images.work import ImageFolder, ImageWork
 from ringlog_cdc.lake.columns import TableFields, fields_of
@@ -49,7 +49,7 @@ from ringlog_cdc.recovery import Index, without
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.shares import batch_ends
-from ringlog_cdc.sizes import CUT, by_bytes, if_small, left_of
+from ringlog_cdc.sizes import CUT, Records, left_of
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import CODES, KNOWN, ROUTED, SKIPPED
@@ -115,6 +115,7 @@ class BatchRunner:
         self._index = index
         self._lake = lake
         self._all_small = True
+        self._records = Records()
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -193,7 +194,7 @@ class BatchRunner:
     def _facts(self, work: Work, positions: Mapping[int, int], horizon: int, leeway: int) -> list[PartitionFacts]:
         """What a plan must know of the rows from ``positions`` on, where some may be held."""
         ranges = [OffsetRange(partition, start, work.ends[partition]) for partition, start in sorted(positions.items())]
-        records = records_of_source(work.frame).where(within(ranges))
+        records = self._records.of(work.frame.where(within(ranges)))
         found = records.mapInArrow(facts_function(horizon, leeway), FACTS_TYPE)
         parted = found.groupBy("partition").agg(F.min("held").alias("held"), F.max("used").alias("used")).collect()
         return [
@@ -286,15 +287,15 @@ class BatchRunner:
 
     def _write(self, work: Work, entry: PlanEntry) -> None:
         """Rows and dead letters of a part; in two passes where a record is not small (``ringlog_cdc.sizes``)."""
-        records = records_of_source(work.frame)
+        frame = work.frame
         if entry.part or not entry.last:
-            records = records.where(within(entry.ranges))
-        cut = self._write_rows(records, entry, work.figures)
+            frame = frame.where(within(entry.ranges))
+        cut = self._write_rows(frame, entry, work.figures)
         if cut:
             self._all_small = False
-            self._write_rows(records.where(within(left_of(entry.ranges, cut))), entry, work.figures)
+            self._write_rows(frame.where(within(left_of(entry.ranges, cut))), entry, work.figures)
 
-    def _write_rows(self, records: DataFrame, entry: PlanEntry, figures: BatchFigures) -> dict[int, int]:
+    def _write_rows(self, frame: DataFrame, entry: PlanEntry, figures: BatchFigures) -> dict[int, int]:
         """Those of a source partition go out in its order: by one task, with one producer. Returns what was cut."""
         context = self._store.context(entry.context)
         part = Part(
@@ -319,8 +320,7 @@ class BatchRunner:
         options |= {f"kafka.{name}": value for name, value in self._settings.producer}
         # States, and the lake, take a part as a whole.
         is_lean = self._all_small and images is None and self._lake is None
-        records = if_small(records) if is_lean else by_bytes(records)
-        out = records.mapInArrow(function, ADDRESSED_TYPE)
+        out = self._records.of(frame, only_small=is_lean).mapInArrow(function, ADDRESSED_TYPE)
         with self._both_sinks(out, entry, context.get("columns") or fields_of(state)) as out:
             out.write.format("kafka").options(**options).mode("append").save()
             _add(figures, counts.value)

@@ -14,11 +14,13 @@ from ringlog_cdc.settings import JobSettings
 Positions = Mapping[int, int]
 
 
-def records_of_source(frame: DataFrame) -> DataFrame:
-    """Records of the Kafka source as the Arrow functions want them: chosen from a batch that was handed over, for then
-    Spark does so while it copies them, which it does anyway.
+def columns_of_source() -> list[Column]:
+    """Of the Kafka source, as the Arrow functions want them: chosen from a batch that was handed over, for then Spark
+    does so while it copies its rows, which it does anyway.
     """
-    return frame.select("partition", "offset", F.unix_micros("timestamp").alias("appended"), "key", "value")
+    names = ("partition", "offset", "key", "value")
+    partition, offset, key, value = map(F.col, names)
+    return [partition, offset, F.unix_micros("timestamp").alias("appended"), key, value]
 
 
 def before(ends: Positions) -> Column:

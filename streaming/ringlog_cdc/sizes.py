@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ringlog_cdc.frames import columns_of_source
 from ringlog_cdc.plan import OffsetRange
 
 ARROW_RECORDS = 32_000
@@ -32,23 +33,28 @@ NEVER_CUT = 2**31 - 1
 """Spark looks at no bytes if this is the limit."""
 
 
-def by_bytes(records: DataFrame) -> DataFrame:
-    """The records, in Arrow batches of so many bytes at most."""
-    records.sparkSession.conf.set(BYTES_SETTING, str(CUT_BYTES))
-    return records
+class Records:
+    """Records of batches as the Arrow functions want them (``ringlog_cdc.arrow.IN``). Expressions are made once, for each
+    is a few calls into the JVM.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[bool, list[Column]] = {}
+
+    def of(self, frame: DataFrame, *, only_small: bool = False) -> DataFrame:
+        """Of what Spark hands over; ``only_small``: with a mark in the place of each that is not."""
+        frame.sparkSession.conf.set(BYTES_SETTING, str(NEVER_CUT if only_small else CUT_BYTES))
+        if only_small not in self._columns:
+            self._columns[only_small] = _if_small() if only_small else columns_of_source()
+        return frame.select(*self._columns[only_small])
 
 
-def if_small(records: DataFrame) -> DataFrame:
-    """The small ones of the records (``ringlog_cdc.arrow.IN``), a mark for each of the others."""
-    records.sparkSession.conf.set(BYTES_SETTING, str(NEVER_CUT))
-    sizes = (F.coalesce(F.length(name), F.lit(0)) for name in ("key", "value"))
+def _if_small() -> list[Column]:
+    partition, offset, appended, *data = columns_of_source()
+    sizes = (F.coalesce(F.length(column), F.lit(0)) for column in data)
     large = sum(sizes, F.lit(0)) > SMALL_BYTES
-    return records.select(
-        "partition",
-        "offset",
-        F.when(large, F.lit(MARK)).otherwise(F.col("appended")).alias("appended"),
-        *(F.when(~large, F.col(name)).alias(name) for name in ("key", "value")),
-    )
+    content = (F.when(~large, column).alias(name) for column, name in zip(data, ("key", "value"), strict=True))
+    return [partition, offset, F.when(large, F.lit(MARK)).otherwise(appended).alias("appended"), *content]
 
 
 def before_mark(batches: Iterable[pa.RecordBatch], counts: Any) -> Iterator[pa.RecordBatch]:
