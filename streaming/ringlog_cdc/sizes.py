@@ -34,8 +34,8 @@ NEVER_CUT = 2**31 - 1
 
 
 class Records:
-    """Records of batches as the Arrow functions want them (``ringlog_cdc.arrow.IN``). Expressions are made once, for each
-    is a few calls into the JVM.
+    """Records of batches as the Arrow functions want them (``ringlog_cdc.arrow.IN``). Expressions are made once, for
+    each is a few calls into the JVM.
     """
 
     def __init__(self) -> None:
