@@ -45,7 +45,7 @@ from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import Cell, encode_mutation
 from ringlog_cdc.batch import PRODUCER_OPTIONS
 from ringlog_cdc.job import CONSUMER_OPTIONS, CdcJob
-from ringlog_cdc.session import FILES_SETTING, open_session
+from ringlog_cdc.session import open_session
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
 
@@ -84,13 +84,21 @@ def main() -> None:
     """Measure and print."""
     writes = int(sys.argv[1]) if len(sys.argv) > 1 else WRITES
     batch = int(sys.argv[2]) if len(sys.argv) > 2 else BATCH
+    with started() as (info, session, folder):
+        _measure_all(info, session, folder, writes, batch)
+
+
+@contextmanager
+def started(*, lake: bool = False) -> Iterator[tuple[StackInfo, SparkSession, Path]]:
+    """A broker and a Spark session, with Delta if asked for, and a folder; all of it goes when the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
     stack = Stack(folder / "stack")
     try:
         info = stack.up("quick")
-        session = open_session("ringlog-bench", jars("spark"), "local[2]", memory="2g")
+        found = (*jars("spark"), *(jars("lake") if lake else ()))
+        session = open_session("ringlog-bench", found, "local[2]", memory="2g", lake=lake)
         try:
-            _measure_all(info, session, folder, writes, batch)
+            yield info, session, folder
         finally:
             session.stop()
     finally:
@@ -207,7 +215,6 @@ def _copied(
     world: World, session: SparkSession, folder: Path, writes: int, batch: int, *, arrow: bool = False
 ) -> Measured:
     """All mutations to a topic of their own, as they are."""
-    session.conf.unset(FILES_SETTING)
     topic = f"copy-{uuid.uuid4().hex[:8]}"
     admin = admin_client(world.bootstrap)
     admin.create_topics([NewTopic(topic, 8, 1)])[topic].result(30)

@@ -16,9 +16,7 @@ Run it from a checkout: it builds its clusters as the system tests do.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -26,18 +24,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.cdc_job import Measured, cluster, fill, mutations, rows_of, running, watch
+from bench.cdc_job import Measured, cluster, fill, mutations, rows_of, running, started, watch
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.system.cdc_world import World
 
 from ringlog.log.topics import admin_client
-from ringlog.stack import Stack, StackInfo
-from ringlog.stack.artifacts import jars
+from ringlog.stack import StackInfo
 from ringlog_cdc.batch import PRODUCER_OPTIONS
 from ringlog_cdc.lake.delta import log_path
-from ringlog_cdc.session import open_session
 from ringlog_cdc.settings import JobSettings
 
 WRITES, BATCH = 1_500_000, 200_000
@@ -68,18 +64,8 @@ def main() -> None:
     """Measure and print."""
     writes = int(sys.argv[1]) if len(sys.argv) > 1 else WRITES
     batch = int(sys.argv[2]) if len(sys.argv) > 2 else BATCH
-    folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
-    stack = Stack(folder / "stack")
-    try:
-        info = stack.up("quick")
-        session = open_session("ringlog-bench", (*jars("spark"), *jars("lake")), "local[2]", memory="2g", lake=True)
-        try:
-            _measure_all(info, session, folder, writes, batch)
-        finally:
-            session.stop()
-    finally:
-        stack.down()
-        shutil.rmtree(folder, ignore_errors=True)
+    with started(lake=True) as (info, session, folder):
+        _measure_all(info, session, folder, writes, batch)
 
 
 def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: int, batch: int) -> None:

@@ -43,7 +43,7 @@ from ringlog_cdc.session import (
     check_shared,
     forward_signals,
     is_submitted,
-    keep_logs_without_shell,
+    logs_without_shell,
     open_session,
     prepare_session,
 )
@@ -241,14 +241,14 @@ class CdcJob:
                 "give Spark the Kafka connector: --jars, here or of spark-submit",
             ) from error
         source = reduce(DataFrame.union, sources)
-        keep_logs_without_shell(self._session)
-        return (
-            source.writeStream.foreachBatch(self.runner)
-            .queryName(self._name)
-            .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
-            .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not of the cluster
-            .start()
-        )
+        with logs_without_shell(self._session):
+            return (
+                source.writeStream.foreachBatch(self.runner)
+                .queryName(self._name)
+                .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
+                .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not the cluster
+                .start()
+            )
 
     def _source(self, share: Share) -> DataFrame:
         """The records of some partitions of the mutations topic."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -201,14 +202,23 @@ def prepare_session(session: SparkSession) -> None:
     session.sparkContext.setLogLevel("ERROR")
 
 
-def keep_logs_without_shell(session: SparkSession) -> None:
-    """For queries that are started from now on: Spark's offset and commit logs are files, not the work of commands.
+@contextmanager
+def logs_without_shell(session: SparkSession) -> Iterator[None]:
+    """For queries that are started in the block: Spark's offset and commit logs are files, not the work of commands.
 
     Spark's own choice for local folders, Hadoop's ``FileContext``, runs ``readlink`` a few times for each file that it
     renames, where Hadoop's native library is not installed. Both rename a finished file into its place, and the
     checkpoint has one driver, which holds its lock.
     """
+    before = session.conf.get(FILES_SETTING, None)
     session.conf.set(FILES_SETTING, FILES)
+    try:
+        yield
+    finally:
+        if before is None:
+            session.conf.unset(FILES_SETTING)
+        else:
+            session.conf.set(FILES_SETTING, before)
 
 
 def _jvm(session: SparkSession) -> Any:

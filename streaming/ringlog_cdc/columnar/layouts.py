@@ -153,17 +153,16 @@ def _alike(table: Table, numbers: I64) -> list[Group]:
     return found
 
 
-_known: dict[int, list[Layout]] = {}
-"""Layouts by width that this process has met, those that were needed last."""
+_known: dict[int, tuple[Layout, ...]] = {}
+"""Layouts by width that this process has met, the newest first."""
 
 
 def _known_or_new(one: Table) -> Layout | None:
     """The layout of a record."""
-    known = _known.setdefault(one.width, [])
+    known = _known.get(one.width, ())
     layout = next((layout for layout in known if layout.of(one)[0]), None)
     if layout is None and (layout := layout_of(one.data)) is not None:
-        known.insert(0, layout)
-        del known[ALIKE_MAX:]
+        _known[one.width] = (layout, *known)[:ALIKE_MAX]
         while len(_known) > WIDTHS_KEPT:
             del _known[next(iter(_known))]
     return layout
