@@ -37,7 +37,7 @@ def run(
     cluster: Annotated[str, typer.Option(envvar="RINGLOG_CLUSTER", help="Name of the cluster.")],
     checkpoint: Annotated[Path, typer.Option(help="Local folder of plans, offsets and progress.", file_okay=False)],
     writer: Annotated[str, typer.Option(help="Name of the CDC writer in the metadata log.")] = "spark",
-    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Mutations in a batch, at most.")] = 50_000,
+    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Mutations in a batch, at most.")] = 500_000,
     trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Least time between two batches.")] = 1.0,
     row_bytes_max: Annotated[
         int, typer.Option(min=1, max=ROW_BYTES_MAX, help="Larger CDC rows become dead letters.")

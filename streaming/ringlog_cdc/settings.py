@@ -23,7 +23,7 @@ class JobSettings:
     cluster: str
     checkpoint: Path
     writer: str = "spark"
-    max_offsets_per_trigger: int = 50_000
+    max_offsets_per_trigger: int = 500_000
     trigger_seconds: float = 1.0
     row_bytes_max: int = 1_048_576
     stop_when_idle: bool = False
