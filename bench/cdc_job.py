@@ -234,7 +234,7 @@ def _copied(
     tuned: bool = False,
     arrow: bool = False,
 ) -> Measured:
-    """All mutations to a topic of their own, as they are; ``tuned``: with the job's settings of consumers and producers."""
+    """All mutations to a topic of their own, as they are; ``tuned``: with the job's settings of Kafka's clients."""
     topic = f"copy-{uuid.uuid4().hex[:8]}"
     admin = admin_client(world.bootstrap)
     admin.create_topics([NewTopic(topic, 8, 1)])[topic].result(30)

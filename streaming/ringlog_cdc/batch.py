@@ -32,7 +32,7 @@ from ringlog_cdc.frames import within
 from ringlog_cdc.images.tables import image_tables
 from ringlog_cdc.images.work import ImageFolder, ImageWork
 from ringlog_cdc.lake.columns import TableFields, fields_of
-from ringlog_cdc.lake.sink import Lake
+from ringlog_cdc.lake.sink import KEPT, KEPT_TYPE, Lake, with_heads
 from ringlog_cdc.plan import (
     OffsetRange,
     PartitionFacts,
@@ -315,12 +315,14 @@ class BatchRunner:
         known = self._index.known(entry)
         if known is not None:
             function = without(function, self._session.sparkContext.broadcast(known), counts)
-        function = addressed(function, self._settings.sink_topic, self._settings.letters_topic)
+        function, columns = addressed(function, self._settings.sink_topic, self._settings.letters_topic), ADDRESSED_TYPE
+        if self._lake is not None:
+            function, columns = with_heads(function, self._settings.sink_topic), KEPT_TYPE
         options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
         options |= {f"kafka.{name}": value for name, value in self._settings.producer}
         # States, and the lake, take a part as a whole.
         is_lean = self._all_small and images is None and self._lake is None
-        out = self._records.of(frame, only_small=is_lean).mapInArrow(function, ADDRESSED_TYPE)
+        out = self._records.of(frame, only_small=is_lean).mapInArrow(function, columns)
         with self._both_sinks(out, entry, context.get("columns") or fields_of(state)) as out:
             out.write.format("kafka").options(**options).mode("append").save()
             _add(figures, counts.value)
@@ -338,10 +340,9 @@ class BatchRunner:
         ends = self._offsets.ends(self._settings.sink_topic)
         kept = out.persist()
         try:
-            yield kept
-            self._lake.append(
-                kept.where(F.col("topic") == self._settings.sink_topic).select("value"), entry, fields, ends
-            )
+            yield kept.drop(*KEPT)
+            rows = kept.where(F.col("table").isNotNull()).select(*KEPT, "value")
+            self._lake.append(rows, entry, fields, ends)
         finally:
             kept.unpersist()
 

@@ -32,9 +32,10 @@ from ringlog.kernel.changes import TableChange
 from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.wire.records import CdcRow
-from ringlog_cdc.lake.heads import decoded, heads_of
+from ringlog_cdc.lake.heads import decoded, heads_in
 from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.vectors import batch_of_values
+from ringlog_cdc.reading.heads import front_of
+from ringlog_cdc.reading.vectors import batch_behind
 
 UNDECODED = "cdc$undecoded"
 GENERATION, TOKEN = "cdc$generation", "cdc$stream_token"
@@ -105,13 +106,14 @@ class LakeColumns:
 
     def batch(self, values: pa.Array) -> pa.RecordBatch:
         """Encoded rows of the table (binary, no nulls; one or more) as one batch, in their order. Raises BadRow."""
-        listed, of = values.to_pylist(), heads_of(values)
-        log = batch_of_values(LogColumns(self.table), listed, lambda number: decoded(listed[number]))
+        found = front_of(values)
+        of = heads_in(found, values)
+        log = batch_behind(LogColumns(self.table), found, lambda number: decoded(values[number].as_py()))
         columns = {field.name: log.column(field.name) for field in log.schema}
         if self.out or not self.table.columns:
             raw = [
                 list(({**dict(had or ()), **dict(self._raw(decoded(value)))}).items()) or None
-                for value, had in zip(listed, columns[UNDECODED].to_pylist(), strict=True)
+                for value, had in zip(values.to_pylist(), columns[UNDECODED].to_pylist(), strict=True)
             ]
             columns[UNDECODED] = pa.array(raw, columns[UNDECODED].type)
         columns[TOKEN] = pa.array(of.tokens)

@@ -22,7 +22,7 @@ from ringlog_cdc.columnar.mutations import grouped
 from ringlog_cdc.columnar.scan import Span
 from ringlog_cdc.columnar.words import rows_of
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.reading.heads import NAMES_MAX, Front, front
+from ringlog_cdc.reading.heads import NAMES_MAX, Front, front_of
 
 I64 = NDArray[np.int64]
 TOKEN_BYTES = 8
@@ -56,13 +56,14 @@ class Heads:
 
 def heads_of(values: pa.Array) -> Heads:
     """The heads of encoded rows (binary, without nulls). Raises BadRow."""
-    listed = values.to_pylist()
-    if not listed:
-        return _of_rows([])
-    found = front(listed)
+    return heads_in(front_of(values), values) if len(values) else _of_rows([])
+
+
+def heads_in(found: Front, values: pa.Array) -> Heads:
+    """The same of one row or more whose front was read. Raises BadRow."""
     names = [_texts(found, span) for span in found.names]
     if not found.cursor.sound.all():
-        return _of_rows([decoded(value) for value in listed])
+        return _of_rows([decoded(value) for value in values.to_pylist()])
     return Heads(
         tables=pc.binary_join_element_wise(names[0], names[1], "."),
         topics=names[2],

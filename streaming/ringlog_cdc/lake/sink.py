@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -22,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ringlog.kernel.state import ClusterState
+from ringlog_cdc.arrow import ADDRESSED_TYPE
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake.columns import (
     GENERATION,
@@ -50,7 +52,8 @@ HEADS_TYPE = (
     "table string, topic string, generation bigint, token bigint, number int, operation int, partition int, "
     "offset bigint, timestamp bigint, last boolean, value binary"
 )
-COUNTS_TYPE = "table string, rows bigint"
+KEPT = ("table", "generation", "token")
+KEPT_TYPE = f"{ADDRESSED_TYPE}, table string, generation bigint, token bigint"
 ORDER = (GENERATION, TOKEN, "cdc$timestamp", SOURCE_PARTITION, SOURCE_OFFSET, "cdc$batch_seq_no")
 IDENTITY = {
     "partition": SOURCE_PARTITION,
@@ -101,23 +104,16 @@ class Lake:
         with self._lock:
             self._descriptions.keep(state)
 
-    def append(self, values: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields], told: Positions) -> None:
-        """Add the rows of a plan part (column ``value``), each table's in one commit, unless they are there.
+    def append(self, rows: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields], told: Positions) -> None:
+        """Add the rows of a plan part (``with_heads``), each table's in one commit, unless they are there.
 
         ``fields``: what their tables are decoded by; ``told``: where the CDC topic ended before the part.
         """
-        commit = commit_of(entry, self.identity, told)
-        counts = _totals(values.mapInArrow(counted, COUNTS_TYPE))
-        for table, count in sorted(counts.items()):
-            if len(counts) == 1 and count <= self._rows_per_file:
-                self._add(table, values, count, commit, fields.get(table))  # nothing asks for the heads
-            else:
-                rows = values.mapInArrow(heads, HEADS_TYPE).where(F.col("table") == table)
-                self._add(table, rows, count, commit, fields.get(table))
+        self.add(rows, commit_of(entry, self.identity, told), fields)
 
     def add(self, rows: DataFrame, commit: Commit, fields: Mapping[str, TableFields]) -> dict[str, int]:
-        """Add rows (``HEADS_TYPE``) of any tables; their numbers by table."""
-        counts = _totals(rows.select("table", F.lit(1).alias("rows")))
+        """Add rows of any tables (``table``, ``generation``, ``token``, ``value``); their numbers by table."""
+        counts = {row["table"]: row["count"] for row in rows.groupBy("table").count().collect()}
         for table, count in sorted(counts.items()):
             self._add(table, rows.where(F.col("table") == table), count, commit, fields.get(table))
         return counts
@@ -189,16 +185,18 @@ class Lake:
         return max(found, key=lambda places: sum(places.values()), default={})
 
 
-def _totals(counts: DataFrame) -> dict[str, int]:
-    """Rows by table, of counts in parts (``COUNTS_TYPE``)."""
-    return {row["table"]: row["rows"] for row in counts.groupBy("table").agg(F.sum("rows").alias("rows")).collect()}
+def with_heads(function: Callable[[Batches], Batches], topic: str) -> Callable[[Batches], Batches]:
+    """What goes out to topics (``KEPT_TYPE``), with table, generation and token of the rows, which go to ``topic``."""
 
+    def outgoing(batches: Batches) -> Batches:
+        for batch in function(batches):
+            is_row = pc.equal(batch.column("topic"), topic).to_numpy(zero_copy_only=False)
+            found = heads_of(batch.column("value").filter(pa.array(is_row)))
+            place = pa.array(np.cumsum(is_row) - 1, mask=~is_row)
+            taken = [pa.array(column).take(place) for column in (found.tables, found.generations, found.tokens)]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *taken], names=[*batch.schema.names, *KEPT])
 
-def counted(batches: Batches) -> Batches:
-    """How many of the values of the CDC topic are of which table (``COUNTS_TYPE``)."""
-    for batch in batches:
-        found = pc.value_counts(heads_of(batch.column("value")).tables)
-        yield pa.RecordBatch.from_arrays([found.field("values"), found.field("counts")], names=["table", "rows"])
+    return outgoing
 
 
 def heads(batches: Batches) -> Batches:

@@ -15,14 +15,16 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from ringlog.client.cdc.errors import Unreadable
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CDC_ROW, CdcRow, decode_cdc_row
 from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_cdc.columnar.mutations import grouped
-from ringlog_cdc.columnar.scan import PADDING, Cursor, Span
+from ringlog_cdc.columnar.scan import PADDING, Cursor, Span, padded
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
+from ringlog_cdc.routing import buffers
 from ringlog_schemas import by_fingerprint
 
 NAMES_MAX = 64
@@ -78,7 +80,9 @@ def decoded(value: bytes, partition: int, offset: int) -> CdcRow:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """``FIRST_FIELDS`` of n records as columns, and a cursor behind them; doubtful ones say nothing."""
+    """``FIRST_FIELDS`` of n records as columns, and a cursor behind them; doubtful ones say nothing. ``stream`` and
+    ``time``: where their 16 bytes begin.
+    """
 
     cursor: Cursor
     stream: I64
@@ -95,10 +99,21 @@ class Front:
 
 
 def front(values: Sequence[bytes]) -> Front:
-    """The front of one record or more. ``stream`` and ``time``: where their 16 bytes begin."""
+    """The front of one record or more."""
     ends = np.cumsum([len(value) for value in values])
     data: U8 = np.frombuffer(b"".join(values) + bytes(PADDING), dtype=np.uint8)
-    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    return _front(data, np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1])), ends)
+
+
+def front_of(values: pa.Array) -> Front:
+    """The same of a binary array without nulls."""
+    data, places = buffers(values)
+    first = int(places[0])
+    places = places - first
+    return _front(padded(data[first : first + int(places[-1])]), places[:-1], places[1:])
+
+
+def _front(data: U8, starts: I64, ends: I64) -> Front:
     known = _known(data, starts, ends)
     cursor = Cursor(data, np.where(known, starts + HEADER_BYTES, ends), ends)
     cursor.expect(known)

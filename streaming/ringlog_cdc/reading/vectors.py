@@ -61,15 +61,16 @@ class Values:
 
 def batch_of(columns: LogColumns, heads: Sequence[Head], partition: int) -> pa.RecordBatch:
     """Rows of the table, in their order. Raises Unreadable."""
-    return batch_of_values(columns, [head.value for head in heads], lambda number: heads[number].row(partition))
+    return batch_behind(columns, front([head.value for head in heads]), lambda number: heads[number].row(partition))
 
 
-def batch_of_values(columns: LogColumns, values: Sequence[bytes], whole: Callable[[int], CdcRow]) -> pa.RecordBatch:
-    """One encoded row of the table or more, in their order; ``whole``: the row of that number, by the definition."""
-    found = front(values)
+def batch_behind(columns: LogColumns, found: Front, whole: Callable[[int], CdcRow]) -> pa.RecordBatch:
+    """Rows of the table whose front was read, in their order; reads on to their end. ``whole``: the row of that number,
+    by the definition.
+    """
     made = _fast(columns, found)
     if made is None:
-        return columns.batch([whole(number) for number in range(len(values))])
+        return columns.batch([whole(number) for number in range(len(found.stream))])
     left = np.flatnonzero(~found.cursor.sound)
     if not len(left):
         return made

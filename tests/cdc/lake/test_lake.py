@@ -22,6 +22,7 @@ from ringlog_cdc.lake.identity import (
     is_filled,
     mark_filled,
 )
+from ringlog_cdc.lake.sink import KEPT, with_heads
 
 CLUSTER = str(uuid.UUID(int=1))
 FIELDS = ([["id", "bigint"], ["name", "text"], ["tags", "set<text>"]], ["id"], [])
@@ -168,3 +169,18 @@ def test_bytes_that_are_no_row_are_refused() -> None:
     data = encode_cdc_row(row())
     with pytest.raises(BadRow, match="no CDC row"):
         heads_of(pa.array([data, data[:40]], pa.binary()))
+
+
+def test_rows_go_out_with_what_they_are_sorted_by_and_letters_without() -> None:
+    rows = [row(), row(stream_id=b"\x7f" + bytes(15), generation=5, keyspace="a")]
+    values = [b"a letter", *encoded(*rows).to_pylist(), b""]
+    topics = ["letters", "rows", "rows", "letters"]
+    batch = pa.record_batch({"topic": topics, "value": pa.array(values, pa.binary())})
+    (found,) = with_heads(lambda batches: batches, "rows")([batch])
+    assert found.select(["topic", "value"]).equals(batch)
+    lines = [tuple(line[name] for name in KEPT) for line in found.to_pylist()]
+    none = (None, None, None)
+    tokens = [int.from_bytes(one.stream_id[:8], "big", signed=True) for one in rows]
+    assert lines == [none, ("shop.people", 1_000, tokens[0]), ("a.people", 5, tokens[1]), none]
+    (only,) = with_heads(lambda batches: batches, "nowhere")([batch])
+    assert only.column("token").null_count == 4
