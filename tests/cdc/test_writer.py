@@ -98,7 +98,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def until(condition: Callable[[], T], what: str) -> T:
     """The first true answer."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited for {what}"
         threading.Event().wait(0.01)

@@ -151,7 +151,7 @@ def test_no_answer_leaves_the_fate_open_until_withdrawn(
     client: Client, metadata: FaultyLog, requests_log: FaultyLog
 ) -> None:
     with pytest.raises(SubmissionTimedOut, match="the validator's answer") as caught:
-        client.submit(ChangeSettings((("history_entries", 300),)), timeout_s=0.1)
+        client.submit(ChangeSettings((("history_entries", 300),)), timeout_s=1)  # long enough to be sent
     error = caught.value
     assert client.withdraw(error.request_id, error.since_epoch) == WithdrawnResult(error.request_id, 2)
     late = next_request(requests_log)

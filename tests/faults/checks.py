@@ -311,7 +311,7 @@ class Checker:
             ]
 
         try:
-            until("the checker", "the nodes' rows", lambda: not differing(), 10)
+            until("the checker", "the nodes' rows", lambda: not differing(), 60)
         except WaitedInVain:
             return differing()
         return []

@@ -23,7 +23,7 @@ def until(
     deadline_s: float = DEADLINE_S,
     why_not: Callable[[], object] = lambda: "",
 ) -> T:
-    """The first value of ``condition`` other than None and False.
+    """The first true value of ``condition``: an empty answer is none.
 
     At the deadline ``why_not`` is asked how things stand: its answer is part of the failure.
     """
@@ -31,7 +31,7 @@ def until(
     tick = threading.Event()
     while True:
         found = condition()
-        if found is not None and found is not False:
+        if found:
             return found
         if time.monotonic() - began >= deadline_s:
             raise WaitedInVain(f"{who} waited {deadline_s:.0f} s for {what}: {why_not()}")

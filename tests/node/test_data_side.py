@@ -117,7 +117,7 @@ def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> N
     world.nodes[3].stop()
     write(world, b"k", 2)
     with pytest.raises(RequestTimedOut, match="n3"):
-        write(world, b"k", 3, Level.ALL, timeout_s=0.5)
+        write(world, b"k", 3, Level.ALL, timeout_s=2)  # long enough for the two that are there
     world.nodes[3].begin()
     assert held(world, 3, b"k") == 1, "what was on its disk"
     assert world.nodes[3].host.start == 2

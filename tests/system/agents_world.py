@@ -30,12 +30,12 @@ SESSION_TIMEOUT_S = 2
 
 
 def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """The first value of ``condition`` that is not None or False."""
+    """The first true value of ``condition``: an empty answer is none."""
     end = time.monotonic() + deadline_s
     tick = threading.Event()
     while True:
         found = condition()
-        if found is not None and found is not False:
+        if found:
             return found
         assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
         tick.wait(LOOK_S)

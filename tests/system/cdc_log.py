@@ -49,7 +49,7 @@ class CdcLog:
             suffix, key, value = encode_change_record(record)
             self._producer.produce(topic_name(self.world.cluster, suffix), value, key, 0)
         self._published = state
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     def row(self, key: str, number: int, timestamp: int, **changes: object) -> CdcRow:
         """The row of one write to ``shop.orders``; each call is another mutation."""
@@ -89,7 +89,7 @@ class CdcLog:
                 cdc_partition(row.stream_id, CDC_PARTITIONS),
             )
             self._producer.poll(0)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     def close(self, low_watermark: int) -> None:
         """Promise that everything below is durable, and close the generations that end there."""

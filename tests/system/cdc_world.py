@@ -211,13 +211,13 @@ class World:
             )
             self._producer.poll(0)
             count += 1
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
         return count
 
     def send_raw(self, value: bytes | None, partition: int = 0) -> None:
         """Produce any bytes."""
         self._producer.produce(topic_name(self.cluster, "mutations"), value, b"raw", partition)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     # -------------------------------------------------------------------------------------------- output
 
@@ -226,11 +226,11 @@ class World:
         topic = topic_name(self.cluster, suffix)
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "test", "enable.auto.commit": False})
         try:
-            partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-            ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+            partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in partitions}
             consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
             found = []
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while len(found) < sum(ends.values()):
                 assert time.monotonic() < deadline, f"{topic}: {len(found)} of {sum(ends.values())} records"
                 for message in consumer.consume(10_000, 0.2):

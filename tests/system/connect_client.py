@@ -39,7 +39,7 @@ def main(remote: str, bootstrap: str, cluster: str, count: int, folder: Path) ->
         .option("checkpointLocation", str(folder / "followed"))
         .start()
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(numbers(spark.table("followed"))) < count and time.monotonic() < deadline:
         assert query.exception() is None, query.exception()
         threading.Event().wait(0.2)

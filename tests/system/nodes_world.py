@@ -38,14 +38,14 @@ class NodeProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(120)
 
     def is_dead(self) -> bool:
         return self.process.poll() is not None
 
     def terminate(self) -> int:
         self.process.terminate()
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 class NodesWorld:
@@ -73,7 +73,7 @@ class NodesWorld:
         found = self.agents.state.node_names.get(name)
         return None if found is None else self.agents.state.nodes[found]
 
-    def await_normal(self, *names: str, deadline_s: float = 120) -> None:
+    def await_normal(self, *names: str, deadline_s: float = 240) -> None:
         def normal() -> bool:
             for name in names:
                 assert self.nodes[name].process.poll() is None, (self.folder / f"{name}.log").read_text()[-3_000:]

@@ -136,7 +136,7 @@ class RegistersCluster(NodesWorld):
     def check_filling(self, coordinator: Coordinator, count: int) -> None:
         """What was filled in is there."""
         for number in range(0, count, 50):
-            cell = coordinator.read(KEYSPACE, b"filling-%d" % number, timeout_s=20).cell
+            cell = coordinator.read(KEYSPACE, b"filling-%d" % number, timeout_s=60).cell
             assert cell is not None
             assert cell.value == VALUE
 
@@ -181,5 +181,5 @@ class RegistersCluster(NodesWorld):
             until(lambda: (found := watch.now()) and found.stage != harm.stage, f"{harm.stage} to be left", DEADLINE_S)
             node.process.send_signal(signal.SIGCONT)
         else:
-            node.process.wait(30)
+            node.process.wait(60)
             node.restart()

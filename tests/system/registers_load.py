@@ -140,7 +140,7 @@ class Load:
         assert not self.failures, self.failures
         for register in self.registers:
             with self.recorder.operation("end", Op.READ, register) as call:
-                found = value_of(coordinator.read(KEYSPACE, register.encode(), timeout_s=20))
+                found = value_of(coordinator.read(KEYSPACE, register.encode(), timeout_s=60))
                 call.ok(found)
             assert (found or 0) >= self.done.get(register, 0), f"{register}: an acknowledged write is lost"
             assert (found or 0) <= self.written.get(register, 0), f"{register}: nobody wrote that"

@@ -69,8 +69,17 @@ def children(process: subprocess.Popen[bytes]) -> list[int]:
     return [int(pid) for pid in tasks.split()]
 
 
-def role_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2].decode()
+def all_children(process: subprocess.Popen[bytes]) -> dict[str, int] | None:
+    """Role to process id, once each role has one: whoever ends is started again after a pause."""
+    try:
+        found = {last_argument(pid): pid for pid in children(process)}
+    except OSError:
+        return None  # one has ended between the two looks
+    return found if found.keys() == set(ROLES) else None
+
+
+def last_argument(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").rpartition(b"\0")[2].decode()
 
 
 def is_gone(pid: int) -> bool:
@@ -92,14 +101,13 @@ def test_a_node_joins_although_the_coordinator_is_killed(world: AgentsWorld, sta
         apply(world, RegisterNode("n1", node, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1))
         apply(world, Join(node, (-(2**62), 5, 2**62), bytes(16)))
         until(lambda: any(op.stage == "prepared" for op in world.state.operations.values()), "the first stage")
-        (coordinator,) = [pid for pid in children(supervisor) if role_of(pid) == "coordinator"]
+        by_role = until(lambda: all_children(supervisor), "all agents to be there")
         term = world.term("coordinator")
-        os.kill(coordinator, signal.SIGKILL)
+        os.kill(by_role["coordinator"], signal.SIGKILL)
         acknowledge_until_normal(world, node)
         assert world.term("coordinator") > term
         until(lambda: all_caught_up(status), "all agents to be caught up again")
-        running = children(supervisor)
-        assert len(running) == len(ROLES)
+        running = until(lambda: all_children(supervisor), "all agents to be there again").values()
         supervisor.terminate()
         assert supervisor.wait(DEADLINE_S) == 0
         assert all(is_gone(pid) for pid in running)

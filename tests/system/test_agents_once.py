@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tests.system.topic_settings import alter
 
 from ringlog.agents.exits import HALTED
 from ringlog.client.results import AppliedResult
@@ -119,13 +119,8 @@ def check_rejections(world: AgentsWorld, sender: Sender) -> None:
 def test_an_agent_on_a_topic_that_would_lose_entries_ends(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     world = AgentsWorld(stack, cluster_name, tmp_path)
     try:
-        entry = ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET)
-        topic = ConfigResource(
-            ResourceType.TOPIC, topic_name(cluster_name, METADATA.suffix), incremental_configs=[entry]
-        )
         admin = admin_client(stack.bootstrap_servers)
-        for future in admin.incremental_alter_configs([topic]).values():
-            future.result(DEADLINE_S)
+        alter(admin, topic_name(cluster_name, METADATA.suffix), "retention.ms", "1000000")
         agent = world.spawn("keeper")
         assert agent.exit_code() == HALTED
         assert world.term("keeper") == 0

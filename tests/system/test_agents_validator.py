@@ -63,15 +63,21 @@ def check_each_once(world: AgentsWorld, futures: list[tuple[Command, Future[Subm
 
 
 def test_sigkill_with_hundreds_in_flight(world: AgentsWorld) -> None:
-    first = world.running("validator")
-    world.spawn("validator")
-    before = world.term("validator")
-    futures = submit(world, 600)
-    until(lambda: any(future.done() for _, future in futures), "the first answer")
-    first.kill()
-    assert not all(future.done() for _, future in futures)
-    check_each_once(world, futures)
-    assert world.term("validator") > before
+    def one_kill() -> bool:
+        """A validator dies and another takes over; True if requests were without an answer then."""
+        first = world.running("validator")
+        world.spawn("validator")
+        before = world.term("validator")
+        futures = submit(world, 600)
+        until(lambda: any(future.done() for _, future in futures), "the first answer")
+        first.kill()
+        hit = not all(future.done() for _, future in futures)
+        check_each_once(world, futures)
+        # Not at once: the one that died may have settled all of them before their answers were here.
+        world.await_term("validator", before + 1)
+        return hit
+
+    until(one_kill, "a kill between two answers")
 
 
 def test_a_stopped_validator_changes_nothing_when_it_goes_on_and_ends(world: AgentsWorld) -> None:
@@ -146,8 +152,13 @@ def test_bytes_that_are_no_request_and_commands_of_tomorrow_stop_nothing(world: 
     requests.append([b"", b"junk", b"\xc3\x01" + bytes(8), encode_request(unknown)])
     requests.close()
     assert isinstance(world.client.submit(Noop()), AppliedResult)
-    answers = [result for result in world.results() if result.request_id == unknown.request_id]
-    assert [answer.code for answer in answers] == ["unknown_command"]
+
+    def codes() -> list[str]:
+        return [result.code for result in world.results() if result.request_id == unknown.request_id]
+
+    # Its rejection goes another way than the entry that answered the one behind it.
+    until(codes, "the answer to what is of tomorrow")
+    assert codes() == ["unknown_command"]
 
 
 @pytest.mark.slow
@@ -159,6 +170,6 @@ def test_take_over_with_the_default_session_time_out(stack: StackInfo, cluster_n
         assert isinstance(world.client.submit(Noop()), AppliedResult)
         first.kill()
         assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
-        assert world.term("validator") == 2
+        assert world.term("validator") >= 2, "whoever answered is another one; it may have come before the kill"
     finally:
         world.close()

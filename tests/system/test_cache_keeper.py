@@ -61,14 +61,15 @@ def await_epoch(reader: CachedReader, epoch: int) -> CachedView:
 
 
 def test_readers_get_the_newest_epoch_and_its_digest(world: AgentsWorld, reader: CachedReader) -> None:
-    view = await_epoch(reader, change(world))
+    change(world)
     state = world.client.read_barrier()
+    view = await_epoch(reader, state.epoch)
     assert (view.epoch, view.state_id, view.digest) == (state.epoch, state.state_id, digest(state))
     confirmed = time.time() - view.age_s
 
     def newly_confirmed() -> CachedView | None:
-        found = reader.read()
-        return found if time.time() - found.age_s > confirmed + NEWER_S else None
+        found = read(reader)
+        return found if found is not None and time.time() - found.age_s > confirmed + NEWER_S else None
 
     assert until(newly_confirmed, "a confirmation without a change").epoch == view.epoch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.system.spark_cluster import ROOT, driver_environment, submit
 
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
+from ringlog.stack.ports import choose
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
@@ -23,18 +23,9 @@ TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
 COUNT = 300
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def test_connect_clients_read_what_a_submitted_job_writes(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    port, output, launcher = (
-        free_port(),
-        tmp_path / "output",
-        ROOT / "streaming/ringlog_cdc/launcher/ringlog_cdc_run.py",
-    )
+    (port,) = choose(1)
+    output, launcher = tmp_path / "output", ROOT / "streaming/ringlog_cdc/launcher/ringlog_cdc_run.py"
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()
@@ -66,7 +57,7 @@ def test_connect_clients_read_what_a_submitted_job_writes(stack: StackInfo, clus
             assert refused == "connect_unsupported"
             assert json.loads(found) == {"batch": list(range(COUNT)), "stream": list(range(COUNT))}
             server.terminate()
-            assert server.wait(60) == 0, output.read_text()[-3000:]
+            assert server.wait(120) == 0, output.read_text()[-3000:]
         finally:
             if server.poll() is None:
                 server.kill()

@@ -106,7 +106,7 @@ def test_a_killed_consumer_goes_on_behind_its_last_commit(log: CdcLog, tmp_path:
         process.wait()
     handed = [int(line.split()[0]) for line in first.read_text().splitlines() if line.count(" ") == 1]
     with Follower(log, place, second, "end") as process:
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     rest = [int(line.split()[0]) for line in second.read_text().splitlines()]
     done = story.numbers - len(rest)
     # What was committed is a beginning of what was handed out; the rest comes, all of it, and nothing else.
@@ -230,7 +230,7 @@ def test_apply_is_killed_and_the_copy_is_whole(log: CdcLog, tmp_path: Path) -> N
         until(lambda: copied(path), "the first rows", lambda: alive(process))
         process.send_signal(signal.SIGKILL)
     done = subprocess.run(
-        [*command, "--until-end", "--json"], env=environment(), capture_output=True, text=True, timeout=60, check=False
+        [*command, "--until-end", "--json"], env=environment(), capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["changes"] < story.numbers + len(gone)
@@ -289,6 +289,6 @@ def ringlog(log: CdcLog, *options: str) -> list[str]:
     """The lines of ``ringlog cdc tail`` up to the end."""
     command = [sys.executable, "-m", "ringlog.cli", "cdc", "tail", "--until-end", *options]
     command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

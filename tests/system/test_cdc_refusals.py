@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, lines, run_to_idle, start
+from tests.system.topic_settings import alter
 
 from ringlog.kernel.commands.model import ChangeSettings
 from ringlog.log.errors import TopicMisconfigured
@@ -53,13 +47,6 @@ def give_up(world: World, values: Iterable[bytes]) -> None:
         producer.produce(f"{world.cluster}.mutations", value, b"k", 0)
     assert producer.flush(30) == 0
     producer.abort_transaction(30)
-
-
-def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:
-    """Set one setting of a topic."""
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def test_hostile_records_are_dead_letters_and_changed_topics_are_refused(

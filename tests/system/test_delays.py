@@ -59,12 +59,12 @@ def a_commit_that_is_held_arrives_when_it_is_released(world: World, delays: Fold
     """The validator's answer waits with it; nothing is lost and nothing happens twice."""
     rule = ringlog(world, "sim", "hold", "--commit", "--to", "validator", "--kind", "CreateKeyspace")["name"]
     future = world.agents.client.submit_future(CreateKeyspace("late", Replication("simple", 1)))
-    held = delays.await_held(rule, "validator", timeout_s=30)
+    held = delays.await_held(rule, "validator", timeout_s=60)
     assert held.kind == "CreateKeyspace"
     assert "late" not in world.agents.client.read_barrier().keyspaces
     assert not future.done()
     ringlog(world, "sim", "release", rule)
-    answer = future.result(30)
+    answer = future.result(60)
     assert isinstance(answer, AppliedResult)
     assert "late" in world.agents.client.read_barrier().keyspaces
     applied = [entry for entry in world.agents.applied() if entry.request_id == answer.request_id]
@@ -77,31 +77,35 @@ def a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world: World, dela
 
     world.begin("n2")
     held = delays.await_held(rule, "node-n1", timeout_s=60)
-    # n1 may have read the stage before the state that this test follows has folded it.
     assert held.kind == "AdvanceOperation"
     # n1 may have read the stage before the state that this test follows has folded it, and the other way about.
-    operation = until(lambda: in_stage(world.join(), WRITE_BOTH_READ_NEW), "the join's stage, here", 30)
+    operation = until(lambda: in_stage(world.join(), WRITE_BOTH_READ_NEW), "the join's stage, here")
     assert world.member("n2") is not None
 
     def at(name: str, epoch: int) -> dict[str, object] | None:
         found = world.status(name)
         return found if found is not None and int(str(found["epoch"])) >= epoch else None
 
-    until(lambda: at("n2", operation.stage_epoch), "n2 to hear of the stage", 30)
-    behind = until(lambda: at("n1", operation.stage_epoch - 1), "n1 to tell what it has read", 30)
+    until(lambda: at("n2", operation.stage_epoch), "n2 to hear of the stage")
+    behind = until(lambda: at("n1", operation.stage_epoch - 1), "n1 to tell what it has read")
     assert int(str(behind["epoch"])) == operation.stage_epoch - 1
     assert behind["ready"]
-    (shown,) = [each for each in ringlog(world, "operation", "list") if each["id"] == operation.id]
-    assert (shown["stage"], shown["node"]) == (WRITE_BOTH_READ_NEW, "n2")
-    assert "waits for n1: " in shown["waits_for"], shown["waits_for"]
+
+    def shown() -> dict[str, Any]:
+        (found,) = [each for each in ringlog(world, "operation", "list") if each["id"] == operation.id]
+        return found
+
+    # A node acknowledges a moment after its status page has shown what it has read.
+    until(lambda: "waits for n1: " in shown()["waits_for"], "n1 to be the only one that is waited for")
+    assert (shown()["stage"], shown()["node"]) == (WRITE_BOTH_READ_NEW, "n2")
     (seen,) = ringlog(world, "sim", "rules")["held"]
     assert (seen["rule"], seen["participant"], seen["offset"]) == (rule, "node-n1", held.offset)
     assert world.agents.client.read_barrier().operations[operation.id].stage == WRITE_BOTH_READ_NEW
 
     ringlog(world, "sim", "release", rule)
-    until(lambda: world.agents.state.operations[operation.id].stage == FINISHED, "the join to end", 30)
+    until(lambda: world.agents.state.operations[operation.id].stage == FINISHED, "the join to end")
     world.await_normal("n1", "n2")
-    until(lambda: delays.held() == (), "nothing to be held", 10)
+    until(lambda: delays.held() == (), "nothing to be held")
 
 
 def in_stage(operation: Operation | None, stage: str) -> Operation | None:

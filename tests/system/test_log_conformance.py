@@ -19,7 +19,7 @@ from ringlog.log.port import LogRecord, MetadataLog, Tail
 from ringlog.log.topics import METADATA, admin_client, create_topics
 from ringlog.stack import StackInfo
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MakeLog = Callable[[], MetadataLog]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from tests.system.agents_world import until
 
 from ringlog.client.founding import found
 from ringlog.kernel.commands.model import Noop
@@ -20,7 +21,7 @@ from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
 from ringlog.log.commit import FateOpen, commit, settle
-from ringlog.log.errors import LogReplaced, LogTruncated, LogUnavailable, ReplicaHalted
+from ringlog.log.errors import LogReplaced, LogTruncated, LogUnavailable, ReplicaHalted, TopicMissing
 from ringlog.log.fates import Chain, Fate, fates
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
@@ -33,7 +34,7 @@ from ringlog.wire.draw import SystemDraw
 from ringlog.wire.entries import EncodedEntry
 
 pytestmark = pytest.mark.system
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 AUTHOR = Author("me", SystemClock(), SystemDraw())
 
 
@@ -105,14 +106,23 @@ def test_another_topic_under_the_name_halts(stack: StackInfo, log: KafkaLog, tmp
         first = replica.identity
         for future in admin.delete_topics([log.name]).values():
             future.result(DEADLINE_S)
-        create_topics(admin, log.name.removesuffix(".metadata"), specs=[METADATA])
-        assert log.identity() != first
+        cluster = log.name.removesuffix(".metadata")
+        until(lambda: create_topics(admin, cluster, specs=[METADATA]), "the topic to be made again")
+        until(lambda: identity_of(log) not in (first, ""), "the broker to hear of it")
         with pytest.raises(ReplicaHalted) as caught:
             replica.wait_for(lambda _: None, DEADLINE_S, "the halt")
         assert caught.value.code in ("log_replaced", "log_truncated"), "whichever is noticed first"
         assert replica.state.epoch == 1
     with pytest.raises(LogReplaced):
         Replica(log, record=record).start()
+
+
+def identity_of(log: KafkaLog) -> str:
+    """The id of the topic under the name; empty while the broker knows of none."""
+    try:
+        return log.identity()
+    except TopicMissing:
+        return ""
 
 
 def test_a_log_that_lost_its_beginning_is_refused(stack: StackInfo, log: KafkaLog) -> None:
@@ -159,7 +169,10 @@ def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_pa
             assert replica.halted is None
             given_up = Chain(replica.state.epoch, _three(replica))
             assert settle(log, replica, AUTHOR, given_up).fates == (Fate.LOST,) * 3
-            log.append([encoded.data for encoded in given_up.entries])
+            # Whoever gave up comes back with them, and with more patience.
+            late = KafkaLog(info.bootstrap_servers, cluster_name, delivery_timeout_s=DEADLINE_S)
+            late.append([encoded.data for encoded in given_up.entries])
+            late.close()
             assert replica.read_barrier().epoch == state.epoch + 4, "too late to have an effect"
         log.close()
     finally:

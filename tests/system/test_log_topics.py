@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    NewPartitions,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewPartitions
+from tests.system.agents_world import until
+from tests.system.topic_settings import alter
 
 from ringlog.log.errors import TopicMisconfigured, TopicMissing
 from ringlog.log.kafka import KafkaLog
@@ -39,28 +31,6 @@ DEADLINE_S = 30.0
 @pytest.fixture
 def admin(stack: StackInfo) -> AdminClient:
     return admin_client(stack.bootstrap_servers)
-
-
-def until(heard: Callable[[], bool]) -> None:
-    """Ask the broker until it has heard what the controller already answered."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not heard():
-        assert time.monotonic() < deadline
-
-
-def alter(admin: AdminClient, topic: str, setting: str, value: str) -> None:
-    entry = ConfigEntry(
-        setting, value, source=ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=AlterConfigOpType.SET
-    )
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(DEADLINE_S)
-
-    def shown() -> str:
-        (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        return str(found.result(DEADLINE_S)[setting].value)
-
-    until(lambda: shown() == value)
 
 
 def test_all_topics_are_made_once_and_as_wanted(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
@@ -105,7 +75,7 @@ def test_more_than_one_partition_is_refused(stack: StackInfo, admin: AdminClient
     create_topics(admin, cluster_name, specs=[METADATA])
     for future in admin.create_partitions([NewPartitions(topic, 2)]).values():
         future.result(DEADLINE_S)
-    until(lambda: describe(admin, [topic])[topic].partitions == 2)
+    until(lambda: describe(admin, [topic])[topic].partitions == 2, "the broker to hear of the second partition")
     with pytest.raises(TopicMisconfigured, match=r"partitions is 2, wanted 1 .*under another name"):
         verify_topics(admin, cluster_name, stack.bootstrap_servers, [METADATA])
 

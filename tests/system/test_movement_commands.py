@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.system.agents_world import until
@@ -83,8 +84,12 @@ def test_a_day_of_an_operator(world: World) -> None:
     waits = run("node", "rebuild", "n3", "--timeout", "8")
     assert (waits.exit_code, waits.stderr.split(":")[0]) == (1, "still_in_flight")
     assert "n3" in waits.stderr
-    (held,) = [one for one in json.loads(done("operation", "list", "--json")) if "waits_for" in one]
-    assert held["waits_for_nodes"] == ["n3"]
+
+    def held_by(*names: str) -> dict[str, Any] | None:
+        (found,) = [one for one in json.loads(done("operation", "list", "--json")) if "waits_for" in one]
+        return found if found["waits_for_nodes"] == [*names] else None
+
+    held = until(lambda: held_by("n3"), "n3 to be the only one that is waited for")
     assert any("ringlog operation cancel" in way for way in held["ways_out"])
     assert "waits for" in done("operation", "show", held["id"])
     done("operation", "fail", held["id"], "--reason", "its disk is gone")

@@ -39,7 +39,7 @@ def cli(world: RegistersCluster, *arguments: str) -> subprocess.CompletedProcess
     where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
     command = [sys.executable, "-m", "ringlog.cli", "data", *arguments, *where]
     return subprocess.run(
-        command, env=world.agents.environment, capture_output=True, text=True, timeout=60, check=False
+        command, env=world.agents.environment, capture_output=True, text=True, timeout=120, check=False
     )
 
 
