@@ -167,8 +167,9 @@ def _show(found: dict[str, Measured]) -> None:
 
 @contextmanager
 def cluster(info: StackInfo, tokens: int) -> Iterator[World]:
-    """A cluster of one node, so many tokens and as many times ``SHARDS`` streams."""
-    with founded(info.bootstrap_servers, f"b{uuid.uuid4().hex[:10]}") as world:
+    """A cluster of one node, so many tokens and as many times ``SHARDS`` streams; its topics go with it."""
+    name = f"b{uuid.uuid4().hex[:10]}"
+    with founded(info.bootstrap_servers, name) as world:
         node = str(uuid.uuid4())
         world.apply(RegisterNode("n1", node, "127.0.0.1:20000", "dc1", "r1", SHARDS, 12, "1", (), 1))
         step = 2**64 // tokens
@@ -181,6 +182,15 @@ def cluster(info: StackInfo, tokens: int) -> Iterator[World]:
         world.finish(operation)
         world.schema()
         yield world
+    remove_topics(info.bootstrap_servers, f"{name}.")
+
+
+def remove_topics(bootstrap: str, prefix: str) -> None:
+    """What is not needed any more would fill the memory that files are read from, and slow down what follows."""
+    admin = admin_client(bootstrap)
+    names = [topic for topic in admin.list_topics(timeout=30).topics if topic.startswith(prefix)]
+    for done in admin.delete_topics(names).values():
+        done.result(30)
 
 
 def fill(world: World, writes: int) -> None:
@@ -254,6 +264,7 @@ def _copied(
             return watch(folder, topic, count, writes)
     finally:
         query.stop()
+        remove_topics(world.bootstrap, topic)
 
 
 def _logged(world: World, session: SparkSession, folder: Path, rows: int, batch: int) -> Measured:

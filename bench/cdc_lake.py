@@ -17,6 +17,7 @@ Run it from a checkout: it builds its clusters as the system tests do.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import uuid
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.cdc_job import Measured, cluster, fill, mutations, rows_of, running, started, watch
+from bench.cdc_job import Measured, cluster, fill, mutations, remove_topics, rows_of, running, started, watch
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -113,6 +114,9 @@ def _copied(world: World, session: SparkSession, folder: Path, writes: int, batc
         return watch(folder, str(table), LakeRows(table), writes)
     finally:
         query.stop()
+        shutil.rmtree(table)
+        if both:
+            remove_topics(world.bootstrap, name)
 
 
 def _to_both(world: World, topic: str, table: Path) -> Callable[[DataFrame, int], None]:
