@@ -92,7 +92,7 @@ class CdcJob:
             client.start()
             self._open(client.close)
             self._replica = client.replica
-            offsets = Offsets(settings.bootstrap_servers)
+            offsets = Offsets(settings.bootstrap_servers, self.stopping)
             self._open(offsets.close)
             state = client.read_barrier()
             partitions = offsets.partitions(settings.sink_topic)
@@ -160,7 +160,7 @@ class CdcJob:
     def _runner(
         self, client: Client, partitions: int, starts: dict[int, int], images: ImageFolder, index: Index
     ) -> BatchRunner:
-        self._ends, looks = Offsets(self.settings.bootstrap_servers), Offsets(self.settings.bootstrap_servers)
+        self._ends, looks = (Offsets(self.settings.bootstrap_servers, self.stopping) for _ in range(2))
         self._open(self._ends.close)
         self._open(looks.close)
         return BatchRunner(

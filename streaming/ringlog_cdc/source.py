@@ -6,23 +6,48 @@ milliseconds in microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from ringlog_cdc.errors import CdcError
+from ringlog.log.errors import LogUnavailable
+from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.promises import covers
 
 REQUEST_TIMEOUT_S = 10.0
+PATIENCE_S = 60.0
+"""As long as Spark's own source asks for the ends of topics."""
+LOOK_AGAIN_S = 0.2
+SEEMS_MISSING = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+"""What the client makes up by itself, and may go on to believe, after its broker was away."""
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
 
 
 class Offsets:
-    """Asks the broker about offsets; reads no records. One thread at a time."""
+    """Asks the broker about offsets; reads no records. One thread at a time.
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._consumer = Consumer(
+    A broker that is away, or a partition without a leader, is waited for: after ``patience_s`` every question raises
+    LogUnavailable, and StopRequested once ``stopping`` is set.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, stopping: threading.Event | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._bootstrap = bootstrap_servers
+        self._stopping = stopping or threading.Event()
+        self._patience_s = patience_s
+        self._consumer = self._made()
+
+    def _made(self) -> Consumer:
+        return Consumer(
             {
-                "bootstrap.servers": bootstrap_servers,
+                "bootstrap.servers": self._bootstrap,
                 "group.id": "ringlog-cdc-offsets",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",  # a transaction that is open, or was given up, is not there
@@ -34,62 +59,89 @@ class Offsets:
         """Give up the connection."""
         self._consumer.close()
 
+    def _ask(self, topic: str, question: Callable[[Consumer], T]) -> T:
+        """The broker's answer, however often it takes."""
+        began = time.monotonic()
+        waits = False
+        while True:
+            try:
+                answer = question(self._consumer)
+            except KafkaException as error:
+                why, code = error.args[0].str(), error.args[0].code()
+            else:
+                if waits:
+                    log.info("broker_answers_again", waited_for=f"offsets of {topic}")
+                return answer
+            if not waits:
+                log.warning("broker_away", waits_for=f"offsets of {topic}", at_most_s=self._patience_s, why=why)
+            waits = True
+            if self._stopping.wait(LOOK_AGAIN_S):
+                raise StopRequested
+            if time.monotonic() - began >= self._patience_s:
+                raise LogUnavailable(f"offsets of {topic} are unknown: {why}", "is the broker up? Then start again")
+            if code in SEEMS_MISSING:
+                self._consumer.close()
+                self._consumer = self._made()
+
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has; raises CdcError ``topic_missing``."""
-        found = self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
-        if found.error is not None or not found.partitions:
+
+        def asked(consumer: Consumer) -> int:
+            found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
+            if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise KafkaException(found.error)
+            return len(found.partitions)
+
+        count = self._ask(topic, asked)
+        if not count:
             raise CdcError("topic_missing", f"topic {topic} does not exist", "found the cluster first")
-        return len(found.partitions)
+        return count
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Partition to the offset that its next record gets. Raises KafkaException."""
-        ends = {}
-        for partition in range(self.partitions(topic)):
-            place = TopicPartition(topic, partition)
-            ends[partition] = int(self._consumer.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)[1])
-        return ends
+        """Partition to the offset that its next record gets."""
+        return {partition: self._bounds(topic, partition)[1] for partition in range(self.partitions(topic))}
 
     def begins(self, topic: str) -> dict[int, int]:
-        """Partition to the offset of its first record. Raises KafkaException."""
-        begins = {}
-        for partition in range(self.partitions(topic)):
-            place = TopicPartition(topic, partition)
-            begins[partition] = int(self._consumer.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)[0])
-        return begins
+        """Partition to the offset of its first record."""
+        return {partition: self._bounds(topic, partition)[0] for partition in range(self.partitions(topic))}
+
+    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        def asked(consumer: Consumer) -> tuple[int, int]:
+            found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)
+            if found is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return int(found[0]), int(found[1])
+
+        return self._ask(topic, asked)
 
     def begins_at(self, topic: str, time: int) -> dict[int, int]:
         """Partition to the offset of its first record that was appended at ``time`` (microseconds) or later, its end if
-        there is none. Raises KafkaException.
+        there is none.
         """
         ends = self.ends(topic)
-        places = [TopicPartition(topic, partition, max(time, 0) // 1000) for partition in sorted(ends)]
-        begins = {}
-        for place in self._consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S):
-            if place.error is not None:
-                raise KafkaException(place.error)
-            begins[place.partition] = place.offset if place.offset >= 0 else ends[place.partition]
-        return begins
+        found = self.later(topic, max(time, 0) // 1000)
+        return {partition: end if (offset := found[partition]) is None else offset for partition, end in ends.items()}
 
     def passed(self, topic: str, durable: Mapping[int, int], limit: int, clock_is_past: bool) -> bool:
         """True if ``durable`` (partition to offset) covers every record of ``topic`` appended before ``limit``
         (microseconds).
 
         A partition that holds a record of ``limit`` or later answers by itself. For another one the caller says
-        whether the clock is safely past ``limit``; it must have looked at it before it calls this. Raises
-        KafkaException.
+        whether the clock is safely past ``limit``; it must have looked at it before it calls this.
         """
         ends = self.ends(topic)
         return covers(durable, self.later(topic, -(-limit // 1000)), ends, clock_is_past)
 
     def later(self, topic: str, limit: int) -> dict[int, int | None]:
-        """Partition to the first offset that was appended at ``limit`` (milliseconds) or later; None if there is none.
-
-        Raises KafkaException.
-        """
+        """Partition to the first offset appended at ``limit`` (milliseconds) or later; None if there is none."""
         places = [TopicPartition(topic, partition, limit) for partition in range(self.partitions(topic))]
-        later: dict[int, int | None] = {}
-        for place in self._consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S):
-            if place.error is not None:
-                raise KafkaException(place.error)
-            later[place.partition] = place.offset if place.offset >= 0 else None
-        return later
+
+        def asked(consumer: Consumer) -> dict[int, int | None]:
+            later: dict[int, int | None] = {}
+            for place in consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S):
+                if place.error is not None:
+                    raise KafkaException(place.error)
+                later[place.partition] = place.offset if place.offset >= 0 else None
+            return later
+
+        return self._ask(topic, asked)

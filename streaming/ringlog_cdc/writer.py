@@ -16,13 +16,12 @@ import uuid
 from collections.abc import Callable, Mapping
 
 import structlog
-from confluent_kafka import KafkaException
 
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, Position, RegisterCdcWriter
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState
-from ringlog.log.errors import LogError
+from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import CdcError, StopRequested, WriterReplaced
 from ringlog_cdc.plan import close_entry
@@ -200,7 +199,7 @@ class Writer:
     def _is_passed(self, limit: int, durable: Mapping[int, int], now: int) -> bool:
         try:
             return self._offsets.passed(self._source, durable, limit, now > limit + CLOCK_MARGIN_US)
-        except KafkaException as error:
+        except LogUnavailable as error:
             log.warning("offsets_unknown", writer=self.name, error=str(error))
             return False
 

@@ -83,8 +83,10 @@ def test_the_brokers_disk_is_full(small_disk: Path, tmp_path: Path, figures: Fig
                 lambda: broker.log()[-2_000:],
             )
             assert "No space left on device" in broker.log() or "log dirs" in broker.log()
+            supervisor, redis = broker.info.supervisor_pid, broker.info.redis_pid
             ballast.unlink()
             broker.up()
+            assert (broker.info.supervisor_pid, broker.info.redis_pid) == (supervisor, redis)
     finally:
         world.close()
         broker.close()

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ringlog.stack import Stack, StackInfo
+from ringlog.stack.layout import Layout
 from ringlog.stack.processes import start_tick, wait_until
 
 pytestmark = pytest.mark.system
@@ -120,6 +121,23 @@ def test_up_repairs_what_was_killed(folder: Path, killed: Callable[[StackInfo], 
     changed = {name for name in StackInfo.__slots__ if getattr(before, name) != getattr(after, name)}
     assert changed == replaced, "only what died is started again, at the same addresses"
     assert_data_kept(after)
+
+
+def test_a_supervisor_that_cannot_write_keeps_its_children_and_writes_later(folder: Path) -> None:
+    info = Stack(folder).up()
+    layout = Layout(folder)
+    layout.state.unlink()
+    layout.state.mkdir()  # nothing can take its place now, as if the disk were full
+    os.kill(info.redis_pid, signal.SIGKILL)
+    assert wait_until(lambda: "the state is not written" in layout.log("supervisor").read_text(), 60)
+    assert start_tick(info.broker_pid) is not None
+    layout.state.rmdir()
+    assert wait_until(layout.state.is_file, 60)
+    status = Stack(folder).status()
+    assert status.supervisor_pid == info.supervisor_pid
+    assert status.broker is not None
+    assert status.redis is not None
+    assert (status.broker.running, status.redis.exit_code) == (True, -signal.SIGKILL)
 
 
 @pytest.mark.parametrize("name", ["broker", "redis"])

@@ -8,7 +8,9 @@ one at a time, so that nothing here ever interrupts anything else:
               again (``up``) is what starts it
     SIGTERM   stop the children, then end
 
-A child dies with it, even under SIGKILL (see ``processes``). It uses the standard library only and a few MB.
+A child dies with it, even under SIGKILL (see ``processes``), so it ends for nothing but SIGTERM: where its word
+cannot be written down (a full disk, which ends the broker, too) it tries again until it can. It uses the standard
+library only and a few MB.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from ringlog.stack import broker, redis_server
@@ -26,6 +29,8 @@ from ringlog.stack.layout import CHILDREN, Child, Layout, Settings, State, read_
 from ringlog.stack.processes import locked, spawn_bound, start_tick
 
 STOP_S_MAX = 15.0
+AGAIN_S = 0.5
+"""How long after a state that could not be written it is tried again."""
 FORMAT_S_MAX = 120.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
 
@@ -39,13 +44,14 @@ class Supervisor:
         self._started: dict[str, int] = {}
         self._request = 0
         self._problem = ""
+        self._unwritten = False
 
     def run(self) -> None:
         """Serves the first request, then waits for signals until it is told to stop."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._serve()
         while True:
-            number = signal.sigwait(_SIGNALS)
+            number = self._next_signal()
             if number in (signal.SIGTERM, signal.SIGINT):
                 break
             if number == signal.SIGUSR1:
@@ -53,6 +59,13 @@ class Supervisor:
             else:
                 self._write_state()
         self._stop()
+
+    def _next_signal(self) -> int | None:
+        """The next signal; None where it is time to write the state that could not be written."""
+        if not self._unwritten:
+            return signal.sigwait(_SIGNALS)
+        found = signal.sigtimedwait(_SIGNALS, AGAIN_S)
+        return None if found is None else found.si_signo
 
     def _serve(self) -> None:
         """Starts what does not run. A start that cannot even be tried is a problem in the state, not the end of us."""
@@ -68,7 +81,7 @@ class Supervisor:
                 self._start_broker(settings)
         except (StackError, OSError) as error:
             self._problem = str(error)
-            traceback.print_exc()
+            _say(traceback.format_exc())
         self._request = settings.request
         self._write_state()
 
@@ -108,16 +121,21 @@ class Supervisor:
 
     def _write_state(self) -> None:
         children = {name: self._child(name) for name in CHILDREN}
-        write_state(
-            self._layout,
-            State(
-                supervisor_pid=os.getpid(),
-                request=self._request,
-                problem=self._problem,
-                broker=children["broker"],
-                redis=children["redis"],
-            ),
+        state = State(
+            supervisor_pid=os.getpid(),
+            request=self._request,
+            problem=self._problem,
+            broker=children["broker"],
+            redis=children["redis"],
         )
+        try:
+            write_state(self._layout, state)
+        except OSError as error:
+            if not self._unwritten:
+                _say(f"the state is not written, and tried again: {error}")
+            self._unwritten = True
+        else:
+            self._unwritten = False
 
     def _child(self, name: str) -> Child | None:
         process = self._processes.get(name)
@@ -141,7 +159,8 @@ class Supervisor:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    with suppress(OSError):  # the log may be on the disk that is full
+        os.write(1, f"{text}\n".encode())
 
 
 def main() -> None:

@@ -1,0 +1,99 @@
+"""A broker that is away: whoever asks for offsets waits for it, and the job goes on; in the end it is an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+from tests.system.cdc_world import founded, now_us, until, write
+from tests.system.test_cdc_job import HOUR_US, TOKENS, start
+
+from ringlog.log.errors import LogUnavailable
+from ringlog.stack import Stack
+from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.source import Offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack for these tests alone: nobody else's broker is killed here."""
+    stack = Stack(tmp_path_factory.mktemp("away"))
+    stack.up("quick")
+    try:
+        yield stack
+    finally:
+        stack.down()
+
+
+def kill_broker(stack: Stack) -> None:
+    """The broker ends at once, and stays away until the stack is brought up again."""
+    os.kill(stack.up("quick").broker_pid, signal.SIGKILL)
+    until(lambda: not stack.status().broker.running, "the broker to be away")
+
+
+def test_offsets_are_waited_for_until_patience_or_the_job_ends(own: Stack, cluster_name: str) -> None:
+    info = own.up("quick")
+    stopping = threading.Event()
+    patient = Offsets(info.bootstrap_servers)
+    hasty, stopped = Offsets(info.bootstrap_servers, patience_s=0.5), Offsets(info.bootstrap_servers, stopping)
+    with founded(info.bootstrap_servers, cluster_name) as world:
+        world.send([])
+        topic = f"{cluster_name}.mutations"
+        before = patient.ends(topic)
+        assert before == hasty.ends(topic) == stopped.ends(topic)
+        with pytest.raises(CdcError, match="topic_missing"):
+            hasty.ends(f"{cluster_name}.no-such-topic")
+        kill_broker(own)
+        with pytest.raises(LogUnavailable, match=topic):
+            hasty.later(topic, 0)
+        stopping.set()
+        with pytest.raises(StopRequested):
+            stopped.begins(topic)
+        found: list[dict[int, int]] = []
+        with capture_logs() as told:
+            waiting = threading.Thread(target=lambda: found.append(patient.ends(topic)))
+            waiting.start()
+            until(lambda: [line for line in told if line["event"] == "broker_away"], "somebody to wait")
+            own.up("quick")
+            waiting.join(90)
+        assert found == [before]
+        events = [line["event"] for line in told if line["event"].startswith("broker_")]
+        assert events == ["broker_away", "broker_answers_again"] * (len(events) // 2)
+    for one in (patient, hasty, stopped):
+        one.close()
+
+
+def test_the_job_goes_on_when_the_broker_is_back(
+    own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    info = own.up("quick")
+    with founded(info.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        job = start(info, cluster_name, tmp_path, spark)
+        try:
+            world.send([write("before", 1)])
+            until(lambda: len(world.rows()) == 1, "the first row")
+            with capture_logs() as told:
+                kill_broker(own)
+                asked = threading.Thread(target=job.is_idle)
+                asked.start()
+                until(lambda: [line for line in told if line["event"] == "broker_away"], "the job to wait")
+                own.up("quick")
+                asked.join(90)
+            world.send([write("after", 2)])
+            until(lambda: len(world.rows()) == 2, "the row after it", job.writer.check)
+            job.writer.check()
+        finally:
+            job.stop()
