@@ -79,12 +79,21 @@ def test_hostile_records_are_dead_letters_and_changed_topics_are_refused(
         with pytest.raises(TopicMisconfigured, match="timestamp"):
             start(stack, cluster_name, tmp_path, spark)
         alter(admin, f"{cluster_name}.mutations", "message.timestamp.type", "LogAppendTime")
-        cdc = f"{cluster_name}.cdc"
-        admin.create_partitions([NewPartitions(cdc, 16)])[cdc].result(30)
-        until(lambda: len(admin.list_topics(cdc, timeout=10).topics[cdc].partitions) == 16, "the partitions")
+        # A key would go to another partition than its earlier writes: order and images would be lost.
+        more_partitions(admin, f"{cluster_name}.mutations")
+        with pytest.raises(TopicMisconfigured, match="partitions"):
+            start(stack, cluster_name, tmp_path, spark)
+        more_partitions(admin, f"{cluster_name}.cdc")
         with pytest.raises(CdcError) as caught:
             start(stack, cluster_name, tmp_path, spark)
         assert caught.value.code == "partitions_changed"
+
+
+def more_partitions(admin: AdminClient, topic: str) -> None:
+    """Twice as many as there were."""
+    count = 2 * len(admin.list_topics(topic, timeout=10).topics[topic].partitions)
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(30)
+    until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == count, "the partitions")
 
 
 def test_a_wider_leeway_reaches_into_no_generation_that_has_ended(
