@@ -16,7 +16,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import AnalysisException, StreamingQueryException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -60,6 +61,7 @@ CONSUMER_OPTIONS = {
     "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),  # a task asks for more only when it has read them
     "kafka.max.poll.records": "5000",
 }
+CAUSED_BY = "Caused by: "
 USED = (MUTATIONS, CDC, DEAD_LETTERS)
 """The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
 
@@ -310,16 +312,25 @@ class CdcJob:
         """Raise what ended the query, unless that was the wish to stop."""
         self.writer.check()
         failure = self.runner.failure
+        if isinstance(failure, (Py4JJavaError, PySparkException)):
+            raise query_failed(failure) from failure
         if failure is not None and not isinstance(failure, StopRequested):
             raise failure
         assert self._query is not None
         error = self._query.exception()
         if error is not None and failure is None and isinstance(error, StreamingQueryException):
-            raise CdcError("query_failed", str(error).splitlines()[0], "the checkpoint is whole: start the job again")
+            raise query_failed(error)
 
     def _close(self) -> None:
         while self._opened:
             self._opened.pop()()
+
+
+def query_failed(error: Exception) -> CdcError:
+    """Spark gave up a batch, or the query: the deepest cause that it names, or else its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    causes = [line.removeprefix(CAUSED_BY) for line in lines if line.startswith(CAUSED_BY)]
+    return CdcError("query_failed", causes[-1] if causes else lines[0], "the checkpoint is whole: start the job again")
 
 
 def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:

@@ -12,7 +12,7 @@ import pytest
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.job import CdcJob
+from ringlog_cdc.job import CdcJob, query_failed
 from ringlog_cdc.plan_store import claim_checkpoint
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.writer import Writer
@@ -53,3 +53,11 @@ def test_a_new_name_and_a_known_checkpoint_are_registered(bench: Bench, tmp_path
     assert first._register(client, is_new=True) == bench.world.state.epoch
     again, client = job(bench, tmp_path / "first", "spark")
     assert again._register(client, is_new=False) == bench.world.state.epoch
+
+
+def test_a_batch_that_spark_gave_up_is_told_in_one_line() -> None:
+    trace = "An error occurred\n: org.Some: Job aborted\n\tat a.b\nCaused by: one\n\tat c\nCaused by: two\n"
+    assert query_failed(RuntimeError(trace)).message == "two"
+    assert query_failed(RuntimeError("\nonly this\nand that")).message == "only this"
+    assert query_failed(RuntimeError()).message == "RuntimeError"
+    assert query_failed(RuntimeError()).code == "query_failed"
