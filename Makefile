@@ -4,25 +4,31 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
 
-.PHONY: help setup demo test soak fuzz explore faults lint docs lock clean
+.PHONY: help setup demo test others soak fuzz explore faults lint docs lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
-# The first Python that has a fitting version and really runs: a name in PATH may be a shim for one that is not there.
 setup: ## Set up everything in .venv and the user's cache (done by the others, too)
-	@for python in $(PYTHON) .venv/bin/python python3.11 python3.12 python3 /usr/bin/python3; do \
-	  if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then \
-	    PYTHONPATH=services exec "$$python" -m ringlog.stack.bootstrap $(SETUP_FLAGS); \
-	  fi; \
-	done; \
-	printf 'setup: Python 3.11 or 3.12 is missing. Run:\n\n    sudo apt-get install python3 python3-venv\n\n' >&2; exit 3
+	@python=$$(services/ringlog/stack/find_python.sh $(PYTHON)) && \
+	  PYTHONPATH=services exec "$$python" -m ringlog.stack.bootstrap $(SETUP_FLAGS)
 
 demo: setup ## See the whole system work: broker, agents, nodes, Spark, a join in the middle, an audit
 	@.venv/bin/ringlog demo $(DEMO_FLAGS)
 
 test: setup ## Run the unit tests, then the system tests against a real broker, Redis and Spark
 	@.venv/bin/pytest --numprocesses 2 --no-loadscope-reorder $(TEST_FLAGS)
+
+# Values, bytes and decisions, on which a Python could differ; the digests of released logs among them.
+QUICK = tests/agents tests/cache tests/kernel/commands tests/kernel/ring tests/kernel/rows tests/kernel/schema \
+  tests/kernel/test_encoding.py tests/kernel/test_fold.py tests/kernel/test_released_logs.py tests/log tests/runtime tests/wire
+
+others: setup ## Run the quick tests on each other fitting Python that is installed (in PATH, by pyenv, by uv)
+	@services/ringlog/stack/find_python.sh --others | while read -r python; do \
+	  venv=.venv-$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  PYTHONPATH=services "$$python" -m ringlog.stack.bootstrap --light --venv "$$venv" </dev/null \
+	    && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider $(QUICK) </dev/null || exit; \
+	done
 
 soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
 	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
@@ -58,5 +64,5 @@ lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 
 clean: ## Stop the default stack; delete .venv and what tools left (data and jars stay where they are)
 	@if [ -x .venv/bin/ringlog ]; then .venv/bin/ringlog stack down; fi
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

