@@ -1,29 +1,74 @@
-"""What one sync for many writes is worth: acknowledged writes a second of a node's journal, against syncs of the disk.
+"""What a node of registers costs: one sync for many writes; a million registers on one node, and what waits for them.
 
-    python bench/registers.py [FOLDER]
+    python bench/registers.py [FOLDER [REGISTERS [SECONDS]]]
 
-Measured in FOLDER (a temporary one if left out), all in one run: plain syncs a second of a file that grows by a frame
-each; then writes a second that ``RegisterHost`` acknowledges, by so many writers that each wait for their answer. The
-ratio to the plain syncs is what group commit gains; the first line, one writer, is what the node costs.
+Measured in FOLDER (a temporary one if left out), all in one run. First plain syncs a second of a file that grows by a
+frame each, and writes a second that ``RegisterHost`` acknowledges, by so many writers that each wait for their answer:
+the ratio to the plain syncs is what group commit gains; the first line, one writer, is what the node costs.
+
+Then a node with REGISTERS registers (1,000,000) of 100 bytes is started, and serves readers and writers, who ask again
+a moment after each answer, while
+
+- nothing else happens, for SECONDS (2);
+- a thread of the process counts, and another process writes pages and syncs them: what any work costs the requests of a
+  Python process on this machine, and what the following is to be compared with;
+- an image of everything is written, because the journal has grown;
+- a node joins that gains half of the registers: epoch after epoch is adopted, and the joiner, a process of its own,
+  streams its half over gRPC and has it on its disk;
+- the epoch comes by which that half goes.
+
+Told is how long the slowest request of each took, and how many there were: none is to wait for more than 200 ms (or
+than beside that plain work, if that is more), nor is the start to take more than 15 s of a core for a million. The
+status is 1 if a limit is missed by more than a factor of two: the disk and the cores are those of the machine, and of
+its neighbours.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
+
+import structlog
 
 from ringlog.cli.rehearsal import Rehearsal
+from ringlog.client.peers import Peers
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
-from ringlog.node.frames import frame
+from ringlog.kernel.values import NodeId
+from ringlog.node.cells import Cells, bytes_of, bytes_of_cell
+from ringlog.node.data_server import DataServer
+from ringlog.node.data_side import keep_from_collections
+from ringlog.node.frames import Sealer
+from ringlog.node.holder import Holder
+from ringlog.node.image import Image
+from ringlog.node.journal import write_image
+from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
+from ringlog.node.tries import Tries
+from ringlog.runtime.clock import SystemClock
 from ringlog.wire.cells import Cell, key_of
+from ringlog.wire.data import PAGE_BYTES_MAX
 
 SECONDS = 2.0
+REGISTERS = 1_000_000
+START_S = 15.0
+"""The most that the start of a node with a million registers may take."""
+WAIT_S = 0.2
+"""The most that a request may take, whatever else the node does."""
+MISSED = 2.0
+ASKING = 4
+PACE_S = 0.002
+LOOK_S = 0.01
+JOINER, WRITER = "--joiner", "--writer"
 WRITERS = (1, 4, 16, 64)
 VALUE = b"x" * 100
 LINES = (
@@ -31,6 +76,10 @@ LINES = (
     '{"command": "Join", "node": "n1", "tokens": [0]}',
     '{"do": "finish"}',
     '{"command": "CreateKeyspace", "name": "ks", "replication": {"strategy": "simple", "factor": 1}}',
+)
+JOIN = (
+    '{"command": "RegisterNode", "name": "n2"}',
+    '{"command": "Join", "node": "n2", "tokens": [-9223372036854775807]}',
 )
 
 
@@ -44,7 +93,7 @@ def one_node() -> ClusterState:
 
 def syncs(folder: Path) -> float:
     """Frames a second, each with a sync of its own."""
-    data = frame(VALUE, 0)
+    data = Sealer.new().frame(VALUE, 0, 0)
     file = os.open(folder / "plain", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     count, end = 0, time.perf_counter() + SECONDS
     while time.perf_counter() < end:
@@ -74,11 +123,11 @@ def writes(host: RegisterHost, epoch: int, writers: int) -> float:
     return sum(counts) / SECONDS
 
 
-def measure(folder: Path) -> None:
-    """Print the table."""
+def group_commit(folder: Path) -> None:
+    """Print the table of acknowledged writes."""
     state = one_node()
     plain = syncs(folder)
-    host = RegisterHost(next(iter(state.nodes)), folder / "cells")
+    host = RegisterHost(next(iter(state.nodes)), folder / "few")
     host.adopt(state)
     print(f"plain syncs: {plain:.0f} a second")
     print("| writers | writes a second | per plain sync |")
@@ -89,14 +138,238 @@ def measure(folder: Path) -> None:
     host.close()
 
 
-def main() -> None:
+# ------------------------------------------------------------------------------------------- many registers
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Something that was measured, in seconds, and the most that it may be."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def missed(self) -> bool:
+        return self.value > MISSED * self.limit
+
+
+class Requests:
+    """Readers and writers of a node; ``slowest`` and ``count`` are of the requests that ended since ``anew``."""
+
+    def __init__(self, host: RegisterHost, registers: int) -> None:
+        self._host = host
+        self._registers = registers
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._ask, args=(n, n % 2 == 0), daemon=True) for n in range(ASKING)]
+        self.anew()
+        for thread in self._threads:
+            thread.start()
+
+    def anew(self) -> None:
+        """Count from here on."""
+        self.slowest, self.count = 0.0, 0
+
+    def stop(self) -> None:
+        """End them."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, number: int, is_read: bool) -> None:
+        draw = Random(number)
+        while not self._over.wait(PACE_S):
+            key = key_of("ks", b"register-%d" % draw.randrange(self._registers))
+            begun = time.perf_counter()
+            if is_read:
+                self._host.read(key, 1)
+            else:
+                self._host.write(key, Cell(time.time_ns(), VALUE), 1)
+            taken = time.perf_counter() - begun
+            with self._lock:
+                self.slowest, self.count = max(self.slowest, taken), self.count + 1
+
+
+def journey() -> tuple[list[ClusterState], NodeId, NodeId]:
+    """The states of a join that takes half of a node's registers, one for each stage; the node, and the joiner."""
+    rehearsal = Rehearsal()
+    for number, line in enumerate((*LINES, *JOIN), start=1):
+        rehearsal.line(line, number)
+    log = [rehearsal.state]
+    while in_flight(log[-1]):
+        rehearsal.line('{"do": "step"}', 0)
+        assert rehearsal.state is not log[-1]
+        log.append(rehearsal.state)
+    first, joiner = sorted(log[-1].nodes.values(), key=lambda node: node.name)
+    return log, first.id, joiner.id
+
+
+def many(registers: int) -> Cells:
+    """So many registers, as a node holds them."""
+    keys = (bytes_of(key_of("ks", b"register-%d" % number)) for number in range(registers))
+    return Cells().with_many(dict.fromkeys(keys, bytes_of_cell(Cell(0, VALUE))))
+
+
+def told(requests: Requests, what: str) -> Figure:
+    """The slowest request, printed; counts begin anew."""
+    slowest, count = requests.slowest, requests.count
+    requests.anew()
+    print(f"| {what} | {count} | {slowest * 1000:.0f} ms |")
+    return Figure(f"a request while: {what}", slowest, WAIT_S)
+
+
+def plain_work(folder: Path, requests: Requests) -> Figure:
+    """Requests beside a thread that counts, and a process that writes pages and syncs them: nobody serves a stream."""
+    over = threading.Event()
+
+    def counting() -> None:
+        while not over.is_set():
+            sum(range(1_000))
+
+    thread = threading.Thread(target=counting)
+    beside = subprocess.Popen([sys.executable, __file__, WRITER, str(folder / "pages")])
+    thread.start()
+    time.sleep(2 * SECONDS)
+    over.set()
+    thread.join()
+    beside.kill()
+    beside.wait()
+    return told(requests, "a thread counts, and a process writes and syncs")
+
+
+def be_writer(path: Path) -> None:
+    """Write pages that are worked out, one by one, until killed."""
+    with path.open("wb", buffering=0) as out:
+        while True:
+            out.write(bytes(number & 255 for number in range(PAGE_BYTES_MAX)))
+            os.fdatasync(out.fileno())
+            out.seek(0)
+
+
+class Joiner:
+    """The node that gains, in a process of its own."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        command = [sys.executable, __file__, JOINER, str(folder), str(port)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def adopt(self, number: int) -> int:
+        """Have it adopt a state of the journey, and stream what it gains; how many registers it has then."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(number, file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def be_joiner(folder: Path, port: int) -> None:
+    """Adopt the states whose numbers come in."""
+    logging.disable()
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    log, _, gaining = journey()
+    host = RegisterHost(gaining, folder)
+    puller = Puller(host, Peers(lambda _: f"127.0.0.1:{port}"), Tries(), SystemClock())
+    for line in sys.stdin:
+        host.adopt(log[int(line)])
+        puller.start()
+        while host.value.fetching:
+            time.sleep(LOOK_S)
+        print(len(host.value.durable.cells), flush=True)
+    puller.stop()
+    host.close()
+
+
+def join(source: RegisterHost, folder: Path, log: list[ClusterState], requests: Requests) -> Iterator[Figure]:
+    """Adopt the epochs of a join, and stream; a figure for each part."""
+    cluster_id = log[0].cluster_id
+    server = DataServer(source, Holder(source.node), lambda: cluster_id, "127.0.0.1")
+    server.start()
+    joiner = Joiner(folder, server.port)
+    joiner.adopt(0)
+    requests.anew()
+    gained, stream_s = 0, 0.0
+    for number in range(1, len(log) - 1):
+        source.adopt(log[number])
+        before, begun = gained, time.perf_counter()
+        gained = joiner.adopt(number)
+        stream_s += time.perf_counter() - begun if gained > before else 0.0
+    yield told(requests, f"{len(log) - 2} epochs come, and {gained:,} registers are streamed in {stream_s:.1f} s")
+    source.adopt(log[-1])
+    time.sleep(SECONDS)
+    yield told(requests, f"the epoch comes by which {gained:,} of them go")
+    joiner.stop()
+    server.stop()
+
+
+def image(host: RegisterHost, folder: Path, requests: Requests) -> Figure:
+    """Have the journal grow until an image is written."""
+    known = set(folder.glob("*.image"))
+    number = 0
+    requests.anew()
+    begun = time.perf_counter()
+    while set(folder.glob("*.image")) == known:
+        number += 1
+        host.write(key_of("ks", b"large-%d" % (number % 200)), Cell(number, bytes(2**18)), 1)
+    return told(requests, f"the journal grows and an image is written, {time.perf_counter() - begun:.1f} s")
+
+
+def many_registers(folder: Path, registers: int) -> Iterator[Figure]:
+    """A node that holds so many, and all that happens to it."""
+    log, node, _ = journey()
+    (folder / "many").mkdir()
+    cells = many(registers)
+    begun = time.process_time()
+    size = write_image(folder / "many", Image(log[0].epoch, 1, cells), 1)
+    image_s = time.process_time() - begun
+    del cells
+    begun, wall = time.process_time(), time.perf_counter()
+    source = RegisterHost(node, folder / "many")
+    source.adopt(log[0])
+    keep_from_collections()
+    start_s, taken_s = time.process_time() - begun, time.perf_counter() - wall
+    print(f"\n{registers:,} registers, {size / 2**20:.0f} MiB")
+    print(f"an image of them takes {image_s:.1f} s of a core, a start {start_s:.1f} s ({taken_s:.1f} s went by)")
+    yield Figure("the start", start_s, START_S * max(registers / 1e6, 0.1))
+    requests = Requests(source, registers)
+    print("| while | requests | the slowest |")
+    print("|---|---|---|")
+    time.sleep(SECONDS)
+    yield told(requests, "nothing else happens")
+    beside = plain_work(folder, requests).value
+    for figure in (image(source, folder / "many", requests), *join(source, folder / "gained", log, requests)):
+        yield replace(figure, limit=max(figure.limit, beside))
+    requests.stop()
+    source.close()
+
+
+def measure(folder: Path, registers: int) -> int:
+    """Print everything; 1 if a limit is missed by far."""
+    group_commit(folder)
+    missed = [figure for figure in many_registers(folder, registers) if figure.missed]
+    for figure in missed:
+        print(f"MISSED: {figure.name}: {figure.value:.2f} s, the limit is {figure.limit:.2f} s")
+    return 1 if missed else 0
+
+
+def main() -> int:
     """Measure in the folder that is named, or in a temporary one."""
+    global SECONDS
+    if sys.argv[1:2] == [WRITER]:
+        be_writer(Path(sys.argv[2]))
+    if sys.argv[1:2] == [JOINER]:
+        be_joiner(Path(sys.argv[2]), int(sys.argv[3]))
+        return 0
+    registers = int(sys.argv[2]) if len(sys.argv) > 2 else REGISTERS
+    SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else SECONDS
     if len(sys.argv) > 1:
-        measure(Path(sys.argv[1]))
-        return
+        return measure(Path(sys.argv[1]), registers)
     with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder))
+        return measure(Path(folder), registers)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,9 +4,9 @@ One file a record, ``<family>/<Record>.avsc``, full name ``ringlog.<family>.<Rec
 itself**: types shared by several records (``ringlog.Uuid``, ``ringlog.commands.Position``, ...) are written out where
 a file first uses them, and a test keeps the copies equal. So one file is all that any Avro library needs.
 
-``v1/``, ``v2/``, ... hold the frozen copies of released versions. A schema is named on the wire by the CRC-64-AVRO
-fingerprint of its parsing canonical form; ``by_fingerprint`` knows the present and all frozen ones. Source: Avro 1.12
-specification.
+``v1/``, ``v2/``, ... hold the frozen copies of released versions, ``earlier/`` those that were never released and may
+stand on a disk. A schema is named on the wire by the CRC-64-AVRO fingerprint of its parsing canonical form;
+``by_fingerprint`` knows them all. Source: Avro 1.12 specification.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def frozen(version: int) -> Mapping[str, Schema]:
 @cache
 def by_fingerprint() -> Mapping[int, Schema]:
     """Every schema that this release can read, by fingerprint; of equal ones the present text."""
-    found: dict[int, Schema] = {}
+    found = {schema.fingerprint: schema for schema in _load(_ROOT / "earlier").values()}
     for version in frozen_versions():
         found |= {schema.fingerprint: schema for schema in frozen(version).values()}
     found |= {schema.fingerprint: schema for schema in current().values()}

@@ -17,12 +17,16 @@ def read_cdc(
     start: str = "earliest",
     lost: str = "error",
     stream: bool = False,
+    table_id: str = "",
 ) -> DataFrame:
-    """A table's CDC log; ``stream``: followed, else up to its present end. Options and columns: ``reading``."""
+    """A table's CDC log; ``stream``: followed, else up to its present end. ``table_id``: of a table that had the name
+    before. Options and columns: ``reading``.
+    """
     from ringlog_cdc.reading.source import NAME, RinglogCdc
 
     spark.dataSource.register(RinglogCdc)
     options = {"bootstrap": bootstrap, "cluster": cluster, "table": table, "start": start, "lost": lost}
+    options |= {"tableId": table_id} if table_id else {}
     if stream:
         return spark.readStream.format(NAME).options(**options).load()
     return spark.read.format(NAME).options(**options).load()

@@ -21,7 +21,7 @@ from ringlog_cdc.columnar.alike import Source, halves_of, rows_alike
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.layouts import groups_of
 from ringlog_cdc.columnar.mutations import Mutations, scan
-from ringlog_cdc.columnar.route import columns_of, has_images, is_compound, named
+from ringlog_cdc.columnar.route import columns_of, has_images, is_compound, named, unknown_columns
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.columnar.words import I64, same
 from ringlog_cdc.images.define import States
@@ -199,6 +199,7 @@ def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.Part) -> Outgoi
         part.source_topic,
         int(partitions[0]),
         bytes.fromhex(part.cluster_id.replace("-", "")),
+        part.epoch,
         _numbers(batch, "offset"),
         _numbers(batch, "appended"),
     )
@@ -282,9 +283,10 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
     tables = named(found.mutations, chosen)
     identity = bytes.fromhex(part.cluster_id.replace("-", ""))
     places = found.appended[chosen], found.partitions[chosen], found.offsets[chosen]
-    columns = columns_of(found.mutations, chosen, tables, identity, *places)
+    unknown, doubtful = unknown_columns(found.mutations, chosen, tables, table)
+    columns = columns_of(found.mutations, chosen, tables, unknown, identity, *places)
     routed = route(table, columns)
-    alone = is_compound(found.mutations, chosen, tables, table)
+    alone = is_compound(found.mutations, chosen, tables, table) | doubtful
     if table.images:
         alone |= has_images(tables, table) & ~is_easy(found.mutations, chosen, tables, table.images)
     simple = (tables.codes >= 0) & ~alone
@@ -304,6 +306,7 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
             keys_only=keys_only,
         ),
         part.source_topic,
+        part.epoch,
     )
     _, ends = buffers(values)
     fits = ends[1:] - ends[:-1] <= part.row_bytes_max

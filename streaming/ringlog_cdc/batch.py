@@ -25,19 +25,33 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
+from ringlog.runtime.kafka_config import spark_options
 from ringlog_cdc.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, facts_function, rows_function
-from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, is_first, next_positions, table_of
+from ringlog_cdc.decisions import (
+    Draft,
+    check_place,
+    closed_for,
+    context_of,
+    decide,
+    is_first,
+    next_positions,
+    still_known,
+    table_of,
+)
 from ringlog_cdc.errors import ChainBroken, StopRequested
 from ringlog_cdc.frames import within
 from ringlog_cdc.images.tables import image_tables
 from ringlog_cdc.images.work import ImageFolder, ImageWork
+from ringlog_cdc.known import may_revive
 from ringlog_cdc.lake.columns import TableFields, fields_of
 from ringlog_cdc.lake.sink import KEPT, KEPT_TYPE, Lake, with_heads
+from ringlog_cdc.pace import FIRST, next_limit
 from ringlog_cdc.plan import (
     OffsetRange,
     PartitionFacts,
     PlanEntry,
     append_limits,
+    at_most,
     is_before,
     most_used,
     next_ranges,
@@ -115,6 +129,7 @@ class BatchRunner:
         self._index = index
         self._lake = lake
         self._all_small = True
+        self._limit = FIRST
         self._records = Records()
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
@@ -163,6 +178,8 @@ class BatchRunner:
         since: float | None = None
         while True:
             state = self._replica.read_barrier(BARRIER_S)
+            self._until_said(state)
+            self._replica.remember()  # a plan made on a history that the log loses must be known by its state id
             horizon = self._writer.horizon(state)
             self._writer.note_need(held=since is not None)
             positions = self._positions(work)
@@ -171,7 +188,7 @@ class BatchRunner:
             greatest = self._most_used(work, horizon, leeway)
             if greatest is None:
                 found = self._facts(work, positions, horizon, leeway)
-            ranges, complete = next_ranges(found, positions, work.ends)
+            ranges, complete = at_most(*next_ranges(found, positions, work.ends), self._limit)
             if not ranges and not complete:
                 since = self._hold(work.batch, part, state, horizon, since)
                 continue
@@ -182,6 +199,23 @@ class BatchRunner:
                 self._writer.note_need(held=False)
                 work.figures.held_ms += 0 if since is None else round((time.monotonic() - since) * 1000)
                 return entry
+
+    def _until_said(self, state: ClusterState) -> None:
+        """Before anything is planned under tables that are not what they were, the log has what was decided so far."""
+        before = self._store.head.context
+        if not before or not may_revive(self._store.context(before), self._context(state)):
+            return
+        since = time.monotonic()
+        while not self._writer.has_said(self._replica.state):
+            self._writer.check()
+            if self.stopping.is_set():
+                raise StopRequested
+            try:
+                self._replica.wait_for(self._writer.has_said, HELD_REPORT_S, "what is decided to be in the log")
+            except WaitTimedOut:
+                waiting = "the metadata log to have what was decided under the tables as they were"
+                ends = "when a validator answers; SIGTERM gives up without loss"
+                self._progress.emit("held", waiting=waiting, seconds=round(time.monotonic() - since, 1), ends=ends)
 
     def _most_used(self, work: Work, horizon: int, leeway: int) -> int | None:
         """The most that routing the batch uses, if the broker can tell that it lies below the horizon."""
@@ -281,7 +315,9 @@ class BatchRunner:
             figures.repeated += planned
             return
         if entry.ranges:
+            began = time.monotonic()
             self._write(work, entry)
+            self._limit = next_limit(self._limit, planned, time.monotonic() - began)
         with self._writer.lock:
             self._store.mark_done(entry)
 
@@ -297,7 +333,8 @@ class BatchRunner:
 
     def _write_rows(self, frame: DataFrame, entry: PlanEntry, figures: BatchFigures) -> dict[int, int]:
         """Those of a source partition go out in its order: by one task, with one producer. Returns what was cut."""
-        context = self._store.context(entry.context)
+        state = self._replica.state
+        context = dict(still_known(self._store.context(entry.context), state, entry.used))
         part = Part(
             source_topic=self._settings.source_topic,
             cluster_id=context["cluster_id"],
@@ -306,7 +343,6 @@ class BatchRunner:
             row_bytes_max=context["row_bytes_max"],
             is_first=is_first(context),
         )
-        state = self._replica.state
         # Another incarnation may have carried the part out, and closed its generation: these rows are no late ones.
         self._writer.mine(state)
         closed = closed_for(entry, state)
@@ -318,7 +354,7 @@ class BatchRunner:
         function, columns = addressed(function, self._settings.sink_topic, self._settings.letters_topic), ADDRESSED_TYPE
         if self._lake is not None:
             function, columns = with_heads(function, self._settings.sink_topic), KEPT_TYPE
-        options = {"kafka.bootstrap.servers": self._settings.bootstrap_servers, **PRODUCER_OPTIONS}
+        options = {**spark_options(self._settings.bootstrap_servers), **PRODUCER_OPTIONS}
         options |= {f"kafka.{name}": value for name, value in self._settings.producer}
         # States, and the lake, take a part as a whole.
         is_lean = self._all_small and images is None and self._lake is None

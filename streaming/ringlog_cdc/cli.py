@@ -10,6 +10,9 @@ from typing import Annotated
 import typer
 
 from ringlog.log.errors import LogError
+from ringlog.runtime.context import log_in_at, recall
+from ringlog.runtime.kafka_config import VARIABLE, BadKafkaConfig, current, spark_options, use
+from ringlog.runtime.properties import BadLine, read_properties
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
 
@@ -23,6 +26,10 @@ LakeOption = Annotated[
     str | None, typer.Option(help="Folder or address for the rows as Delta tables, beside the topic.")
 ]
 
+KafkaConfigOption = Annotated[
+    Path | None, typer.Option(envvar=VARIABLE, help="How to log in to Kafka: a client.properties.")
+]
+
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="The CDC pipeline on Spark.")
 
 
@@ -33,9 +40,11 @@ def _commands() -> None:
 
 @app.command()
 def run(
-    bootstrap: Annotated[str, typer.Option(envvar="RINGLOG_BOOTSTRAP_SERVERS", help="The brokers, host:port,...")],
     cluster: Annotated[str, typer.Option(envvar="RINGLOG_CLUSTER", help="Name of the cluster.")],
     checkpoint: Annotated[Path, typer.Option(help="Local folder of plans, offsets and progress.", file_okay=False)],
+    bootstrap: Annotated[
+        str | None, typer.Option(envvar="RINGLOG_BOOTSTRAP_SERVERS", help="The brokers, host:port,...")
+    ] = None,
     writer: Annotated[str, typer.Option(help="Name of the CDC writer in the metadata log.")] = "spark",
     max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Mutations in a batch, at most.")] = 500_000,
     trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Least time between two batches.")] = 1.0,
@@ -64,10 +73,11 @@ def run(
         bool, typer.Option("--images-anew", help="Where the rows that images are made of were lost, begin without.")
     ] = False,
     direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
+    kafka_config: KafkaConfigOption = None,
 ) -> None:
     """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
     settings = JobSettings(
-        bootstrap_servers=bootstrap,
+        bootstrap_servers=log_in(bootstrap, kafka_config),
         cluster=cluster,
         checkpoint=checkpoint.absolute(),
         writer=writer,
@@ -124,20 +134,35 @@ def lake_root(given: str | None) -> str | None:
     return given if given is None or "://" in given else str(Path(given).absolute())
 
 
-def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
-    """The ``name=value`` lines of a file, ``#`` for comments; ends the program with status 2 where it has others."""
-    found = []
+def log_in(bootstrap: str | None, given: Path | None) -> str:
+    """Have all Kafka clients log in as the file says, or as is known of the broker; ends with status 1 if it cannot.
+
+    Returns the brokers: those that are named, else those of the file, else those of the cluster in use.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        if given is not None:
+            use(given)
+        last = recall()
+        brokers = bootstrap or current().bootstrap or ("" if last is None else last.bootstrap)
+        if not brokers:
+            raise typer.BadParameter("no broker is named: give --bootstrap, or put a cluster in use")
+        log_in_at(brokers)
+        spark_options(brokers)  # what Java cannot say is said now, not by the first batch
+    except BadKafkaConfig as error:
+        typer.echo(f"ringlog cdc: {error.code}: {error}", err=True)
+        raise typer.Exit(1) from error
+    return brokers
+
+
+def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
+    """The ``name=value`` lines of a file, as Java reads them; ends the program with status 2 where it has others."""
+    try:
+        lines = read_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        name, equals, value = line.strip().partition("=")
-        if name and not name.startswith("#"):
-            if not equals:
-                raise typer.BadParameter(f"{path}, line {number}: not a name=value line")
-            found.append((name.strip(), value.strip()))
-    return tuple(found)
+    except BadLine as bad:
+        raise typer.BadParameter(f"{path}, {bad}") from bad
+    return tuple((line.name, line.value) for line in lines)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -125,6 +125,23 @@ def context_of(
     )
 
 
+def still_known(context: Mapping[str, Any], state: ClusterState, used: int) -> Mapping[str, Any]:
+    """The context without generations that were withdrawn since it was stored. Raises ChainBroken.
+
+    A generation is withdrawn only while no writer may have routed into it, so a part that used less than its start
+    (``used``) comes out the same without it. What used more and lacks its generation is of another log.
+    """
+    known = {(found.id, found.timestamp) for found in state.generations}
+    names = [tuple(item) for item in context["generations"]]
+    kept = len(names)
+    while kept and names[kept - 1] not in known and used < names[kept - 1][1]:
+        kept -= 1
+    if kept == len(names):
+        return context
+    reaches = {"reaches_us": context["reaches_us"][:kept]} if "reaches_us" in context else {}
+    return {**context, **reaches, "generations": context["generations"][:kept]}
+
+
 def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterState) -> RoutingTable:
     """The routing table of a stored context; ``state`` has the streams of its generations. Raises ChainBroken.
 

@@ -55,3 +55,12 @@ class ChainBroken(CdcError):
             message,
             "the checkpoint was changed by hand or lost in part; nothing was written on the strength of it",
         )
+
+
+def source_in_use(why: str) -> CdcError:
+    """The error of a writer whose source another one logs."""
+    return CdcError(
+        "source_in_use",
+        why,
+        "start the job under that writer's name and with its checkpoint; if it is gone for good: ringlog cdc fence",
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ringlog.runtime.kafka_config import spark_options
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.settings import JobSettings
 
@@ -50,7 +51,7 @@ class TopicReader:
 
     def read(self, topic: str, begins: Positions, ends: Positions) -> DataFrame:
         """Keys and values of the records from ``begins`` up to ``ends``."""
-        reader = self._session.read.format("kafka").option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
+        reader = self._session.read.format("kafka").options(**spark_options(self._settings.bootstrap_servers))
         for name, places in (("startingOffsets", begins), ("endingOffsets", ends)):
             text = json.dumps({topic: {str(partition): offset for partition, offset in places.items()}})
             reader = reader.option(name, text)

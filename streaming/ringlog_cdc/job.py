@@ -8,7 +8,7 @@ horizon is given up without loss, since its plans are stored.
 from __future__ import annotations
 
 import json
-import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -22,11 +22,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
+from ringlog.kernel.commands.cdc_source import held_source, source_holder
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import CdcWriter, ClusterState, in_order
+from ringlog.log.identity import ClusterRecords
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
+from ringlog.runtime.kafka_config import spark_options
+from ringlog.runtime.signals import stop_on_signals
+from ringlog_cdc.agreement import check_agreement, check_images, check_said
 from ringlog_cdc.batch import BatchRunner
-from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.errors import CdcError, StopRequested, source_in_use
 from ringlog_cdc.images.files import FOLDER, ImageFiles
 from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
@@ -47,6 +52,7 @@ from ringlog_cdc.session import (
     logs_without_shell,
     open_session,
     prepare_session,
+    shield,
 )
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.shares import Share, shares_of, sources_of
@@ -64,6 +70,17 @@ CONSUMER_OPTIONS = {
 CAUSED_BY = "Caused by: "
 USED = (MUTATIONS, CDC, DEAD_LETTERS)
 """The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
+
+
+def client_of(settings: JobSettings) -> Client:
+    """The driver's client: the checkpoint remembers what it has read of the log; of a long replay it tells people."""
+    return Client(
+        settings.bootstrap_servers,
+        settings.cluster,
+        f"cdc-{settings.writer}",
+        record=ClusterRecords(settings.checkpoint, settings.cluster, "metadata"),
+        tell=lambda replay: print(str(replay), file=sys.stderr, flush=True),
+    )
 
 
 class CdcJob:
@@ -90,8 +107,7 @@ class CdcJob:
         prepare_session(self._session)
         try:
             self._open(CheckpointLock(self._session, settings.checkpoint, self.stopping).release)
-            client = Client(settings.bootstrap_servers, settings.cluster, f"cdc-{settings.writer}")
-            client.start()
+            client = client_of(settings).start()
             self._open(client.close)
             self._replica = client.replica
             offsets = Offsets(settings.bootstrap_servers, self.stopping)
@@ -101,17 +117,16 @@ class CdcJob:
             before = state.writers.get(settings.writer)
             is_new = self._claim(state, partitions, before)
             store = PlanStore(settings.checkpoint)
-            if is_cut_off(store.undone(), state):
-                raise cut_off(settings.writer)
+            index = Index(settings.checkpoint)
+            files = self._checked(store, state, index)
             admin = admin_client(settings.bootstrap_servers)
-            verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED)
+            verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED, tend=True)
             self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
             self._open(self.progress.close)
             self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
             starts = self._first_offsets(offsets, state, store)
             sources = offsets.partitions(settings.source_topic)
             self._shares = shares_of(sources, settings.max_offsets_per_trigger, sources_of(settings.checkpoint))
-            index = Index(settings.checkpoint)
             recovers = index.is_needed(state, store.head)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
@@ -124,7 +139,6 @@ class CdcJob:
                 make_index(index, self._session, settings, offsets, state, starts, self.progress)
             self._meet_lake(client, offsets, index)
             self.writer.start()
-            files = ImageFiles(settings.checkpoint / FOLDER)
             images = ImageFolder(files, epoch, settings.images_anew, self.progress.emit)
             self.runner = self._runner(client, partitions, starts, images, index)
             self._open(Listener(self._session, self._name, self.progress.reported).close)
@@ -141,9 +155,23 @@ class CdcJob:
             raise
         return self
 
+    def _checked(self, store: PlanStore, state: ClusterState, index: Index) -> ImageFiles:
+        """Raise CdcError if the checkpoint is not whole; the folder of its images."""
+        if is_cut_off(store.undone(), state):
+            raise cut_off(self.settings.writer)
+        files = ImageFiles(self.settings.checkpoint / FOLDER)
+        check_agreement(self.settings.checkpoint, store, self.settings.source_topic)
+        check_said(state, self.settings.writer, self.settings.source_topic, store, index.settled)
+        if not self.settings.images_anew:
+            check_images(files, store)
+        return files
+
     def _claim(self, state: ClusterState, partitions: int, before: CdcWriter | None) -> bool:
         """Claim the checkpoint for the writer, who was ``before``; True if it is new. Raises CdcError."""
         settings = self.settings
+        other = source_holder(state, settings.writer, settings.source_topic)
+        if other is not None:
+            raise source_in_use(held_source(other, settings.source_topic))
         lost = is_lost(before)
         is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, lost)
         if any(keeps_images(table) for _, table in in_order(state.tables)):
@@ -220,7 +248,12 @@ class CdcJob:
 
         ``before``: the writer as it was then; a new checkpoint has one only if that was fenced.
         """
-        epoch = self.writer.register(self.stopping)
+        try:
+            epoch = self.writer.register(self.stopping)
+        except CdcError as error:
+            if is_new and error.code == "source_in_use":
+                give_up_claim(self.settings.checkpoint)
+            raise
         ended = set(self.writer.mine(client.replica.state).ended)
         earlier = {*before.ended, before.incarnation} if before is not None else set()
         if is_new and not ended - earlier <= set(self.writer.tried):
@@ -257,7 +290,7 @@ class CdcJob:
         topic, begins = self.settings.source_topic, self._begins
         reader = (
             self._session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.settings.bootstrap_servers)
+            .options(**spark_options(self.settings.bootstrap_servers))
             .options(**CONSUMER_OPTIONS)
             .option("assign", json.dumps({topic: share.partitions}))
             .option("failOnDataLoss", "true")
@@ -336,26 +369,23 @@ def query_failed(error: Exception) -> CdcError:
 def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
     """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed."""
     stopping = threading.Event()
-    _listen(stopping)  # from before Spark starts: a JVM that is given up while it does would stay behind
+    stop_on_signals(stopping)  # from before Spark starts: a JVM that is given up while it does would stay behind
     session = open_session(
         f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options, lake=settings.lake is not None
     )
-    _listen(stopping)  # Spark has a handler of its own for SIGINT
+    stop_on_signals(stopping)  # Spark has a handler of its own for SIGINT
     job = CdcJob(settings, session, stopping)
-    if is_submitted():
-        forward_signals(session, stopping.set)
     try:
+        if is_submitted():
+            forward_signals(session, stopping.set)
+        else:
+            shield(session)
         _until_stopped(job)
     except SPARK_GONE as error:
         raise CdcError("spark_lost", "Spark's JVM has ended", "the checkpoint is whole: start the job again") from error
     finally:
         with suppress(*SPARK_GONE):
             session.stop()
-
-
-def _listen(stopping: threading.Event) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
 
 
 def _until_stopped(job: CdcJob) -> None:

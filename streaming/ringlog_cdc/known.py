@@ -2,12 +2,24 @@
 
 A writer's name goes on with an empty checkpoint only after its right to write was taken away: what it wrote until then
 is all that there is, and may be looked up. Names of rows and letters are places of the source, never of the topic.
+
+Nothing tells of a write of which nothing became (its table kept no log), and today it might become a row, behind rows
+of later writes, where readers take it for a repetition. Two things say that such a write was decided:
+
+- the writer's own word in the metadata log (``CdcWriter.decided``), which it gives with every promise, and always
+  before it plans anything under tables that are not what they were (``may_revive``): below it nothing goes out;
+- a row in the same partition of the CDC topic, of a later write of the same source partition (``Known.lasts``): rows
+  come there in the order of the source, so what is missing before it was to be no row. Likewise letters.
+
+What neither of them covers lies at the end: it goes out behind nothing that came later.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE
 from ringlog.kernel.state import CdcWriter, ClusterState
@@ -19,6 +31,9 @@ Noted = tuple[int, int, int, int, int, bool, bool]
 """Of a row: source partition, offset, timestamp, number, operation, is it the last, False. Of a letter: partition,
 offset, 0, 0, 0, False, True."""
 
+LETTERS = -1
+"""Stands for the topic of dead letters among partitions of the CDC topic."""
+
 Write = tuple[int, int, int]
 """Source partition, offset, timestamp: a part of a write whose rows are numbered together."""
 
@@ -28,25 +43,33 @@ class Known:
     """What is there of the mutations of a plan part: rows by (partition, offset, timestamp, number), and letters.
 
     ``whole``: parts of writes whose last row is there; ``begun``: of others the operations that are there, by number.
+    ``settled``: source partition to the offset below which all is decided; ``lasts``: (source partition, partition of
+    the CDC topic, or ``LETTERS``) to the greatest source offset there.
     """
 
     rows: frozenset[tuple[int, int, int, int]]
     whole: frozenset[Write]
     letters: frozenset[tuple[int, int]]
     begun: Mapping[Write, tuple[int, ...]] = field(default_factory=dict)
+    settled: Mapping[int, int] = field(default_factory=dict)
+    lasts: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    def is_settled(self, partition: int, offset: int, to: int) -> bool:
+        """True if nothing more of that write goes to the partition ``to`` of the CDC topic, or to the ``LETTERS``."""
+        return offset < max(self.settled.get(partition, 0), self.lasts.get((partition, to), 0))
 
     @property
     def decided(self) -> frozenset[tuple[int, int]]:
         """Mutations of which a row is there."""
         return frozenset((partition, offset) for partition, offset, _, _ in self.rows)
 
-    def has_row(self, name: tuple[int, int, int, int]) -> bool:
-        """True for a row that must not go out."""
-        return name in self.rows or name[:3] in self.whole or name[:2] in self.letters
+    def has_row(self, name: tuple[int, int, int, int], to: int) -> bool:
+        """True for a row that must not go out to that partition."""
+        return self.is_settled(*name[:2], to) or name in self.rows or name[:3] in self.whole or name[:2] in self.letters
 
     def has_letter(self, place: tuple[int, int], decided: frozenset[tuple[int, int]]) -> bool:
         """True for the letter of a mutation that must not go out. ``decided``: as above, worked out once."""
-        return place in self.letters or place in decided
+        return self.is_settled(*place, LETTERS) or place in self.letters or place in decided
 
 
 def known_of(noted: Iterable[Noted]) -> Known:
@@ -66,6 +89,27 @@ def known_of(noted: Iterable[Noted]) -> Known:
         if name[:3] not in whole:
             begun[name[:3]] = (*begun.get(name[:3], ()), operation)
     return Known(frozenset(rows), frozenset(whole), frozenset(letters), begun)
+
+
+def settled_of(state: ClusterState, source: str) -> dict[int, int]:
+    """Partition of ``source`` to the offset below which every write is decided, by the word of all its writers."""
+    found: dict[int, int] = {}
+    for writer in state.writers.values():
+        for position in writer.decided if writer.source == source else ():
+            found[position.partition] = max(position.offset, found.get(position.partition, 0))
+    return found
+
+
+def has_said(mine: CdcWriter, durable: Mapping[int, int]) -> bool:
+    """True if the metadata log has all that this checkpoint has decided. ``durable``: source partition to offset."""
+    said = {position.partition: position.offset for position in mine.decided}
+    return all(said.get(partition, 0) >= offset for partition, offset in durable.items())
+
+
+def may_revive(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """True if a write of which nothing became under the tables of one context might become something under another."""
+    was, is_now = (json.loads(json.dumps(context["tables"])) for context in (before, now))
+    return any(is_now.get(name) != shape for name, shape in was.items())
 
 
 class Rest:
@@ -130,6 +174,27 @@ def cut_off(writer: str) -> CdcError:
         f"CDC writer {writer!r} was fenced in the middle of a part, and a generation was closed since",
         "start with an empty checkpoint: the job then looks up in the topics what was written, and writes what is "
         f"missing; if it is refused as well, fence the writer once more ('ringlog cdc fence --writer {writer} ...')",
+    )
+
+
+def withdrawn(writer: str, start: int) -> CdcError:
+    """The error of a writer whose chain closes what lies before a generation that an operator withdrew."""
+    return CdcError(
+        "checkpoint_cut_off",
+        f"CDC writer {writer!r} has closed, by a clock that was ahead, what lies before {start}, where a generation "
+        "began that was withdrawn since",
+        f"fence the writer ('ringlog cdc fence --writer {writer} ...') and start it with an empty checkpoint: the job "
+        "then looks up in the topics what was written, and writes what is missing",
+    )
+
+
+def behind(why: str) -> CdcError:
+    """The error of a checkpoint that does not have all that is decided of the source: it would be decided again."""
+    return CdcError(
+        "checkpoint_cut_off",
+        why,
+        "fence the writer ('ringlog cdc fence ...'), if it is not, and start it with an empty checkpoint: the job then "
+        "looks up in the topics what was written, and writes what is missing",
     )
 
 

@@ -51,9 +51,11 @@ class Routed:
 
 
 def route_single(
-    table: RoutingTable, topic: str, row_bytes_max: int, write: Single, states: States | None = None
+    table: RoutingTable, topic: str, row_bytes_max: int, write: Single, epoch: int, states: States | None = None
 ) -> Routed:
-    """Verdict and rows of a write. ``states``: of the rows of tables with images, which change if it is routed."""
+    """Verdict and rows of a write. ``epoch``: of the plan part; ``states``: of the rows of tables with images, which
+    change if it is routed.
+    """
     mutation = write.mutation
     verdict = _verdict(table, mutation, write.appended)
     if verdict != ROUTED:
@@ -80,7 +82,7 @@ def route_single(
     streams = tuple(table.streams.streams[index].tobytes() for index in located)
     starts = tuple(table.timestamps[index] for index in generations)
     places = zip(pieces, starts, streams, _times(table, mutation, write, pieces), strict=True)
-    rows = tuple(encode_cdc_row(row_of(mutation, topic, write, *place)) for place in places)
+    rows = tuple(encode_cdc_row(row_of(mutation, topic, write, epoch, *place)) for place in places)
     if max(map(len, rows)) > row_bytes_max:
         return Routed(NUMBERS["oversized"])
     if states is not None:
@@ -134,9 +136,11 @@ class Place(Protocol):
 
 
 def row_of(
-    mutation: Mutation, topic: str, place: Place, piece: Piece, generation: int, stream: bytes, time: bytes
+    mutation: Mutation, topic: str, place: Place, epoch: int, piece: Piece, generation: int, stream: bytes, time: bytes
 ) -> CdcRow:
-    """The row of a piece of a write, whose key has no nulls. ``generation``: its timestamp; ``time``: 16 bytes."""
+    """The row of a piece of a write, whose key has no nulls. ``epoch``: that it was decided by; ``generation``: its
+    timestamp; ``time``: 16 bytes.
+    """
     return CdcRow(
         stream_id=stream,
         generation=generation,
@@ -157,4 +161,5 @@ def row_of(
         cells=piece.cells,
         deleted=piece.deleted,
         deleted_elements=piece.deleted_elements,
+        epoch=epoch,
     )

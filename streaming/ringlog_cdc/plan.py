@@ -270,6 +270,15 @@ def next_ranges(
     return tuple(ranges), not held
 
 
+def at_most(ranges: tuple[OffsetRange, ...], complete: bool, limit: int) -> tuple[tuple[OffsetRange, ...], bool]:
+    """The same answer for a part of about ``limit`` offsets: every range from its begin on, by equal shares."""
+    share = max(1, limit // max(1, len(ranges)))
+    if sum(item.end - item.start for item in ranges) <= limit:
+        return ranges, complete
+    taken = tuple(replace(item, end=min(item.end, item.start + share)) for item in ranges)
+    return taken, complete and taken == ranges
+
+
 def used_by(facts: Sequence[PartitionFacts], horizon: int) -> int:
     """An upper bound of what a part uses: exact when nothing is held, else the most that the horizon allows."""
     if any(item.held is not None for item in facts):

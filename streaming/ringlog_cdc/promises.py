@@ -66,6 +66,14 @@ def closed_before(generations: Sequence[Generation], low_watermark: int) -> tupl
     return tuple(earlier.id for earlier, later in pairs if later.timestamp <= low_watermark)
 
 
+def closes_before_nothing(generations: Sequence[Generation], claimed: int, low_watermark: int) -> bool:
+    """True if the newest closing in the chain reaches up to a generation that was withdrawn: what it closes is open.
+
+    It takes a clock that was ahead here, too, to store such a closing; nothing can be routed behind it.
+    """
+    return claimed > low_watermark and all(generation.timestamp != claimed for generation in generations)
+
+
 class Claim(Enum):
     """What a writer does about its low-watermark."""
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,14 @@ from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState
 from ringlog.wire.records import decode_dead_letter, encode_cdc_row
 from ringlog_cdc.arrow import LETTER
-from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.frames import TopicReader, at_or_after, chunks
-from ringlog_cdc.known import Known, Noted, Rest, Write, concerns, known_of, may_have_written
+from ringlog_cdc.known import LETTERS, Known, Noted, Rest, Write, concerns, known_of, may_have_written, settled_of
 from ringlog_cdc.lake.heads import decoded, heads_of
-from ringlog_cdc.lake.sink import HEADS_TYPE, heads
 from ringlog_cdc.plan import OffsetRange, PlanEntry
 from ringlog_cdc.plan_store import create_if_absent
 from ringlog_cdc.progress import Progress
+from ringlog_cdc.routing import crc32_rows
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, Tally, counted
@@ -63,6 +63,10 @@ writer's clock. One that is slower leaves rows unseen, which are then written ag
 GROUP = 100_000
 """Rows of a file that are looked at together, by their bounds."""
 NOTED = ("partition", "offset", "timestamp", "number", "operation", "last", "letter")
+NAMED_TYPE = (
+    "topic string, partition int, offset bigint, timestamp bigint, number int, operation int, last boolean, place int"
+)
+STREAM_BYTES = 16
 
 
 class Index:
@@ -72,7 +76,8 @@ class Index:
         self._folder = checkpoint / FOLDER
         self._file = checkpoint / FILE
         self.is_made = self._file.exists()
-        self.bounds = decode_bounds(self._file.read_bytes()) if self.is_made else {}
+        noted = decode_index(self._file.read_bytes()) if self.is_made else Bounds({}, {}, {})
+        self.bounds, self.settled, self.lasts = noted.bounds, noted.settled, noted.lasts
         self._kept: tuple[int, Known] | None = None
 
     def is_needed(self, state: ClusterState, head: PlanEntry) -> bool:
@@ -83,14 +88,16 @@ class Index:
             self._folder.mkdir(exist_ok=True)
         return self._folder.exists()
 
-    def begin(self) -> None:
-        """Forget what an attempt before this one noted."""
+    def begin(self, settled: Positions) -> None:
+        """Forget what an attempt before this one noted. ``settled``: where all is decided by the metadata log."""
         for path in self._folder.iterdir():
             path.unlink()
-        self.bounds = {}
+        self.bounds, self.settled, self.lasts = dict(settled), dict(settled), {}
 
     def note(self, found: pa.Table) -> None:
-        """Add identities: columns partition, offset, timestamp, number, last (row), and letter (instead)."""
+        """Add identities: columns partition, offset, timestamp, number, last (row), and letter (instead); ``place``:
+        the partition of the CDC topic, or ``LETTERS``.
+        """
         if not found.num_rows:
             return
         ordered = found.sort_by([("partition", "ascending"), ("offset", "ascending")])
@@ -98,11 +105,13 @@ class Index:
         lasts = found.group_by("partition").aggregate([("offset", "max")]).to_pylist()
         for line in lasts:
             self.bounds[line["partition"]] = max(self.bounds.get(line["partition"], 0), line["offset_max"] + 1)
+        for line in found.group_by(["partition", "place"]).aggregate([("offset", "max")]).to_pylist():
+            name = line["partition"], line["place"]
+            self.lasts[name] = max(self.lasts.get(name, 0), line["offset_max"])
 
     def finish(self) -> None:
         """All has been noted."""
-        data = json.dumps({str(partition): bound for partition, bound in sorted(self.bounds.items())})
-        create_if_absent(self._file, data.encode() + b"\n")
+        create_if_absent(self._file, encode_index(Bounds(self.bounds, self.settled, self.lasts)))
         self.is_made = True
 
     def concerns(self, ranges: Sequence[OffsetRange]) -> bool:
@@ -129,7 +138,7 @@ class Index:
             # Without a column of operations, as indexes were once, rows are told apart by their number.
             columns.setdefault("operation", [UPDATE] * len(columns["number"]))
             noted += zip(*(columns[name] for name in NOTED), strict=True)
-        return known_of(noted)
+        return replace(known_of(noted), settled=self.settled, lasts=self.lasts)
 
 
 def make_index(
@@ -141,16 +150,22 @@ def make_index(
     starts: Positions,
     say: Progress,
 ) -> None:
-    """Read both topics, step by step. ``starts``: where the job will begin to read each partition of the mutations."""
-    index.begin()
+    """Read both topics, step by step. ``starts``: where the job will begin to read each partition of the mutations.
+
+    Raises CdcError ``source_cut`` where the mutations topic ends before what was decided of it.
+    """
+    settled = settled_of(state, settings.source_topic)
+    check_source(settled, offsets.ends(settings.source_topic))
+    index.begin(settled)
     reader = TopicReader(session, settings)
+    partitions = offsets.partitions(settings.sink_topic)
     begins = first_place(offsets, settings.sink_topic, state)
     for topic, of_rows in ((settings.sink_topic, True), (settings.letters_topic, False)):
         ends, first = offsets.ends(topic), begins if of_rows else offsets.begins(topic)
         total, done = sum(ends.values()) - sum(first.values()), 0
         for begin, end in chunks(first, ends, CHUNK):
             found = reader.read(topic, begin, end)
-            chosen = _rows(found, settings) if of_rows else _letters(found, settings)
+            chosen = _rows(found, settings, partitions) if of_rows else _letters(found, settings)
             index.note(chosen.where(at_or_after(starts)).toArrow())
             done += sum(end.values()) - sum(begin.values())
             say.emit("recovering", topic=topic, records=done, of=total)
@@ -158,9 +173,42 @@ def make_index(
     say.emit("recovered", bounds=index.bounds)
 
 
-def _rows(found: DataFrame, settings: JobSettings) -> DataFrame:
-    rows = found.mapInArrow(heads, HEADS_TYPE).where(F.col("topic") == settings.source_topic)
-    return rows.select("partition", "offset", "timestamp", "number", "operation", "last", F.lit(False).alias("letter"))
+def check_source(settled: Positions, ends: Positions) -> None:
+    """Raise CdcError unless the source has all that was decided of it: what it got in that place would be left out."""
+    gone = [partition for partition, offset in sorted(settled.items()) if offset > ends.get(partition, 0)]
+    if gone:
+        raise CdcError(
+            "source_cut",
+            f"the mutations topic ends before what was decided of it, in partitions {gone}",
+            "it was cut or made anew: found the cluster anew under another name",
+        )
+
+
+def _rows(found: DataFrame, settings: JobSettings, partitions: int) -> DataFrame:
+    rows = found.mapInArrow(named(partitions), NAMED_TYPE).where(F.col("topic") == settings.source_topic)
+    return rows.select(*NOTED[:-1], F.lit(False).alias("letter"), "place")
+
+
+def named(partitions: int) -> Callable[[Batches], Batches]:
+    """Rows of the CDC topic, which has so many partitions, as their identities and places (``NAMED_TYPE``)."""
+
+    def identities(batches: Batches) -> Batches:
+        for batch in batches:
+            of = heads_of(batch.column("value"))
+            streams = np.frombuffer(b"".join(batch.column("key").to_pylist()), dtype=np.uint8).reshape(-1, STREAM_BYTES)
+            columns = [
+                of.topics,
+                pa.array(of.partitions.astype("int32")),
+                pa.array(of.offsets),
+                pa.array(of.timestamps),
+                pa.array(of.numbers.astype("int32")),
+                pa.array(of.operations.astype("int32")),
+                pa.array(of.lasts),
+                pa.array((crc32_rows(streams) % np.uint32(partitions)).astype("int32")),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=["topic", *NOTED[:-1], "place"])
+
+    return identities
 
 
 def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
@@ -173,6 +221,7 @@ def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
         F.lit(0).alias("operation"),
         F.lit(False).alias("last"),
         F.lit(True).alias("letter"),
+        F.lit(LETTERS).alias("place"),
     )
 
 
@@ -217,9 +266,11 @@ def known_in(
         of = heads_of(batch.column("value").take(pa.array(rows)))
         columns = of.partitions, of.offsets, of.timestamps, of.numbers
         names = [*zip(*(column.tolist() for column in columns), strict=True)]
-        found[rows] = [there.has_row(name) for name in names]
+        to = partitions[rows].tolist()
+        found[rows] = [there.has_row(*one) for one in zip(names, to, strict=True)]
         for at, name in enumerate(names if rests else ()):
-            if name[:3] not in rests or name[:2] in there.letters:
+            is_known = name[:2] in there.letters or there.is_settled(name[0], name[1], to[at])
+            if name[:3] not in rests or is_known:
                 continue
             place = int(rows[at])
             number = rests[name[:3]].take(int(of.operations[at]), bool(of.lasts[at]))
@@ -248,12 +299,38 @@ def correction(batch: pa.RecordBatch) -> Tally:
     return tally
 
 
-def decode_bounds(data: bytes) -> dict[int, int]:
-    """Source partition to the offset behind the last one of the index; raises ChainBroken for other bytes."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What an index says of whole partitions. ``bounds``: source partition to the offset behind the last one that is
+    known of; ``settled`` and ``lasts`` as in ``Known``.
+    """
+
+    bounds: dict[int, int]
+    settled: dict[int, int]
+    lasts: dict[tuple[int, int], int]
+
+
+def encode_index(found: Bounds) -> bytes:
+    """What is stored."""
+    lasts = [[*name, offset] for name, offset in sorted(found.lasts.items())]
+    named = {"bounds": _named(found.bounds), "settled": _named(found.settled), "lasts": lasts}
+    return json.dumps(named, sort_keys=True).encode() + b"\n"
+
+
+def decode_index(data: bytes) -> Bounds:
+    """What was stored; raises ChainBroken for other bytes. Indexes were bounds alone once."""
     try:
-        found = {int(partition): bound for partition, bound in json.loads(data).items()}
-        if not all(type(bound) is int for bound in found.values()):
+        found = json.loads(data)
+        found = found if "bounds" in found else {"bounds": found, "settled": {}, "lasts": []}
+        bounds, settled = ({int(key): value for key, value in found[name].items()} for name in ("bounds", "settled"))
+        lasts = {(partition, place): offset for partition, place, offset in found["lasts"]}
+        numbers = [*bounds.values(), *settled.values(), *(number for line in found["lasts"] for number in line)]
+        if not all(type(number) is int for number in numbers):
             raise ValueError("a bound is no whole number")
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ChainBroken(f"{FILE} of the checkpoint is unreadable: {error}") from error
-    return found
+    return Bounds(bounds, settled, lasts)
+
+
+def _named(bounds: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): bound for partition, bound in sorted(bounds.items())}

@@ -96,7 +96,8 @@ class Rows:
     """The columns of n mutations. Of an unreadable one all but the position and the append time are zero or empty.
 
     ``keys``: composed partition keys; ``missing_key``: a component of it is null; ``bad_component``: a
-    clustering component is null or one of the partition key too long; ``identities``: mutation ids or empty;
+    clustering component is null or one of the partition key too long; ``unknown_column``: a column is none of the
+    table's, where there is such a table; ``identities``: mutation ids or empty;
     ``operations``: codes of the CDC row; times in microseconds.
     """
 
@@ -111,6 +112,7 @@ class Rows:
     missing_key: Flags
     clustering_sizes: NDArray[np.int32]
     bad_component: Flags
+    unknown_column: Flags
     identities: pa.Array
     partitions: NDArray[np.int32]
     offsets: I64
@@ -179,6 +181,7 @@ def _verdicts(
     none = rows.missing_key | (rows.key_sizes == 0)
     looked_at = rows.readable & known & cdc & ~bad & ~none
     for condition, code in (
+        (rows.unknown_column, "unknown_column"),
         (_badly_typed(shapes, codes, rows.keys, looked_at), "bad_key_type"),
         (bad, "bad_key"),
         (none, "null_partition_key"),

@@ -12,14 +12,14 @@ unreadable, and rows are by the first schema.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
-from ringlog.kernel.generations.statements import TableShape, is_compound
+from ringlog.kernel.generations.statements import TableShape, is_compound, unknown_column
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
@@ -37,6 +37,9 @@ MUTATION, CDC_ROW = "ringlog.mutations.Mutation", "ringlog.cdc.CdcRow"
 VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
 """Bytes of the original that a dead letter keeps. Brokers limit what a record has *compressed*, so the original may be
 far larger than any record that the job may write: then it is cut, and the detail has its size and SHA-256."""
+
+NOT_IN_FIRST = bytes(2)
+"""How a row ends that has no more than the first release had: no deleted elements, an epoch of 0."""
 
 NAME_SHOWN = 100
 """Characters of a name in the detail of a dead letter: a hostile one may be as long as the record."""
@@ -103,7 +106,7 @@ def outgoing(table: RoutingTable, inputs: Sequence[Input], part: Part, states: S
     """
     if part.is_first:
         inputs = [replace(item, mutation=item.mutation if _is_first(item.value) else None) for item in inputs]
-    routed = route(table, columns_of(inputs, part.cluster_id)) if inputs else None
+    routed = route(table, columns_of(inputs, part.cluster_id, table.tables)) if inputs else None
     found: list[Out] = []
     for number, item in enumerate(inputs):
         assert routed is not None, "there are some"
@@ -117,13 +120,13 @@ def _outgoing(
     reason, mutation = int(routed.verdict[number]), item.mutation
     shape = None if mutation is None else table.tables.get(f"{mutation.keyspace}.{mutation.table}")
     if mutation is not None and shape is not None and not part.is_first and _is_single(table, mutation, shape):
-        answer = route_single(table, part.source_topic, part.row_bytes_max, _single(item), states)
+        answer = route_single(table, part.source_topic, part.row_bytes_max, _single(item), part.epoch, states)
         if answer.verdict == ROUTED:
             places = zip(answer.generations, answer.partitions, answer.streams, answer.rows, strict=True)
             return [Out(number, ROUTED, *place) for place in places]
         reason = answer.verdict
     elif reason == ROUTED:
-        row = cdc_row(item, routed, number, part.source_topic, shape is not None and shape.delta == "keys")
+        row = cdc_row(item, routed, number, part, shape is not None and shape.delta == "keys")
         data = encode_cdc_row(row)
         data = _as_first(data) if part.is_first else data
         if len(data) <= part.row_bytes_max:
@@ -131,7 +134,7 @@ def _outgoing(
         reason = NUMBERS["oversized"]
     if reason < ROUTED:
         return [Out(number, reason, 0, 0, b"", b"")]
-    letter = encode_dead_letter(dead_letter(item, reason, part))
+    letter = encode_dead_letter(dead_letter(item, reason, part, shape))
     return [Out(number, reason, 0, 0, f"{part.source_topic}/{item.partition}/{item.offset}".encode(), letter)]
 
 
@@ -155,9 +158,9 @@ def _is_first(value: bytes | None) -> bool:
 
 
 def _as_first(row: bytes) -> bytes:
-    """A row without deleted elements by the first schema, which ends before them: an empty array at its end."""
-    assert row[-1] == 0, "the last field is empty"
-    return header(frozen(1)[CDC_ROW].fingerprint) + row[HEADER_BYTES:-1]
+    """A row without deleted elements and epoch by the first schema, which ends before them."""
+    assert row.endswith(NOT_IN_FIRST), "what the first release did not have is not there"
+    return header(frozen(1)[CDC_ROW].fingerprint) + row[HEADER_BYTES : -len(NOT_IN_FIRST)]
 
 
 def read_mutation(value: bytes | None) -> Mutation | None:
@@ -170,8 +173,8 @@ def read_mutation(value: bytes | None) -> Mutation | None:
         return None
 
 
-def columns_of(inputs: Sequence[Input], cluster_id: str) -> Rows:
-    """The arguments of routing."""
+def columns_of(inputs: Sequence[Input], cluster_id: str, tables: Mapping[str, TableShape]) -> Rows:
+    """The arguments of routing to tables by their full names."""
     known = [item.mutation for item in inputs]
     keys = [(m.partition_key if m is not None else ()) for m in known]
     clustering = [(m.clustering_key if m is not None else ()) for m in known]
@@ -191,10 +194,16 @@ def columns_of(inputs: Sequence[Input], cluster_id: str) -> Rows:
         missing_key=np.array([None in key for key in keys], dtype=bool),
         clustering_sizes=np.array([len(parts) for parts in clustering], dtype=np.int32),
         bad_component=np.array(bad, dtype=bool),
+        unknown_column=np.array([_names_unknown(m, tables) for m in known], dtype=bool),
         identities=pa.array([_identity(m) for m in known], type=pa.large_binary()),
         partitions=np.array([item.partition for item in inputs], dtype=np.int32),
         offsets=np.array([item.offset for item in inputs], dtype=np.int64),
     )
+
+
+def _names_unknown(mutation: Mutation | None, tables: Mapping[str, TableShape]) -> bool:
+    shape = None if mutation is None else tables.get(f"{mutation.keyspace}.{mutation.table}")
+    return mutation is not None and shape is not None and unknown_column(mutation, shape) is not None
 
 
 def _operation(mutation: Mutation | None) -> int:
@@ -211,23 +220,24 @@ def _identity(mutation: Mutation | None) -> bytes:
     return bytes.fromhex(name.replace("-", "")) if name else b""
 
 
-def cdc_row(item: Input, routed: Routed, index: int, source_topic: str, keys_only: bool = False) -> CdcRow:
+def cdc_row(item: Input, routed: Routed, index: int, part: Part, keys_only: bool = False) -> CdcRow:
     """The row of a routed plain write, which is entry ``index`` of the answer. ``keys_only``: without its cells."""
     mutation = item.mutation
     assert mutation is not None, "it was routed"
     piece = plain_piece(mutation, keys_only)
     stream = _joined(routed.stream_high[index], routed.stream_low[index])
     time = _joined(routed.time_high[index], routed.time_low[index])
-    return row_of(mutation, source_topic, item, piece, int(routed.generation[index]), stream, time)
+    epoch = 0 if part.is_first else part.epoch
+    return row_of(mutation, part.source_topic, item, epoch, piece, int(routed.generation[index]), stream, time)
 
 
 def _joined(high: np.int64, low: np.int64) -> bytes:
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
 
 
-def dead_letter(item: Input, reason: int, part: Part) -> DeadLetter:
-    """The letter of a record that cannot become a row; ``reason``: the number of the verdict."""
-    found = _found(item, reason, part)
+def dead_letter(item: Input, reason: int, part: Part, shape: TableShape | None = None) -> DeadLetter:
+    """The letter of a record that cannot become a row; ``reason``: the verdict's number; ``shape``: of its table."""
+    found = _unknown(item, reason, shape) + _found(item, reason, part)
     cuts = _cut("key", item.key, KEY_KEPT) + _cut("value", item.value, VALUE_KEPT)
     return DeadLetter(
         reason=CODES[reason],
@@ -241,6 +251,13 @@ def dead_letter(item: Input, reason: int, part: Part) -> DeadLetter:
         writer=part.incarnation,
         epoch=part.epoch,
     )
+
+
+def _unknown(item: Input, reason: int, shape: TableShape | None) -> str:
+    """The column for which a write is refused, if it is."""
+    if reason != NUMBERS["unknown_column"] or item.mutation is None or shape is None:
+        return ""
+    return f"column {(unknown_column(item.mutation, shape) or '')[:NAME_SHOWN]!r}; "
 
 
 def _found(item: Input, reason: int, part: Part) -> str:

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 
+from ringlog.stack.java import prefer_fitting
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake import delta
 from ringlog_cdc.sizes import ARROW_RECORDS
@@ -79,19 +81,44 @@ def open_session(
     if master is not None:
         builder = builder.master(master)
     if not is_submitted():  # its JVM would run already, with the jars and options that it was given
+        prefer_fitting(os.environ)
         flags = f"-XX:+UseSerialGC {java_options}" if is_local else java_options
         if flags:
             builder = builder.config("spark.driver.extraJavaOptions", flags)
         if jars:
             builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
     try:
+        if not is_submitted():
+            _launch(builder)
         session: SparkSession = builder.getOrCreate()
-    except (PySparkException, Py4JError) as error:
-        said = str(error).strip().splitlines()[-1]
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise CdcError(
             "spark_not_started", said, "Spark's own words are above; is Java 17 there, the master up?"
         ) from error
     return session
+
+
+def _launch(builder: Any) -> None:
+    """Start the JVM in a session of its own, if none runs yet.
+
+    Who stops a program signals its process group: ``timeout``, a terminal, supervisors. The JVM would end at once, in
+    the middle of a batch that the driver is to finish. It ends with the driver all the same, however that ends, for it
+    reads from a pipe that the driver holds.
+    """
+    if SparkContext._gateway is None:
+        conf = SparkConf()
+        for name, value in builder._options.items():
+            conf.set(name, value)
+        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+
+
+def shield(session: SparkSession) -> None:
+    """Let the JVM pass over SIGTERM and SIGINT, as they come to it where a whole control group is signalled."""
+    signals = _jvm(session).sun.misc
+    for name in ("TERM", "INT"):
+        signals.Signal.handle(signals.Signal(name), signals.SignalHandler.SIG_IGN)
 
 
 def is_submitted() -> bool:

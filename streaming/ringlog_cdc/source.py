@@ -15,6 +15,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.log.errors import LogUnavailable
+from ringlog.runtime.kafka_config import connection
 from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.promises import covers
 
@@ -47,7 +48,7 @@ class Offsets:
     def _made(self) -> Consumer:
         return Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **connection(self._bootstrap),
                 "group.id": "ringlog-cdc-offsets",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",  # a transaction that is open, or was given up, is not there

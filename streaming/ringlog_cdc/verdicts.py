@@ -22,6 +22,7 @@ REASONS: tuple[tuple[str, str], ...] = (
         "the key has another number of components than the table's, a null clustering component, or one too long",
     ),
     ("bad_key_type", "a component of the partition key is not of its column's type"),
+    ("unknown_column", "the table has no such column outside its key"),
     ("bad_change", "a statement of the write contradicts the table: its columns, its bounds or its collections"),
     ("timestamp_in_future", "the write timestamp lies further ahead of the append time than the leeway"),
     ("timestamp_too_old", "the write timestamp lies before the acceptance window"),

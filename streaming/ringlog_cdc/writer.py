@@ -23,10 +23,20 @@ from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.replica import Replica
-from ringlog_cdc.errors import CdcError, StopRequested, WriterReplaced
+from ringlog_cdc.errors import CdcError, StopRequested, WriterReplaced, source_in_use
+from ringlog_cdc.known import has_said, withdrawn
 from ringlog_cdc.plan import close_entry
 from ringlog_cdc.plan_store import PlanStore
-from ringlog_cdc.promises import Claim, Standing, binding, closed_before, next_claim, next_closing, next_horizon
+from ringlog_cdc.promises import (
+    Claim,
+    Standing,
+    binding,
+    closed_before,
+    closes_before_nothing,
+    next_claim,
+    next_closing,
+    next_horizon,
+)
 from ringlog_cdc.source import Offsets
 
 LOOK_S = 0.25
@@ -64,6 +74,7 @@ class Writer:
         self._bound: int | None = None
         self._held = False
         self._active_until = 0.0
+        self._is_asked = False
         self._close_at = 0.0
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -78,7 +89,9 @@ class Writer:
         """
         while True:
             self.tried.append(self.incarnation)
-            answer = self._settle(RegisterCdcWriter(self.name, self.incarnation), stopping)
+            answer = self._settle(RegisterCdcWriter(self.name, self.incarnation, self._source), stopping)
+            if isinstance(answer, RejectedResult) and answer.code == "source_in_use":
+                raise source_in_use(answer.detail)
             if isinstance(answer, RejectedResult):
                 raise CdcError("not_registered", f"{answer.code}: {answer.detail}")
             if isinstance(answer, AppliedResult):
@@ -125,6 +138,16 @@ class Writer:
         if held:
             self._wake.set()
 
+    def has_said(self, state: ClusterState) -> bool:
+        """True if the log of ``state`` has all that is decided; if not, it will be said."""
+        with self.lock:
+            durable = self._store.durable_positions()
+        if has_said(self.mine(state), durable):
+            return True
+        self._is_asked = True
+        self._wake.set()
+        return False
+
     # -------------------------------------------------------------------------------------------- thread
 
     def _run(self) -> None:
@@ -160,8 +183,9 @@ class Writer:
             horizon = next_horizon(standing, now, self._lead_us())
             if horizon is not None and horizon < mine.horizon:
                 self._bound = horizon
-        if horizon is not None:
-            self._advance(horizon, mine.low_watermark, ())
+        if horizon is not None or self._is_asked:
+            self._is_asked = False
+            self._advance(mine.horizon if horizon is None else horizon, mine.low_watermark, ())
         if time.monotonic() >= self._close_at:
             self._close_at = time.monotonic() + CLOSE_LOOK_S
             state = self._replica.state
@@ -172,6 +196,8 @@ class Writer:
         with self.lock:
             claimed = self._store.head.low_watermark
             durable = self._store.durable_positions()
+        if closes_before_nothing(state.generations, claimed, mine.low_watermark):
+            raise withdrawn(self.name, claimed)
         following = next_closing(state.generations, max(claimed, mine.low_watermark))
         if following is not None and self._is_passed(following.timestamp + leeway_at(state, following), durable, now):
             with self.lock:
@@ -192,9 +218,7 @@ class Writer:
         if claim is Claim.RAISE_HORIZON:
             self.note_need(held=self._held)
         if claim is Claim.SUBMIT:
-            ends = self._offsets.ends(self._sink)
-            positions = tuple(Position(partition, offset) for partition, offset in sorted(ends.items()))
-            self._advance(mine.horizon, claimed, positions)
+            self._advance(mine.horizon, claimed, places(self._offsets.ends(self._sink)))
 
     def _is_passed(self, limit: int, durable: Mapping[int, int], now: int) -> bool:
         try:
@@ -205,7 +229,10 @@ class Writer:
 
     def _advance(self, horizon: int, low_watermark: int, positions: tuple[Position, ...]) -> None:
         """Submit one promise and wait until its fate is final and folded; until then a lowering binds."""
-        answer = self._settle(AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions))
+        with self.lock:
+            decided = places(self._store.durable_positions())
+        command = AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions, decided)
+        answer = self._settle(command)
         if isinstance(answer, AppliedResult):
             self._folded(answer.epoch)
         elif isinstance(answer, RejectedResult) and answer.code in (
@@ -240,3 +267,8 @@ class Writer:
 
     def _lead_us(self) -> int:
         return setting(self._replica.state, "cdc_horizon_lead_us")
+
+
+def places(offsets: Mapping[int, int]) -> tuple[Position, ...]:
+    """Partition to offset as the log has it."""
+    return tuple(Position(partition, offset) for partition, offset in sorted(offsets.items()))

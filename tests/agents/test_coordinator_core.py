@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ringlog.agents.coordinator_core import (
@@ -12,6 +13,7 @@ from ringlog.agents.coordinator_core import (
     propose,
 )
 from ringlog.agents.validator_core import too_far_ahead
+from ringlog.client.ack_book import is_vouched_for
 from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     AdvanceOperation,
@@ -35,6 +37,7 @@ from ringlog.kernel.commands.model import (
     RequestCdcGeneration,
 )
 from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import NodeAck
 
 from .finish import NOW, acks_of, finish_operations, known
 from .world import World
@@ -161,13 +164,17 @@ def test_without_acknowledgements_nothing_that_is_gated_goes_on() -> None:
     assert len(propose(known(state))) == 1
 
 
-def test_acknowledgements_beyond_the_state_count_up_to_it() -> None:
+def test_acknowledgements_count_once_the_log_vouches_for_them() -> None:
     world = World()
     state = applied(world, propose(known(joining(world, 1)))[0].command)
-    ahead = {name: replace(ack, applied=10**6, drained=10**6) for name, ack in acks_of(state).items()}
-    (proposal,) = propose(known(state, acks=ahead))
+    acks = acks_of(state)
+    ahead = {name: replace(ack, applied=10**6, drained=10**6) for name, ack in acks.items()}
+    other = {name: replace(ack, state_id=world.uuid()) for name, ack in acks.items()}
+    assert propose(known(state, acks=ahead)) == propose(known(state, acks=other)) == ()
+    mine = {name: replace(ack, state_id=state.state_id, drained=10**6) for name, ack in acks.items()}
+    (proposal,) = propose(known(state, acks=mine))
     assert isinstance(proposal.command, AdvanceOperation)
-    assert {witness.applied for witness in proposal.command.witnesses} == {state.epoch}
+    assert {(witness.applied, witness.drained) for witness in proposal.command.witnesses} == {(state.epoch,) * 2}
 
 
 def test_reports_of_other_operations_are_not_shown() -> None:
@@ -330,3 +337,32 @@ def test_only_as_many_are_moved_on_as_may_run() -> None:
     assert len(propose(known(world.state))) == 2
     finish(world)
     assert {one.state for one in world.state.nodes.values()} == {"normal"}
+
+
+# --------------------------------------------------------------------------- acknowledgements of another history
+
+
+def witnesses_of(state: ClusterState, acks: Mapping[str, NodeAck]) -> set[str]:
+    """Who is shown as a witness in what is proposed."""
+    (proposal,) = propose(known(state, acks=acks))
+    assert isinstance(proposal.command, AdvanceOperation)
+    return {witness.node for witness in proposal.command.witnesses}
+
+
+def test_acknowledgements_of_a_history_that_the_log_lost_witness_nothing() -> None:
+    state = joining(World(), 1)
+    acks = acks_of(state)
+    mine = {node: replace(ack, state_id=state.state_id) for node, ack in acks.items()}
+    lost = {node: replace(ack, state_id=node) for node, ack in acks.items()}
+    assert witnesses_of(state, mine) == witnesses_of(state, acks) == set(acks)
+    assert witnesses_of(state, lost) == set()
+
+
+def test_an_acknowledgement_counts_once_its_epoch_is_folded() -> None:
+    """An epoch that is still to come here, and one that is forgotten, cannot be compared."""
+    state = joining(World(), 1)
+    (ack,) = acks_of(state).values()
+    ahead = replace(ack, applied=state.epoch + 1, state_id=state.state_id)
+    assert not is_vouched_for(ahead, state)
+    assert is_vouched_for(replace(ahead, applied=state.epoch), state)
+    assert not is_vouched_for(replace(ahead, applied=state.epoch, cluster_id=ack.node), state)

@@ -21,7 +21,8 @@ from ringlog.agents.validator_core import (
 from ringlog.kernel.commands.model import AdvanceCdcWriter, CommitCdcGeneration, Noop, RegisterCdcWriter
 from ringlog.kernel.encoding import command_digest
 from ringlog.log.fates import Fate
-from ringlog.wire.records import Request, Result
+from ringlog.log.topics import RECORD_BYTES_MAX
+from ringlog.wire.records import Request, Result, encode_result
 
 from .world import BAD, GOOD, NOW, World
 
@@ -305,3 +306,14 @@ def test_a_head_that_leaves_no_room_above_it_stops_no_validator() -> None:
     world.state = replace(world.state, state_id="ffffffff-ffff-ffff-bfff-ffffffffffff")
     step = offered(world, core, world.request(Noop()))
     assert [result.code for result in published(step)] == ["state_id_not_above"]
+
+
+def test_every_answer_fits_into_a_record_whatever_was_asked() -> None:
+    """Names come from outside: what an answer quotes of them is bounded, at four bytes a character."""
+    world = World()
+    core = validator(world)
+    asked = replace(world.request(GOOD), kind=chr(0x10FFFF) * 400_000, submitter="s" * 400_000)
+    step = offered(world, core, asked)
+    (answer,) = published(step)
+    assert answer.code == "unknown_command"
+    assert len(encode_result(answer)) < RECORD_BYTES_MAX // 100

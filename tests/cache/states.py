@@ -50,16 +50,19 @@ def after(state: ClusterState, command: Command, seed: bytes = b"cache") -> Clus
 
 
 @cache
-def history() -> tuple[ClusterState, ...]:
-    """States of neighbouring epochs, from the founding on."""
+def history(tokens: int = 3) -> tuple[ClusterState, ...]:
+    """States of neighbouring epochs, from the founding on; two nodes, of which the first owns so many ``tokens``."""
     node = "11111111-1111-4111-8111-111111111111"
+    other = "33333333-3333-4333-8333-333333333333"
     columns = (Column("k", "text"), Column("v", "double"))
     table = "22222222-2222-4222-8222-222222222222"
     states = [after(EMPTY_STATE, InitializeCluster("cached"))]
     commands: tuple[Command, ...] = (
         RegisterNode("n1", node, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1),
-        Join(node, (-(2**62), 5, 2**62), bytes(16)),
+        Join(node, tuple(range(-(2**62), 2**62 + 1, 2**63 // (tokens - 1))), bytes(16)),
         CreateKeyspace("ks", Replication("simple", 1)),
+        RegisterNode("n2", other, "127.0.0.1:2", "dc", "r", 2, 12, "1", (), 1),
+        Join(other, (77,), bytes(16)),
         CreateTable("ks", "t", table, columns, ("k",), (), CdcOptions(enabled=True)),
         RegisterCdcWriter("spark", "a"),
         ChangeSettings((("operations_kept_max", 9),)),

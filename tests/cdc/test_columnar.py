@@ -17,8 +17,8 @@ from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.state import Generation, Node
 from ringlog.wire import canonical
-from ringlog.wire.records import Bounds, Cell, Change, DeletedElements, Mutation, encode_mutation
-from ringlog_cdc.arrow import LETTER, NEVER, Outgoing, facts_function, read, records_of, rows_function
+from ringlog.wire.records import Bounds, Cell, Change, DeletedElements, Mutation, decode_cdc_row, encode_mutation
+from ringlog_cdc.arrow import LETTER, NEVER, Outgoing, facts_function, going_out, read, records_of, rows_function
 from ringlog_cdc.columnar.mutations import defaults_behind_cells
 from ringlog_cdc.columnar.scan import Cursor, padded
 from ringlog_cdc.routing import RoutingTable, routing_table
@@ -46,12 +46,12 @@ def table() -> RoutingTable:
         for number, start in enumerate((NOW - 3_600_000_000, NOW))
     ]
     facts = {
-        "shop.orders": TableShape(1, 1, True),
+        "shop.orders": TableShape(1, 1, True, columns=("a", "a_name_of_some_length")),
         "shop.lines": TableShape(2, 0, True),
         "shop.quiet": TableShape(1, 0, False),
         "shop.keyed": TableShape(1, 1, True, delta="keys"),
         "shop.typed": TableShape(1, 1, True, ("int",), ("blob",)),
-        "shop.tagged": TableShape(1, 1, True, (), (), (), (("a", "map<text, blob>"),)),
+        "shop.tagged": TableShape(1, 1, True, (), (), (), (("a", "map<text, blob>"),), columns=("a", "ä")),
     }
     return routing_table(TOPIC, generations, facts, (), LEEWAY, 8)
 
@@ -104,6 +104,16 @@ def good(table: str, partition_key: int, clustering_key: int) -> st.SearchStrate
     )
 
 
+STRANGE = st.builds(
+    lambda mutation, column, place: replace(
+        mutation, cells=(*mutation.cells[:place], Cell(column, b"1"), *mutation.cells[place:])
+    ),
+    good("orders", 1, 1),
+    st.sampled_from(["a_name_of_some_lengti", "b", ""]),
+    st.integers(0, 4),
+)
+"""Writes that name a column which their table has not."""
+
 GOOD = good("orders", 1, 1) | good("lines", 2, 0) | good("keyed", 1, 1)
 
 COMPOUND = st.builds(
@@ -124,6 +134,7 @@ VALUES = st.one_of(
     GOOD.map(encode_mutation),
     GOOD.map(encode_mutation),
     GOOD.map(encode_mutation),
+    STRANGE.map(encode_mutation),
     MUTATIONS.map(encode_mutation),
     COMPOUND.map(encode_mutation),
     MUTATIONS.map(encode_mutation),
@@ -214,6 +225,16 @@ def test_what_expires_is_one_row_unless_there_is_a_null_in_it(mutations: list[Mu
     batch = batch_of([encode_mutation(replace(mutation, ttl=ttl)) for mutation in mutations])
     out = listed(records_of(TABLE, read(batch), LARGE))
     assert out == one_by_one(batch, LARGE)
+
+
+@given(st.lists(GOOD, min_size=1, max_size=10), st.integers(1, 2**40))
+def test_a_row_says_by_which_epoch_it_was_decided(mutations: list[Mutation], epoch: int) -> None:
+    part = replace(LARGE, epoch=epoch)
+    batch = batch_of([encode_mutation(mutation) for mutation in mutations])
+    for out in (listed(going_out(TABLE, batch, part)), one_by_one(batch, part)):
+        rows = [decode_cdc_row(bytes(row["value"])) for row in out if row["reason"] == ROUTED]  # type: ignore[call-overload]
+        assert {row.epoch for row in rows} <= {epoch}
+        assert len(rows) == len(out)
 
 
 @given(st.lists(VALUES, min_size=1, max_size=10))

@@ -27,11 +27,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield Bench(metadata, replica, tmp_path / "first")
 
 
-def job(bench: Bench, folder: Path, name: str) -> tuple[CdcJob, Any]:
+def job(bench: Bench, folder: Path, name: str, source: str = SOURCE) -> tuple[CdcJob, Any]:
     """A job that comes to its registration, and its client."""
     nothing: Any = None
     made = CdcJob(JobSettings("", "memory", folder, writer=name), nothing)
-    made.writer = Writer(bench.world.replica, bench.author.submit, name, bench.store, bench.offsets, SOURCE, SINK)
+    made.writer = Writer(bench.world.replica, bench.author.submit, name, bench.store, bench.offsets, source, SINK)
     return made, SimpleNamespace(replica=bench.world.replica)
 
 
@@ -47,7 +47,7 @@ def test_the_slower_of_two_empty_checkpoints_under_one_name_is_given_up(bench: B
 
 
 def test_a_new_name_and_a_known_checkpoint_are_registered(bench: Bench, tmp_path: Path) -> None:
-    first, client = job(bench, tmp_path / "second", "other")
+    first, client = job(bench, tmp_path / "second", "other", "another.source")
     first.writer.register()
     first.writer.incarnation = "0" * 32
     assert first._register(client, is_new=True) == bench.world.state.epoch

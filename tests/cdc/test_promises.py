@@ -12,6 +12,7 @@ from ringlog_cdc.promises import (
     Standing,
     binding,
     closed_before,
+    closes_before_nothing,
     covers,
     next_claim,
     next_closing,
@@ -97,3 +98,12 @@ def test_a_low_watermark_is_claimed_below_the_horizon(
 
 def test_a_lowering_binds_beside_what_is_folded() -> None:
     assert (binding(7, None), binding(7, 5), binding(5, 7)) == (7, 5, 5)
+
+
+def test_a_closing_up_to_a_generation_that_was_withdrawn_is_noticed() -> None:
+    """What it closes is open: to route behind it would give letters for writes of a generation that operates."""
+    found = [generation("a", 100), generation("b", 200)]
+    assert not closes_before_nothing(found, 0, 0)
+    assert not closes_before_nothing(found, 200, 100), "stored, and not claimed yet"
+    assert not closes_before_nothing(found[:1], 200, 200), "claimed: the log has it"
+    assert closes_before_nothing(found[:1], 200, 100)

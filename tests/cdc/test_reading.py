@@ -9,16 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ringlog.client.cdc.errors import WriteIncomplete
+from ringlog.client.cdc.errors import UnknownTable, WriteIncomplete
 from ringlog.client.cdc.generations import Generations, Known
-from ringlog.client.cdc.progress import Progress, begin_at
+from ringlog.client.cdc.lives import Life, Lives
+from ringlog.client.cdc.progress import NOT_ENTERED, Progress, begin_at
 from ringlog.client.cdc.reading import Reading, Verdict
+from ringlog.client.cdc.topics import Record
 from ringlog.kernel.commands.model import Column
-from ringlog.wire.records import CdcRow, Cell, DeletedElements
+from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.ranges import CdcRange, ranges_between
+from ringlog_cdc.reading.heads import head_of
+from ringlog_cdc.reading.ranges import ALL, CdcRange, ReadSettings, Scan, milestone, ranges_along, table_in
 from ringlog_cdc.reading.source import settings_of
+from ringlog_cdc.reading.vectors import batch_of
 from ringlog_cdc.reading.whole import OnePass, Readable, readable
 from tests.client.cdc.changes import AT, TABLE, row
 from tests.client.cdc.model import CDC_PARTITIONS, Topic, Write, drawn, open_generations, row_of
@@ -93,6 +97,7 @@ def test_a_close_beyond_the_planned_end_does_not_end_the_generation_in_one_pass(
 
 
 def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_and_the_driver_restarts() -> None:
+    spanning = 0
     for seed in range(120):
         chance = Random(seed)
         topic = drawn(chance)
@@ -107,24 +112,91 @@ def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_a
                 known = Generations([item for item in known.all() if item.id != closed.id] + [closed])
             if chance.random() < 0.3:
                 driver = Reading(Progress.from_json(before.to_json()))
-            driver.move_on(known)
-            expected: list[CdcRow] = []
-            for partition, position in driver.positions().items():
-                end = min(topic.ends[partition], position + chance.randint(0, 9))
-                for offset, item in topic.records[partition]:
-                    if position <= offset < end and driver.wants(partition):
-                        driver.passed(partition, offset)
-                        verdict, rows = driver.take(partition, offset, item)
-                        expected += rows if verdict is Verdict.DELIVERED else ()
+            expected, path = looked(chance, driver, topic, known), [before]
+            while chance.random() < 0.8 and driver.generation != NOT_ENTERED:
+                left = driver.progress()
+                if not driver.move_on(known):
+                    break
+                path.append(Progress.from_json(milestone(left).to_json()))
+                expected += looked(chance, driver, topic, known)
             after = driver.progress()
-            batch = [item for found in ranges_between(before, after) for item in task(topic, found)]
+            batch = [item for found in ranges_along([*path, after]) for item in task(topic, found)]
             assert sorted(map(str, batch)) == sorted(map(str, expected)), seed
-            assert len({item.generation for item in batch}) <= 1
+            spanning += len({item.generation for item in batch}) > 1
             got += batch
             idle = idle + 1 if after == before else 0
             before = after
         numbers = [(int(item.clustering_key[0] or b""), item.batch_seq_no) for item in got]
         assert sorted(numbers) == [(write.number, seq) for write in topic.writes for seq in range(write.rows)], seed
+    assert spanning > 50
+
+
+def looked(chance: Random, driver: Reading[CdcRow], topic: Topic, known: Generations) -> list[CdcRow]:
+    """What the driver delivers of some records of each partition; it has to be in a generation for that."""
+    if driver.generation == NOT_ENTERED:
+        driver.move_on(known)
+    expected: list[CdcRow] = []
+    for partition, position in driver.positions().items():
+        end = min(topic.ends[partition], position + chance.choice((0, 3, 9, 99)))
+        for offset, item in topic.records[partition]:
+            if position <= offset < end and driver.wants(partition):
+                driver.passed(partition, offset)
+                verdict, rows = driver.take(partition, offset, item)
+                expected += rows if verdict is Verdict.DELIVERED else ()
+    return expected
+
+
+class TopicsInMemory:
+    """Of a reader: the topic of the model, all of its closes known."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.generations = open_generations(3)
+        for closed in topic.closes:
+            self.generations = Generations([one for one in self.generations.all() if one.id != closed.id] + [closed])
+        self._topic = topic
+        self._positions: dict[int, int] = {}
+
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        return {number: (0, end) for number, end in self._topic.ends.items()}
+
+    def read_from(self, positions: dict[int, int]) -> None:
+        self._positions = dict(positions)
+
+    def poll(self, _timeout_s: float, records_max: int) -> list[Record]:
+        """A few records of each partition, or where it ends."""
+        found = []
+        for number, position in self._positions.items():
+            mine = [one for one in self._topic.records[number] if one[0] >= position][: min(7, records_max)]
+            found += [Record(number, offset, encode_cdc_row(item)) for offset, item in mine]
+            self._positions[number] = mine[-1][0] + 1 if mine else self._topic.ends[number]
+            found += [] if mine else [Record(number, self._topic.ends[number], None)]
+        return found
+
+
+def scan_of(topic: Topic, rows_max: int) -> Scan:
+    scan = Scan(ReadSettings("", "c", "ks.t", rows_max=rows_max))
+    scan._topics = TopicsInMemory(topic)  # type: ignore[assignment]
+    scan.go_to(begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0)))
+    return scan
+
+
+def test_one_batch_has_all_that_there_is_of_all_generations_and_bounded_ones_have_it_together() -> None:
+    bounded = 0
+    for seed in range(30):
+        topic = drawn(Random(seed))
+        wanted = [(write.number, seq) for write in topic.writes if write.key % 4 for seq in range(write.rows)]
+        for rows_max in (ALL, 12):
+            scan, got = scan_of(topic, rows_max), []
+            before, batches = scan.place(), 0
+            while batches == 0 or (rows_max != ALL and scan.place() != before):
+                before, batches = scan.place(), batches + 1
+                left = scan.advance()
+                tasks = ranges_along([before, *left, scan.place()])
+                got += [item for found in tasks for item in task(topic, found) if item.table == "t"]
+            bounded += batches > 2
+            numbers = [(int(item.clustering_key[0] or b""), item.batch_seq_no) for item in got]
+            assert sorted(numbers) == wanted, (seed, rows_max)
+    assert bounded > 15
 
 
 def columns_of(*rows: CdcRow, **types: str) -> dict[str, list[Any]]:
@@ -189,6 +261,68 @@ def test_types_without_an_equal_in_spark(kind: str, data: bytes, wanted: Any) ->
 def test_a_value_that_does_not_fit_its_type_is_kept_as_bytes() -> None:
     found = columns_of(replace(row(1), cells=(Cell("v", b"\x01"), Cell("w", b"ok"))))
     assert (found["v"], found["w"], found["cdc$undecoded"]) == ([None], ["ok"], [[("v", b"\x01")]])
+
+
+def odd_rows() -> list[CdcRow]:
+    """Rows that say more than their table has columns for, with what of them is undecoded."""
+    return [
+        row(2, cells=(Cell("nosuchcol", b"!"), Cell("w", b"ok"))),
+        row(2, cells=(Cell("p", b"another"),)),
+        row(0, deleted=("nosuchcol", "v")),
+        row(1, deleted=("c",)),
+        row(1, deleted_elements=(DeletedElements("nosuchcol", (b"x", b"y")), DeletedElements("v", (b"z",)))),
+        row(1, deleted_elements=(DeletedElements("m", (b"\xff",)),)),
+        row(2, (1, 2)),
+        row(2, partition_key=(b"p1", b"p2")),
+    ]
+
+
+ODD: list[dict[str, bytes]] = [
+    {"nosuchcol": b"!"},
+    {"p": b"another"},
+    {"cdc$deleted_nosuchcol": b"\1"},
+    {"cdc$deleted_c": b"\1"},
+    {"cdc$deleted_elements_nosuchcol": b"78,79", "cdc$deleted_elements_v": b"7a"},
+    {"cdc$deleted_elements_m": b"ff"},
+    {"clustering_1": b"\0\0\0\2"},
+    {"partition_1": b"p2"},
+]
+
+
+def test_what_no_column_can_take_is_kept_whichever_way_a_row_is_read() -> None:
+    heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(odd_rows())]
+    for batch in (LogColumns(TABLE).batch(odd_rows()), batch_of(LogColumns(TABLE), heads, 0)):
+        found = batch.to_pydict()
+        assert [dict(odd) for odd in found["cdc$undecoded"]] == ODD
+        assert found["p"] == ["p1"] * len(ODD)
+        assert found["w"][0] == "ok"
+        assert found["cdc$deleted_v"][2] is True
+
+
+def test_rows_of_another_table_of_the_name_are_passed_over() -> None:
+    rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((0, 9, 10, 19, 20, 500))]
+    rows += [row(2, (9,), epoch=epoch, cells=(Cell("nosuchcol", b"!"),)) for epoch in (9, 10)]
+    heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
+    for life, wanted in (
+        (Life(10, 20, False), [2, 3, 9]),
+        (Life(10, None, True), [0, 2, 3, 4, 5, 9]),
+        (Life(10, 20, True), [0, 2, 3, 9]),
+        (Life(600, None, True), [0]),
+        (Life(600, 700, False), []),
+    ):
+        columns = LogColumns(TABLE, life)
+        for batch in (columns.batch(rows), batch_of(columns, heads, 0)):
+            assert batch.to_pydict()["c"] == wanted, life
+
+
+def test_a_table_is_chosen_by_its_id() -> None:
+    first, second = (replace(TABLE, id=name, epoch=epoch, changed=epoch) for name, epoch in (("one", 10), ("two", 20)))
+    lives = Lives([first, second])
+    assert table_in(lives, "ks.t", "") == (second, Life(20, None, True))
+    assert table_in(lives, "ks.t", "one") == (first, Life(10, 20, False))
+    for name, table_id in (("ks.t", "three"), ("ks.other", "")):
+        with pytest.raises(UnknownTable):
+            table_in(lives, name, table_id)
 
 
 @pytest.mark.parametrize(

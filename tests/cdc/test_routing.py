@@ -48,6 +48,7 @@ class Write:
     key: tuple[bytes | None, ...]
     clustering: int
     bad_component: bool
+    unknown_column: bool
     identity: bytes
     partition: int
     offset: int
@@ -66,6 +67,7 @@ writes = st.builds(
     key=keys | st.tuples(st.binary(max_size=40)) | st.tuples(st.binary(max_size=20), st.binary(max_size=20)),
     clustering=st.integers(0, 2),
     bad_component=st.sampled_from([False, False, True]),
+    unknown_column=st.sampled_from([False, False, True]),
     identity=st.just(b"") | st.binary(min_size=16, max_size=16),
     partition=st.integers(0, 3),
     offset=st.integers(0, 2**40),
@@ -90,6 +92,7 @@ def columns(rows: list[Write]) -> Rows:
         missing_key=np.array([None in row.key for row in rows], dtype=bool),
         clustering_sizes=np.array([row.clustering for row in rows], dtype=np.int32),
         bad_component=np.array([row.bad_component for row in rows], dtype=bool),
+        unknown_column=np.array([row.unknown_column for row in rows], dtype=bool),
         identities=pa.array([row.identity for row in rows], type=pa.large_binary()),
         partitions=np.array([row.partition for row in rows], dtype=np.int32),
         offsets=np.array([row.offset for row in rows], dtype=np.int64),
@@ -116,6 +119,8 @@ def expected(generations: list[Generation], closed: set[str], row: Write) -> str
         return "bad_key"
     if not well_typed(table, row.key):
         return "bad_key_type"
+    if row.unknown_column:
+        return "unknown_column"
     verdict = accept(row.timestamp, row.appended, [generation.timestamp for generation in generations], LEEWAY)
     if isinstance(verdict, Refused):
         return verdict.code

@@ -121,7 +121,7 @@ def test_a_text_that_is_none_sends_all_rows_the_way_of_the_definition() -> None:
 
 def test_a_record_that_is_damaged_behind_its_head_is_named() -> None:
     head = headed([row(2, values={"v": 5})])[0]
-    for value in (head.value[:-1], head.value + b"!", head.value[:-1] + b"\2"):
+    for value in (head.value[:-1], head.value + b"!", head.value[:-2] + b"\2\0"):
         with pytest.raises(Unreadable, match="3/9"):
             batch_of(COLUMNS, [head._replace(value=value, offset=9)], 3)
     assert vectors.NUMBERS.keys() < SCALARS.keys()

@@ -43,7 +43,8 @@ class Place:
 
     def writer(self) -> Writer:
         ends: Any = self.offsets
-        return Writer(self.bench.replica, self.bench.author.submit, self.name, self.store, ends, "source", "sink")
+        source, submit = f"source-{self.name}", self.bench.author.submit
+        return Writer(self.bench.replica, submit, self.name, self.store, ends, source, "sink")
 
     @property
     def low(self) -> int:

@@ -11,6 +11,7 @@ from ringlog.client.client import Client, Logs
 from ringlog.client.errors import ClientBroken, InvalidSubmission, NotFounded, SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.kernel.commands.model import (
+    CancelOperation,
     ChangeSettings,
     DropKeyspace,
     Noop,
@@ -19,11 +20,13 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
-from ringlog.log.errors import ReplicaHalted
+from ringlog.log.errors import LogUnavailable, RecordTooLarge, ReplicaHalted
 from ringlog.log.faulty import Fault, FaultyLog
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord
+from ringlog.log.producer import too_large
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.commands import encode_command
 from ringlog.wire.draw import SystemDraw
@@ -278,6 +281,24 @@ def test_results_that_were_cut_are_read_on_from_their_end(client: Client, logs: 
     assert answer.code == "unknown_keyspace"
 
 
+def test_the_barrier_behind_a_rejection_takes_no_longer_than_the_submission_has(
+    client: Client, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody answers the barrier: the deadline of the submission counts, not the barrier's own."""
+    asked: list[float] = []
+
+    def silent(timeout_s: float) -> ClusterState:
+        asked.append(timeout_s)
+        raise LogUnavailable("no answer")
+
+    with MiniValidator(logs, "v1"):
+        monkeypatch.setattr(client.replica, "read_barrier", silent)
+        with pytest.raises(SubmissionTimedOut):
+            client.submit(DROP, timeout_s=1)
+    assert asked
+    assert max(asked) <= 1
+
+
 def test_a_client_whose_listener_fails_says_so(metadata: FaultyLog, requests_log: FaultyLog) -> None:
     class Broken(MemoryLog):
         def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
@@ -304,3 +325,24 @@ def test_a_client_whose_sender_fails_says_so(metadata: FaultyLog, results_log: M
             client.submit_future(Noop(), timeout_s=60).result(10)
         with pytest.raises(ClientBroken):
             client.submit_future(Noop())
+
+
+def test_a_request_that_its_topic_never_takes_fails_alone(metadata: FaultyLog, results_log: MemoryLog) -> None:
+    """As where an operator lowered the topic's limit: those beside it are sent, and the client goes on."""
+
+    class Narrow(MemoryLog):
+        def append(self, records: Sequence[bytes]) -> None:
+            for data in records:
+                if len(data) > 10_000:
+                    raise too_large("c.requests", None, len(data))
+            super().append(records)
+
+    requests = Narrow()
+    with Client("", "tests", logs=Logs(metadata, requests, results_log)) as client:
+        large = CancelOperation("o" * 20_000, "")
+        before, refused = client.submit_future(Noop()), client.submit_future(large, timeout_s=60)
+        with pytest.raises(RecordTooLarge, match=r"c\.requests refuses the record"):
+            refused.result(10)
+        with MiniValidator(Logs(metadata, requests, results_log), "v1"):
+            assert isinstance(before.result(10), AppliedResult)
+            assert isinstance(client.submit(Noop()), AppliedResult)

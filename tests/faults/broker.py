@@ -29,14 +29,14 @@ class Broker:
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self._stack = Stack(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        plain, controller, redis, *links = choose(3 + 2 * len(LINKS) + 1)
+        plain, controller, *links = choose(2 + 2 * len(LINKS) + 1)
         layout = Layout(folder)
-        write_settings(layout, Settings(new_cluster_id(), plain, controller, redis, profile="quick", request=0))
+        write_settings(layout, Settings(new_cluster_id(), plain, controller, profile="quick", request=0))
         inner, outer, cache = links[: len(LINKS)], links[len(LINKS) : -1], links[-1]
         own = {**_listeners(plain, controller, inner, outer), **(settings or {})}
         layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in own.items()), encoding="utf-8")
         self.links = {name: Proxy(port, to) for name, port, to in zip(LINKS, outer, inner, strict=True)}
-        self.links["redis"] = Proxy(cache, redis)
+        self.links["redis"] = Proxy(cache, layout.redis_socket)
         for link in self.links.values():
             link.start()
         self.info: StackInfo = self._stack.up()

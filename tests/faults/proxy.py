@@ -17,6 +17,7 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 CHUNK = 16 * 1024
 TICK_S = 0.02
@@ -48,9 +49,12 @@ CLEAN = Shape()
 
 
 class Proxy:
-    """Listens on ``port`` of 127.0.0.1 and passes on to ``upstream``. ``start`` once, ``close`` once."""
+    """Listens on ``port`` of 127.0.0.1 and passes on to ``upstream``, a port there or a socket's path.
 
-    def __init__(self, port: int, upstream: int, seed: int = 1) -> None:
+    ``start`` once, ``close`` once.
+    """
+
+    def __init__(self, port: int, upstream: int | Path, seed: int = 1) -> None:
         self.port = port
         self._upstream = upstream
         self._shape = CLEAN
@@ -130,7 +134,7 @@ class Proxy:
             _reset(writer)
             return
         try:
-            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._upstream, limit=CHUNK)
+            server_reader, server_writer = await self._connect()
         except OSError:
             _reset(writer)
             return
@@ -150,6 +154,11 @@ class Proxy:
             self._writers -= ends
             for end in ends:
                 end.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._upstream, Path):
+            return await asyncio.open_unix_connection(self._upstream, limit=CHUNK)
+        return await asyncio.open_connection("127.0.0.1", self._upstream, limit=CHUNK)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
         with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,21 @@ def talk(connection: socket.socket) -> None:
     """A reset may be told of at the second try only."""
     for _ in range(2):
         answer(connection, b"c")
+
+
+def test_a_link_to_a_socket_is_reset_and_refuses_like_any_other(tmp_path: Path) -> None:
+    (outer,) = choose(1)
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listening, closing(Proxy(outer, path).start()) as proxy:
+        listening.bind(str(path))
+        listening.listen()
+        with connect(proxy) as client, listening.accept()[0] as server:
+            client.sendall(b"there")
+            assert server.recv(16) == b"there"
+            server.sendall(b"and back")
+            assert client.recv(16) == b"and back"
+            assert proxy.reset() == 1
+            assert server.recv(16) == b""
 
 
 def test_a_clean_link_passes_bytes_on_unchanged(link: tuple[Proxy, Echo]) -> None:

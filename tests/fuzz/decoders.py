@@ -16,7 +16,7 @@ CALLS = {"json.loads", "schemaless_reader", "fastavro.schemaless_reader", "fasta
 """Calls that turn bytes into values."""
 
 EXEMPT = {
-    "audit.leeway.leeways_of": "commands of entries that were applied, so every reader has read them",
+    "audit.history.command_of": "commands of entries that were applied, so every reader has read them",
     "audit.topics.Decoder.__init__": "schemas that the cluster itself published; a bad one ends the audit",
     "audit.topics.Decoder.decode": "any failure becomes AuditError, which is the audit's verdict",
     "cli.cluster.submit": "an operator's argument, read like a rehearsed line; the rest is author_json",
@@ -24,17 +24,19 @@ EXEMPT = {
     "cli.sim_delays.show_rules": "reads what it has just written",
     "cli.schema.create_table": "an operator's file, read like a rehearsed line; the rest is author_json",
     "client.cdc.sqlite.SqliteTables._sweep": "what the same class wrote into its own database, in one transaction",
-    "client.cdc.sqlite.state_of": "what the same class wrote into its own database, in one transaction",
+    "client.cdc.copies.Copies.all": "what the same class wrote into its own database, in one transaction",
+    "client.cdc.state_text.state_of": "what the same class wrote into its own database, in one transaction",
     "demo.observe._JsonLines.fresh": "lines of the demo's own processes",
     "ringlog_cdc.debezium.envelope.avro_schema": "an operator's file; whatever is wrong with it is a bad option",
     "ringlog_cdc.debezium.stage._clock": "what the import itself wrote beside an offset",
+    "ringlog_cdc.known.may_revive": "turns its own values into JSON and back, so that both are of one form",
     "ringlog_cdc.images.store.ImageStore._load": "what the same class wrote into its own database",
     "ringlog_cdc.images.store.ImageStore._take_back": "what the same class wrote into its own database",
     "ringlog_cdc.images.work.ImageFolder._born": "what the job wrote itself; anything unreadable counts as lost",
     "ringlog_cdc.plan_store.PlanStore.context": "checked by its digest before it is read",
     "ringlog_cdc.progress.Listener.onQueryProgress": "what Spark tells about the job's own query",
     "ringlog_schemas.catalogue._load": "the package's own files",
-    "runtime.context.recall": "the user's own file; anything unreadable counts as absent",
+    "runtime.context.recall": "one of those that runtime.context.known has read",
     "sim.histories.porcupine.ask": "the answer of a program of the project",
     "wire.binary.Layout.resolve": "reads again what Layout.decode has read",
 }

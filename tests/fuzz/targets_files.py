@@ -21,11 +21,13 @@ from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import decode_stored
 from ringlog.cli.connection import errors
 from ringlog.cli.log import fold_lines, read_dump
+from ringlog.client.peers import decode_status
 from ringlog.log.errors import LogDamaged
 from ringlog.log.identity import load_record
+from ringlog.node.checks import token_of_partition
 from ringlog.node.data_server import bodies as cell_bodies
 from ringlog.node.errors import NodeFailed
-from ringlog.node.frames import MAGIC, JournalDamaged, frame
+from ringlog.node.frames import HEAD_BYTES, JournalDamaged, Sealer
 from ringlog.node.holder import Fetch, Holder
 from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder
 from ringlog.node.journal import recover
@@ -60,11 +62,13 @@ from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.lake.delta import decode_told
 from ringlog_cdc.lake.identity import decode_identity
 from ringlog_cdc.plan_store import decode_claim
-from ringlog_cdc.recovery import decode_bounds
+from ringlog_cdc.recovery import decode_index
 from ringlog_cdc.shares import decode_offsets
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
+
+FIRST_JOURNALS = Path(__file__).parents[1] / "testdata" / "journals" / "first"
 
 # ------------------------------------------------------------------------------------------------------ files
 
@@ -91,6 +95,8 @@ def topic_record(data: bytes) -> None:
     found = load_record(_file("topic.json", data))
     assert found is not None
     assert found.position >= 0
+    assert found.epoch >= 0
+    json.dumps([found.state_id, found.cluster_id, found.cluster, found.kafka])
 
 
 def node_folder(data: bytes) -> None:
@@ -103,7 +109,8 @@ def node_folder(data: bytes) -> None:
     node, port = folder.kept_identity()
     cluster, epoch = folder.kept_acknowledgement()
     assert 0 <= port < 65_536
-    json.dumps([node, cluster, epoch])
+    assert folder.kept_start() >= 0
+    json.dumps([node, cluster, epoch, folder.kept_state_id()])
 
 
 def dump(data: bytes) -> None:
@@ -146,7 +153,6 @@ _SETTINGS = {
     "kafka_cluster_id": "x",
     "broker_port": 1,
     "controller_port": 2,
-    "redis_port": 3,
     "profile": "default",
     "request": 1,
 }
@@ -254,7 +260,7 @@ async def _asked(api: FastAPI, method: str, path: str, body: bytes) -> tuple[int
         "query_string": query.encode("latin-1"),
         "root_path": "",
         "scheme": "http",
-        "headers": [(b"content-type", b"application/json"), (b"host", b"node")],
+        "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")],
         "server": ("node", 80),
         "client": ("other", 1),
     }
@@ -287,7 +293,7 @@ def _requests() -> tuple[bytes, ...]:
     return (b"POST /v1/stream\n" + json.dumps(body).encode(), *(b"GET " + path.encode() for path in paths))
 
 
-_FETCH = Fetch("join-1", 7, "s", "simple:2", ((-100, 100),), ((0, 3),))
+_FETCH = Fetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
 
 
 def stream(data: bytes) -> None:
@@ -302,7 +308,8 @@ def _streams() -> tuple[bytes, ...]:
     store = RowStore()
     some = []
     for number in range(4):
-        store.add(Version("a.t", number, b"k%d" % number, (b"c", None), number, b"v" * number))
+        key = b"k%d" % number
+        store.add(Version("a.t", token_of_partition(key), key, (b"c", None), number, b"v" * number))
         ((body, count),) = row_bodies(store.versions(((0, 0),)), None, 2**40)
         some.append(bytes((count,)) + body)
     return tuple(some)
@@ -311,13 +318,13 @@ def _streams() -> tuple[bytes, ...]:
 def cells(data: bytes) -> None:
     """A page of cells as it comes from another node."""
     found = cells_of((data[1:], data[0] if data else 0), None)
-    ((body, count),) = cell_bodies(found, None, 2**40)
+    ((body, count),) = cell_bodies(found.items(), 2**40)
     assert cells_of((body, count), None) == found
 
 
 def _cells() -> tuple[bytes, ...]:
     some = {key_of("ks", b"k%d" % number): Cell(number, b"v" * number) for number in range(4)}
-    ((body, count),) = cell_bodies(dict(sorted(some.items())), None, 2**40)
+    ((body, count),) = cell_bodies(sorted(some.items()), 2**40)
     return (bytes((count,)) + body,)
 
 
@@ -335,8 +342,12 @@ def journal(data: bytes) -> None:
 def _journals() -> tuple[bytes, ...]:
     key = key_of("ks", b"k")
     records = [JournalRecord(epoch=3, cells=((key, Cell(1, b"v")),)), JournalRecord(dropped=(key,), ended=("join-1",))]
-    frames = [frame(pack(record), len(MAGIC)) for record in records]
-    return (MAGIC + b"".join(frames), MAGIC, MAGIC[:4])
+    sealer = Sealer(bytes(16))
+    whole = sealer.head()
+    for record in records:
+        whole += sealer.frame(pack(record), HEAD_BYTES, len(whole))
+    first = (FIRST_JOURNALS / "cells-00000002.journal").read_bytes()
+    return (whole, sealer.head(), sealer.head()[:4], first, first[:8])
 
 
 def message(data: bytes) -> None:
@@ -350,11 +361,11 @@ def _messages() -> tuple[bytes, ...]:
     key, cell, cluster = key_of("ks", b"k"), Cell(1, b"v"), "00000001-0000-4000-8000-000000000002"
     version = Version("a.t", 1, b"k", (b"c", None), 1, b"v")
     some = (
-        WriteRequest(cluster, "n", 3, (b"e",), key, cell),
-        ReadRequest(cluster, "n", 3, (), key, True),
+        WriteRequest(cluster, "n", 3, "s", key, cell),
+        ReadRequest(cluster, "n", 3, "", key, True),
         ReadReply("n", 3, cell=cell, digest=b"d"),
-        StreamRequest(cluster, "n", 3, (), "t", "join-1", "simple:2", ((1, 2),), key),
-        RowsRequest(cluster, "n", 3, (), "t", "join-1", "simple:2", ((1, 2),), ((0, 5),), version),
+        StreamRequest(cluster, "n", 3, "", "t", "join-1", "simple:2", ((1, 2),), key),
+        RowsRequest(cluster, "n", 3, "", "t", "join-1", "simple:2", ((1, 2),), ((0, 5),), version),
         StreamPage("n", 3, body=b"b", crc=1, count=2),
     )
     return tuple(bytes((DATA_RECORDS.index(type(one)),)) + pack(one) for one in some)
@@ -366,17 +377,23 @@ TARGETS = (
         ("log.identity.load_record",),
         topic_record,
         (LogDamaged,),
-        _json({"topic_id": "abc", "position": 7}),
+        _json(
+            {"topic_id": "abc", "position": 7},
+            {"topic_id": "a", "position": 7, "epoch": 3, "state_id": "s", "cluster_id": "c", "kafka": "k"},
+        ),
         of_json,
     ),
     Target(
         "node_folders",
-        ("node.identity.NodeFolder._read",),
+        ("node.identity._read",),
         node_folder,
         (NodeFailed,),
         lambda: (
             b'{"id": "00000001-0000-4000-8000-000000000002", "port": 70}\n'
             b'{"cluster_id": "00000001-0000-4000-8000-000000000003", "epoch": 9}',
+            b'{"id": "00000001-0000-4000-8000-000000000002", "port": 70, "data_port": 71, "start": 3}\n'
+            b'{"cluster_id": "00000001-0000-4000-8000-000000000003", "epoch": 9, '
+            b'"state_id": "00000001-0000-4000-8000-000000000004"}',
             b"{}\n{}",
         ),
         of_json,
@@ -405,6 +422,14 @@ TARGETS = (
     ),
     Target("http_requests", (), http, (), _requests, of_json),
     Target("streamed_rows", (), stream, (StreamBroken, WireError), _streams),
+    Target(
+        "status_pages",
+        ("client.peers.decode_status",),
+        lambda data: decode_status(data, "n", "c"),
+        (ValueError,),
+        _json({"node": "n", "cluster_id": "c", "data_port": 7402}, {"node": "n", "cluster_id": "", "data_port": 1}),
+        of_json,
+    ),
     Target("streamed_cells", (), cells, (StreamBroken, WireError), _cells),
     Target("journals", (), journal, (JournalDamaged,), _journals),
     Target("data_messages", ("wire.data.unpack",), message, (WireError,), _messages),
@@ -450,8 +475,8 @@ TARGETS = (
     ),
     Target(
         "recovery_bounds",
-        ("ringlog_cdc.recovery.decode_bounds",),
-        decode_bounds,
+        ("ringlog_cdc.recovery.decode_index",),
+        decode_index,
         (ChainBroken,),
         _json({"0": 17, "3": 1}),
         of_json,

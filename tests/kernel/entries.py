@@ -204,11 +204,15 @@ def _sound_command(draw: random.Random, state: ClusterState) -> m.Command:
         if one.closed is not None and one.forgotten is None:
             after = m.ExpireCdcGeneration(one.id, 2**40) if one.expired is None else m.ForgetCdcGeneration(one.id)
             choices.append(after)
+    choices += [m.WithdrawCdcGeneration(one.id, SEED, "a clock was ahead") for one in state.generations[-1:]]
     for _, writer in in_order(state.writers):
         ahead = writer.horizon + draw.choice([-5, 0, 2**20])
         choices.append(
             m.AdvanceCdcWriter(writer.name, writer.incarnation, ahead, max(0, ahead - 1), (m.Position(0, 5),))
         )
+        if writer.fenced is not None:
+            low = draw.choice([writer.low_watermark, writer.horizon - 1, writer.horizon + 1])
+            choices.append(m.LowerCdcWriter(writer.name, writer.incarnation, low, "a clock was ahead"))
         if draw.random() < 0.1:
             choices.append(m.FenceCdcWriter(writer.name, writer.incarnation, (m.Position(0, 9),), "gone"))
     return draw.choice(sorted(choices, key=repr))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.producer import AckedProducer
+from ringlog.log.producer import AckedProducer, too_large
+from ringlog.log.topics import RECORD_BYTES_MAX
 
 NOBODY = "127.0.0.1:1"
 DEADLINE_S = 20.0
@@ -24,3 +25,25 @@ def test_closing_answers_what_was_sent_before() -> None:
     producer.close(0.1)
     with pytest.raises(LogUnavailable, match="not acknowledged"):
         future.result(DEADLINE_S)
+
+
+def test_a_caller_that_cancels_changes_nothing_and_harms_nobody() -> None:
+    producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
+    futures = [producer.send("topic", b"x", partition=0)]
+    assert not futures[0].cancel()
+    futures.append(producer.send("topic", b"y", partition=0))
+    for future in futures:
+        with pytest.raises(LogUnavailable, match="not acknowledged"):
+            future.result(DEADLINE_S)
+    producer.close(0.1)
+
+
+def test_what_can_be_done_about_a_record_that_is_too_large() -> None:
+    """The limit of some topics is fixed: to raise it would keep everybody from starting."""
+    lowered = too_large("c.schema", b"table/ks.t", 5_000)
+    assert lowered.hint.endswith(f"--entity-name c.schema --add-config max.message.bytes={RECORD_BYTES_MAX}")
+    beyond = too_large("c.schema", b"table/ks.t", 3_000_000)
+    assert beyond.hint.endswith("max.message.bytes=3001024")
+    assert str(beyond).startswith("topic c.schema refuses the record 'table/ks.t' of 3,000,000 bytes for its size (")
+    assert too_large("c.metadata", None, 3_000_000).hint == "a record of this topic has at most 2,097,152 bytes"
+    assert "max.message.bytes=2097152" in too_large("c.metadata", None, 5_000).hint

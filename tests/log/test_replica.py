@@ -210,7 +210,16 @@ def test_what_was_recorded_is_compared_after_a_restart(tmp_path: Path) -> None:
     record = tmp_path / "deep" / "metadata.json"
     with Replica(log, record=record) as replica:
         replica.read_barrier()
-    assert json.loads(record.read_text()) == {"position": 3, "topic_id": log.identity()}
+        state = replica.state
+    assert json.loads(record.read_text()) == {
+        "topic_id": log.identity(),
+        "position": 3,
+        "epoch": 1,
+        "state_id": state.state_id,
+        "cluster_id": state.cluster_id,
+        "cluster": "c",
+        "kafka": "memory",
+    }
     log.truncate(2)
     with pytest.raises(LogTruncated, match="ends at offset 2, read were 3"):
         Replica(log, record=record).start()

@@ -16,7 +16,7 @@ from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.state import Generation
 from ringlog.node.holder import KEPT, NOT_MINE, Holder
 from ringlog.node.peek import plain
-from ringlog.wire.records import Mutation, encode_mutation
+from ringlog.wire.records import Cell, Mutation, encode_mutation
 from ringlog_cdc.decisions import context_of, table_of
 from ringlog_cdc.routing import Rows, route
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, OPERATION_CODES, ROUTED, SKIPPED
@@ -54,6 +54,10 @@ writes = st.builds(
     operation=st.sampled_from(["INSERT", "INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE", "UNKNOWN"]),
     partition_key=st.just((b"k",)) | parts,
     clustering_key=st.just((b"c" * 8,)) | parts,
+    cells=st.lists(
+        st.builds(Cell, st.sampled_from(["note", "note", "other", "nose", "number"]), st.sampled_from([b"x", None])),
+        max_size=2,
+    ).map(tuple),
 )
 
 
@@ -77,6 +81,7 @@ def columns(found: list[Mutation]) -> Rows:
                 for m, key in zip(found, known, strict=True)
             ]
         ),
+        unknown_column=np.array([any(cell.column not in ("note", "other") for cell in m.cells) for m in found]),
         identities=pa.array([b""] * len(found), type=pa.large_binary()),
         partitions=np.zeros(len(found), dtype=np.int32),
         offsets=np.arange(len(found)),
@@ -84,7 +89,7 @@ def columns(found: list[Mutation]) -> Rows:
 
 
 @given(writes)
-def test_a_node_goes_by_the_same_rules_without_the_cells(mutation: Mutation) -> None:
+def test_a_node_goes_by_the_same_rules_without_the_values(mutation: Mutation) -> None:
     holder = Holder(name_of(1))
     holder.adopt(STATE)
     value = encode_mutation(mutation)

@@ -28,9 +28,8 @@ from ringlog.kernel.commands.model import (
 )
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
-from ringlog.node import data_server
+from ringlog.node.cells import Excerpt
 from ringlog.node.journal import recover
-from ringlog.node.pages import Body
 from ringlog.node.registers import Fetch
 from ringlog.wire.cells import Cell, Key, key_of
 from ringlog.wire.data import (
@@ -194,19 +193,52 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
         joiner.stop()
         mark = recover(joiner.folder)[0].marks[operation, world.nodes[1].id, "simple:1"]
         asked: list[Key | None] = []
-        bodies = data_server.bodies
+        listed = Excerpt.after
 
-        def noted(cells: dict[Key, Cell], after: Key | None, page_bytes: int) -> Iterator[Body]:
+        def noted(cells: Excerpt, after: Key | None = None) -> Iterator[tuple[Key, Cell]]:
             asked.append(after)
-            return bodies(cells, after, page_bytes)
+            return listed(cells, after)
 
-        monkeypatch.setattr(data_server, "bodies", noted)
+        monkeypatch.setattr(Excerpt, "after", noted)
         world.nodes[1].begin()
         joiner.begin()
         assert len(joiner.host.value.durable.cells) >= some
         world.drive(operation, FINISHED)
         assert asked == [mark]
         assert {world.coordinator.read("ks", name).cell for name in names} == {Cell(1, b"v1")}
+    finally:
+        world.close()
+
+
+def test_a_stream_that_needs_more_than_one_calls_time_is_not_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringlog.node.pull.CALL_S", 0.6)
+    world = DataWorld(tmp_path, factor=1, page_bytes=40)
+    try:
+        world.join(1, 0)
+        for number in range(60):
+            write(world, b"key-%d" % number, 1)
+        world.submit(ChangeSettings((("stream_tries_max", 1),)))
+        joiner = world.begin(2)
+        operation = world.ask_join(2, 2**63 - 1)
+        kept, asked, tick = joiner.host.receive_page, [0], threading.Event()
+        pages = joiner.puller._pages
+
+        def slow(fetch: Fetch, cells: dict[Key, Cell]) -> bool:
+            tick.wait(0.1)
+            return kept(fetch, cells)
+
+        def noted(fetch: Fetch) -> Iterator[StreamPage]:
+            asked[0] += 1
+            return pages(fetch)
+
+        joiner.host.receive_page = slow  # type: ignore[method-assign]
+        joiner.puller._pages = noted  # type: ignore[method-assign]
+        world.drive(operation, FINISHED)
+        assert asked[0] > 1
+        assert joiner.tries.told() == ()
+        assert all(world.coordinator.read("ks", b"key-%d" % number).cell for number in range(60))
     finally:
         world.close()
 
@@ -259,15 +291,23 @@ def test_a_cancelled_join_leaves_nothing_at_the_joiner_also_after_a_restart(worl
     assert all(world.coordinator.read("ks", b"key-%d" % number, level=Level.ALL).cell for number in range(40))
 
 
-def test_who_is_behind_gets_the_entries_from_the_sender(world: DataWorld) -> None:
+def test_who_is_behind_is_asked_until_its_own_log_has_brought_it_there(world: DataWorld) -> None:
     three(world)
     for number in (2, 3):
         world.nodes[number].is_following = False
     before = world.nodes[2].host.value.state.epoch
     world.begin(4)
+    with pytest.raises(RequestTimedOut, match="n2"):
+        write(world, b"k", 1, Level.ALL, timeout_s=1.0)
     assert world.state.epoch > before == world.nodes[2].host.value.state.epoch
-    write(world, b"k", 1, Level.ALL)
-    assert world.nodes[2].host.value.state.epoch == world.nodes[3].host.value.state.epoch == world.state.epoch
+    asked = threading.Thread(target=write, args=(world, b"k", 2, Level.ALL))
+    asked.start()
+    until(lambda: held(world, 1, b"k") == 2, "the write to be on its way")
+    for number in (2, 3):
+        world.nodes[number].is_following = True
+        world.nodes[number].follow()
+    asked.join()
+    assert held(world, 2, b"k") == held(world, 3, b"k") == 2
 
 
 def test_what_is_impossible_is_told(world: DataWorld) -> None:
@@ -292,20 +332,20 @@ def refusals(world: DataWorld) -> None:
     world.join(1, 0)
     world.begin(2)
     cluster, one, two = world.state.cluster_id, world.nodes[1].id, world.nodes[2].id
-    key, epoch = key_of("ks", b"k"), world.state.epoch
+    key, epoch, state_id = key_of("ks", b"k"), world.state.epoch, world.state.state_id
 
     def read(cluster_id: str, node: str, number: int) -> ReadReply:
-        request = ReadRequest(cluster_id, node, epoch, (), key, False)
+        request = ReadRequest(cluster_id, node, epoch, state_id, key, False)
         return unpack(ReadReply, call(world, number, "Read", pack(request)))
 
-    assert read(cluster, one, 1) == ReadReply(one, epoch)
+    assert read(cluster, one, 1) == ReadReply(one, epoch, state_id=state_id)
     assert read(cluster, two, 2).refused == NOT_MEMBER
     assert read(cluster, one, 2) == ReadReply(two, epoch, WRONG_NODE)
     assert read("00000000-0000-7000-8000-000000000001", one, 1).refused == FOREIGN_CLUSTER
-    request = WriteRequest(cluster, two, epoch, (), key, Cell(1, b""))
+    request = WriteRequest(cluster, two, epoch, state_id, key, Cell(1, b""))
     for method in ("Write", "Repair"):
         assert unpack(WriteReply, call(world, 2, method, pack(request))).refused == NOT_MEMBER
-    stream = StreamRequest(cluster, one, epoch, (), two, "join-1", "simple:3", ((0, 1),), None)
+    stream = StreamRequest(cluster, one, epoch, state_id, two, "join-1", "simple:3", ((0, 1),), None)
     with grpc.insecure_channel(f"127.0.0.1:{world.nodes[1].server.port}") as channel:
         (page,) = channel.unary_stream(f"/{SERVICE}/Stream")(pack(stream), timeout=10)
     assert unpack(StreamPage, page).refused == BAD_STREAM

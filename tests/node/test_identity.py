@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from ringlog.kernel.state import EMPTY_STATE
+from ringlog.log.identity import Seen
 from ringlog.node.errors import NodeFailed
-from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.identity import NodeFolder, NodeOptions, folder_of
 
 CLUSTER = "00000000-0000-7000-8000-0000000000c1"
+OTHER = "00000000-0000-7000-8000-0000000000c2"
+STATE = "00000000-0000-7000-8000-000000000007"
 
 
 @pytest.fixture
@@ -68,12 +71,14 @@ def test_a_damaged_file_ends_the_node(options: NodeOptions, name: str, text: str
 
 def test_the_acknowledged_epoch_is_durable_and_never_goes_back(options: NodeOptions) -> None:
     folder = NodeFolder(options)
-    folder.keep(CLUSTER, 7)
-    folder.keep(CLUSTER, 5)
-    assert json.loads((options.folder / "acknowledged.json").read_text()) == {"cluster_id": CLUSTER, "epoch": 7}
+    folder.keep(CLUSTER, 7, STATE)
+    folder.keep(CLUSTER, 5, CLUSTER)
+    kept = json.loads((options.folder / "acknowledged.json").read_text())
+    assert kept == {"cluster_id": CLUSTER, "epoch": 7, "state_id": STATE}
     folder.close()
     again = NodeFolder(options)
     assert again.acknowledged == 7
+    assert again.seen() == (Seen(7, STATE, str(options.folder / "acknowledged.json")),)
     state = replace(EMPTY_STATE, cluster_id=CLUSTER, epoch=7)
     again.check(state)
     with pytest.raises(NodeFailed, match="acknowledged epoch 7, and the log ends at epoch 6"):
@@ -81,3 +86,36 @@ def test_the_acknowledged_epoch_is_durable_and_never_goes_back(options: NodeOpti
     with pytest.raises(NodeFailed, match="another folder"):
         again.check(replace(state, cluster_id="other"))
     again.close()
+
+
+def test_a_folder_of_0_1_0_has_no_state_ids_and_is_read_as_it_is(options: NodeOptions) -> None:
+    NodeFolder(options).close()
+    (options.folder / "acknowledged.json").write_text(json.dumps({"cluster_id": CLUSTER, "epoch": 7}))
+    folder = NodeFolder(options, CLUSTER)
+    assert (folder.acknowledged, folder.seen()) == (7, ())
+    folder.keep(CLUSTER, 8, STATE)
+    assert [seen.epoch for seen in folder.seen()] == [8]
+    folder.close()
+
+
+def test_the_same_names_in_another_cluster_are_another_folder(options: NodeOptions, tmp_path: Path) -> None:
+    mine = folder_of(tmp_path, "shop", CLUSTER, "n1")
+    other = folder_of(tmp_path, "shop", OTHER, "n1")
+    assert mine != other
+    assert "shop" in str(mine)
+    folder = NodeFolder(replace(options, folder=mine), CLUSTER)
+    folder.keep(CLUSTER, 7, STATE)
+    folder.close()
+    with pytest.raises(NodeFailed, match=f"is a node of cluster {CLUSTER}, this one is {OTHER}: use another folder"):
+        NodeFolder(replace(options, folder=mine), OTHER)
+    NodeFolder(replace(options, folder=mine), CLUSTER).close()
+
+
+def test_a_folder_under_names_alone_stays_with_its_cluster(options: NodeOptions, tmp_path: Path) -> None:
+    earlier = tmp_path / "shop" / "n1"
+    folder = NodeFolder(replace(options, folder=earlier))
+    assert folder_of(tmp_path, "shop", CLUSTER, "n1") == earlier, "it has acknowledged nothing: it is nobody else's"
+    folder.keep(CLUSTER, 7, STATE)
+    folder.close()
+    assert folder_of(tmp_path, "shop", CLUSTER, "n1") == earlier
+    assert folder_of(tmp_path, "shop", OTHER, "n1") != earlier

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -10,17 +11,20 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from ringlog.node.frames import MAGIC, JournalDamaged, frame, scan
-from ringlog.node.image import Image, fold, records_of
-from ringlog.node.journal import IMAGE, JOURNAL, Journal, recover, write_image
-from ringlog.wire.cells import Cell, Key
-from ringlog.wire.data import JournalRecord, StreamMark, pack
+from ringlog.node.frames import HEAD_BYTES, JournalDamaged, Sealer, scan
+from ringlog.node.image import Folding, Image, fold, records_of
+from ringlog.node.journal import COMPACT_BYTES, IMAGE, JOURNAL, Journal, Pause, recover, write_image
+from ringlog.node.packed import packed
+from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.wire.data import JournalRecord, StreamMark
 
 KEYS = [Key("ks", token, b"k%d" % token) for token in range(4)]
 CELLS = st.builds(Cell, st.integers(0, 5), st.binary(max_size=8), st.booleans())
 OPERATIONS = st.sampled_from(["op1", "op2"])
 MARKS = st.builds(StreamMark, OPERATIONS, st.just("n1"), st.just("simple:3"), st.sampled_from(KEYS))
+SPANS = st.tuples(st.sampled_from(["ks", "other"]), st.integers(0, 2), st.integers(2, 4))
 RECORDS = st.builds(
     JournalRecord,
     epoch=st.integers(0, 9),
@@ -29,6 +33,7 @@ RECORDS = st.builds(
     cells=st.lists(st.tuples(st.sampled_from(KEYS), CELLS), max_size=3).map(tuple),
     marks=st.lists(MARKS, max_size=1).map(tuple),
     ended=st.lists(OPERATIONS, max_size=1).map(tuple),
+    gone=st.lists(SPANS, max_size=2).map(tuple),
 )
 
 
@@ -45,6 +50,8 @@ def plain(records: list[JournalRecord]) -> dict[Key, Cell]:
     for record in records:
         for key in record.dropped:
             held.pop(key, None)
+        for keyspace, first, last in record.gone:
+            held = {key: held[key] for key in held if key.keyspace != keyspace or not first <= key.token <= last}
         for key, cell in record.cells:
             have = held.get(key)
             if have is None or (cell.timestamp, cell.deleted, cell.value) > (have.timestamp, have.deleted, have.value):
@@ -52,21 +59,48 @@ def plain(records: list[JournalRecord]) -> dict[Key, Cell]:
     return held
 
 
-def appended(journal: Journal, records: list[JournalRecord]) -> None:
+class Kept:
+    """A journal, and the fold of what it has on the disk."""
+
+    def __init__(self, folder: Path, compact_bytes: int = COMPACT_BYTES) -> None:
+        self.journal = Journal(folder, lambda: self.image, compact_bytes)
+        self.image = self.journal.found()
+        self.told: list[int] = []
+
+    def append(self, record: JournalRecord) -> threading.Event:
+        """Have it on the disk soon; the event is set then."""
+        done = threading.Event()
+
+        def on_disk() -> None:
+            self.image = fold(self.image, record)
+            self.told.append(record.start)
+            done.set()
+
+        self.journal.append(record, on_disk)
+        return done
+
+    def close(self) -> None:
+        self.journal.close()
+
+
+def appended(kept: Kept, records: list[JournalRecord]) -> None:
     """Each record on the disk before the next one is asked for."""
     for record in records:
-        done = threading.Event()
-        journal.append(record, done.set)
-        assert done.wait(30), journal.failure
+        assert kept.append(record).wait(30), kept.journal.failure
+
+
+SEALER = Sealer(bytes(16))
+EMPTY = SEALER.head()
 
 
 def batches(records: list[JournalRecord], sizes: list[int]) -> tuple[bytes, list[int]]:
     """A journal's bytes as groups of commits write them, and where each group ends."""
-    data, ends, rest = MAGIC, [len(MAGIC)], list(records)
+    data, ends, rest = EMPTY, [HEAD_BYTES], list(records)
     for size in [*sizes, len(records)]:
         synced = len(data)
         some, rest = rest[:size], rest[size:]
-        data += b"".join(frame(pack(record), synced) for record in some)
+        for record in some:
+            data += SEALER.frame(packed(record), synced, len(data))
         ends.append(len(data))
     return data, ends
 
@@ -76,19 +110,22 @@ def batches(records: list[JournalRecord], sizes: list[int]) -> tuple[bytes, list
 def test_the_image_is_the_fold_of_the_records(records: list[JournalRecord]) -> None:
     image = folded(records)
     assert dict(image.cells) == plain(records)
-    assert folded(list(records_of(image))) == image
+    again = Folding(Image())
+    for record in records_of(image):
+        again.add(record)
+    assert again.image() == image
 
 
 @settings(max_examples=12)
 @given(st.lists(RECORDS, min_size=1, max_size=6), st.lists(st.integers(1, 3), max_size=3))
 def test_a_crash_at_every_byte_keeps_what_was_synced(records: list[JournalRecord], sizes: list[int]) -> None:
     data, ends = batches(records, sizes)
-    whole = [pack(record) for record in records]
-    for cut in range(len(data) + 1):
+    whole = [packed(record) for record in records]
+    for cut in range(HEAD_BYTES, len(data) + 1):
         found = scan(data[:cut], "j", may_be_torn=True)
         assert list(found.payloads) == whole[: len(found.payloads)], "a beginning of what was written"
         assert found.end <= cut
-        assert not any(found.end < end <= cut for end in ends if end > len(MAGIC)), "what was synced is there"
+        assert not any(found.end < end <= cut for end in ends if end > HEAD_BYTES), "what was synced is there"
 
 
 @settings(max_examples=12)
@@ -97,7 +134,7 @@ def test_a_changed_byte_is_damage_unless_it_lies_in_the_last_group(
     records: list[JournalRecord], data: st.DataObject
 ) -> None:
     written, ends = batches(records, [1] * len(records))
-    for place in range(len(MAGIC), len(written)):
+    for place in range(HEAD_BYTES, len(written)):
         broken = bytearray(written)
         broken[place] ^= 1 << data.draw(st.integers(0, 7))
         if place < sorted(set(ends))[-2]:
@@ -111,9 +148,150 @@ def test_a_changed_byte_is_damage_unless_it_lies_in_the_last_group(
 
 
 def test_parts_of_a_lost_batch_in_any_order_are_a_torn_end() -> None:
-    first, second = (frame(b"x" * 40, len(MAGIC)) for _ in range(2))
-    lost = MAGIC + bytes(len(first)) + second
-    assert scan(lost, "j", may_be_torn=True) == scan(MAGIC, "j", may_be_torn=True)
+    first = SEALER.frame(b"x" * 40, HEAD_BYTES, HEAD_BYTES)
+    second = SEALER.frame(b"x" * 40, HEAD_BYTES, HEAD_BYTES + len(first))
+    lost = EMPTY + bytes(len(first)) + second
+    assert scan(lost, "j", may_be_torn=True) == scan(EMPTY, "j", may_be_torn=True)
+
+
+def test_a_frame_belongs_to_its_file_and_to_its_place() -> None:
+    data = EMPTY + SEALER.frame(b"x" * 40, 7, HEAD_BYTES)
+    assert SEALER.proof(data, HEAD_BYTES) == 7
+    assert Sealer.new().proof(data, HEAD_BYTES) is None
+    assert SEALER.proof(b"-" + data, HEAD_BYTES + 1) is None
+    assert Sealer.new().head() != Sealer.new().head()
+
+
+def test_a_file_without_its_head_is_damage() -> None:
+    whole = SEALER.head(born=HEAD_BYTES) + b"torn"
+    assert scan(whole, "j", may_be_torn=True).end == HEAD_BYTES
+    for place in range(HEAD_BYTES):
+        broken = bytearray(whole)
+        broken[place] ^= 1
+        with pytest.raises(JournalDamaged, match="does not begin"):
+            scan(bytes(broken), "j", may_be_torn=True)
+
+
+def test_what_was_there_before_the_file_had_its_name_is_never_a_torn_end() -> None:
+    one = SEALER.frame(b"x" * 40, 0, HEAD_BYTES)
+    born = SEALER.head(born=HEAD_BYTES + len(one))
+    assert scan(born + one, "j", may_be_torn=True).payloads == (b"x" * 40,)
+    for cut in range(len(one)):
+        with pytest.raises(JournalDamaged):
+            scan(born + one[:cut], "j", may_be_torn=True)
+
+
+def put(journal: Kept, name: bytes, value: bytes) -> None:
+    appended(journal, [JournalRecord(cells=((key_of("ks", name), Cell(1, value)),))])
+
+
+@pytest.mark.parametrize("what", ["journal", "own journal", "sprayed", "random"])
+def test_whatever_a_value_holds_a_torn_write_of_it_is_a_torn_end(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "cells"
+    journal = Kept(folder)
+    for number in range(60):
+        put(journal, b"k%d" % number, b"y" * 1_000)
+    path = folder / f"cells-00000001{JOURNAL}"
+    if what == "own journal":
+        value = path.read_bytes()
+    elif what == "journal":
+        other = Kept(tmp_path / "other")
+        for number in range(300):
+            put(other, b"k%d" % number, b"y" * 1_000)
+        other.close()
+        value = (tmp_path / "other" / f"cells-00000001{JOURNAL}").read_bytes()
+    elif what == "sprayed":  # frames that each name another place as synced, made without the key of the file
+        value = b"".join(SEALER.frame(b"", synced, 0) for synced in range(0, 2**24, 2**11))
+    else:
+        value = os.urandom(300_000)
+    put(journal, b"blob", value)
+    journal.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])  # the last write was cut: nobody was told of it
+    image = recover(folder)[0]
+    assert len(image.cells) == 60
+    broken = bytearray(whole)
+    broken[HEAD_BYTES + 500] ^= 1
+    path.write_bytes(broken)
+    with pytest.raises(JournalDamaged, match="is damaged at byte"):
+        recover(folder)
+
+
+FIRST = Path(__file__).parents[1] / "testdata" / "journals" / "first"
+
+
+def test_files_of_the_first_format_are_read_and_registers_with_foreign_tokens_dropped(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FIRST, tmp_path / "cells"))
+    with capture_logs() as logs:
+        image, number, _ = recover(folder)
+    assert dict(image.cells) == {key_of("ks", b"kept"): Cell(1, b"one"), key_of("ks", b"later"): Cell(2, b"two")}
+    assert (image.epoch, image.state_id, image.start, number) == (7, "", 2, 2)
+    assert dict(image.marks) == {("join-1", "n1", "simple:3"): key_of("ks", b"later")}
+    told = [(line["file"], line["count"]) for line in logs if line["event"] == "registers dropped"]
+    assert told == [("cells-00000001.image", 1), ("cells-00000002.journal", 1)]
+    journal = Kept(folder, compact_bytes=1)
+    appended(journal, [JournalRecord(epoch=8, state_id="s8")])
+    journal.close()
+    with capture_logs() as logs:
+        again = recover(folder)[0]
+    assert (again.cells, again.epoch, again.state_id) == (image.cells, 8, "s8")
+    assert logs == []
+
+
+def test_a_torn_end_of_the_first_format_is_cut_off(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FIRST, tmp_path / "cells"))
+    path = folder / f"cells-00000002{JOURNAL}"
+    path.write_bytes(path.read_bytes()[:-3])
+    image = recover(folder)[0]
+    assert not image.marks
+    assert len(image.cells) == 2
+
+
+def test_the_last_journal_is_on_the_disk_anew_before_anybody_is_told_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Kept(tmp_path)
+    put(journal, b"k", b"acknowledged")
+
+    def failing(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("ringlog.node.journal.os.fdatasync", failing)
+    journal.append(JournalRecord(cells=((key_of("ks", b"never"), Cell(1, b"told")),)))
+    journal.close()
+    monkeypatch.undo()
+    path = tmp_path / f"cells-00000001{JOURNAL}"
+    left = path.stat().st_ino  # what it holds may be in memory alone, and a sync of it would say that all is well
+    synced: list[int] = []
+    sync = os.fsync
+
+    def watched(file: int) -> None:
+        sync(file)
+        synced.append(os.fstat(file).st_ino)
+
+    monkeypatch.setattr("ringlog.node.journal.os.fsync", watched)
+    image = recover(tmp_path)[0]
+    fresh = path.stat().st_ino
+    assert fresh != left
+    assert synced == [fresh, tmp_path.stat().st_ino]
+    assert image.cells[key_of("ks", b"k")] == Cell(1, b"acknowledged")
+
+
+def test_a_journal_that_cannot_be_written_anew_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Kept(tmp_path)
+    put(journal, b"k", b"acknowledged")
+    journal.close()
+    before = (tmp_path / f"cells-00000001{JOURNAL}").read_bytes()
+
+    def failing(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ringlog.node.journal.os.fsync", failing)
+    with pytest.raises(OSError, match="No space left"):
+        Kept(tmp_path)
+    monkeypatch.undo()
+    assert (tmp_path / f"cells-00000001{JOURNAL}").read_bytes() == before
+    assert len(recover(tmp_path)[0].cells) == 1
 
 
 @settings(max_examples=8)
@@ -121,7 +299,7 @@ def test_parts_of_a_lost_batch_in_any_order_are_a_torn_end() -> None:
 def test_after_a_crash_everything_that_was_told_is_there(records: list[JournalRecord]) -> None:
     with TemporaryDirectory() as name:
         folder, copy = Path(name) / "cells", Path(name) / "copy"
-        journal = Journal(folder)
+        journal = Kept(folder)
         told: list[JournalRecord] = []
         for record in records:
             appended(journal, [record])
@@ -133,38 +311,54 @@ def test_after_a_crash_everything_that_was_told_is_there(records: list[JournalRe
 
 
 def test_many_appends_share_a_sync_and_are_told_in_order(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    told: list[int] = []
-    last = threading.Event()
-    for number in range(200):
-        cell = Cell(number, b"v" * 50)
-        journal.append(JournalRecord(cells=((KEYS[number % 4], cell),)), lambda number=number: told.append(number))
-    journal.append(JournalRecord(epoch=7), last.set)
-    assert last.wait(30)
-    journal.close()
-    assert told == list(range(200))
+    kept = Kept(tmp_path)
+    for number in range(1, 201):
+        kept.append(JournalRecord(start=number, cells=((KEYS[number % 4], Cell(number, b"v" * 50)),)))
+    assert kept.append(JournalRecord(epoch=7)).wait(30)
+    kept.close()
+    assert kept.told == [*range(1, 201), 0]
     image = recover(tmp_path)[0]
+    assert image == kept.image
     assert image.epoch == 7
-    assert [image.cells[key].timestamp for key in KEYS] == [196, 197, 198, 199]
+    assert [image.cells[key].timestamp for key in KEYS] == [200, 197, 198, 199]
 
 
 def test_compaction_keeps_everything_and_lets_old_files_go(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, compact_bytes=4_000)
+    journal = Kept(tmp_path, compact_bytes=4_000)
     records = [JournalRecord(epoch=n, cells=((KEYS[n % 4], Cell(n, b"v" * 100)),)) for n in range(1, 200)]
     appended(journal, records)
     journal.close()
     assert list(tmp_path.glob(f"*{IMAGE}")), "it was compacted"
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 12_000
     assert recover(tmp_path)[0] == folded(records)
-    again = Journal(tmp_path, compact_bytes=4_000)
+    again = Kept(tmp_path, compact_bytes=4_000)
     assert again.image == folded(records)
     appended(again, [JournalRecord(epoch=500)])
     again.close()
     assert recover(tmp_path)[0].epoch == 500
 
 
+def test_what_is_written_as_images_is_a_small_multiple_of_what_was_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def noted(folder: Path, image: Image, covered: int, pause: Pause) -> int:
+        sizes.append(write_image(folder, image, covered, pause))
+        return sizes[-1]
+
+    monkeypatch.setattr("ringlog.node.journal.write_image", noted)
+    kept = Kept(tmp_path, compact_bytes=1_000)
+    records = [JournalRecord(cells=((key_of("ks", b"k%d" % n), Cell(n, b"v" * 100)),)) for n in range(600)]
+    appended(kept, records)
+    kept.close()
+    assert len(sizes) > 2
+    assert sum(sizes) < 4 * sum(len(packed(record)) for record in records)
+    assert len(recover(tmp_path)[0].cells) == 600
+
+
 def test_a_crash_at_every_step_of_a_compaction(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "cells")
+    journal = Kept(tmp_path / "cells")
     records = [JournalRecord(epoch=3, cells=((KEYS[0], Cell(1, b"a")),)), JournalRecord(dropped=(KEYS[1],))]
     appended(journal, records)
     journal.close()
@@ -174,11 +368,11 @@ def test_a_crash_at_every_step_of_a_compaction(tmp_path: Path) -> None:
         return Path(shutil.copytree(tmp_path / "cells", tmp_path / name))
 
     half = crashed("half an image under its first name")
-    (half / "cells-00000001.new").write_bytes(MAGIC + b"\xd7")
+    (half / "cells-00000001.new").write_bytes(EMPTY + b"\xd7")
     begun = crashed("the next journal begun, no image")
-    (begun / f"cells-00000002{JOURNAL}").write_bytes(MAGIC)
+    (begun / f"cells-00000002{JOURNAL}").write_bytes(EMPTY)
     torn = crashed("the next journal half begun")
-    (torn / f"cells-00000002{JOURNAL}").write_bytes(MAGIC[:3])
+    (torn / "cells-00000002.new").write_bytes(EMPTY[:3])
     covered = crashed("the image there, what it covers too")
     kept = (covered / f"cells-00000001{JOURNAL}").read_bytes()
     write_image(covered, image, 1)
@@ -189,7 +383,7 @@ def test_a_crash_at_every_step_of_a_compaction(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, compact_bytes=500)
+    journal = Kept(tmp_path, compact_bytes=500)
     appended(journal, [JournalRecord(epoch=n, cells=((KEYS[0], Cell(n, b"v" * 100)),)) for n in range(1, 30)])
     journal.close()
     (image,) = tmp_path.glob(f"*{IMAGE}")
@@ -207,23 +401,27 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
         recover(tmp_path)
     unknown = tmp_path / "other"
     unknown.mkdir()
-    (unknown / f"cells-00000001{JOURNAL}").write_bytes(MAGIC + frame(b"no record", 0))
+    no_record = EMPTY + SEALER.frame(b"no record", 0, HEAD_BYTES)
+    (unknown / f"cells-00000001{JOURNAL}").write_bytes(no_record)
     with pytest.raises(JournalDamaged, match="no record of this release"):
         recover(unknown)
     (unknown / f"cells-00000001{JOURNAL}").write_bytes(b"something else altogether")
     with pytest.raises(JournalDamaged, match="does not begin"):
         recover(unknown)
+    (unknown / f"cells-00000001{JOURNAL}").write_bytes(EMPTY)
+    (unknown / f"cells-00000002{JOURNAL}").write_bytes(b"")
+    with pytest.raises(JournalDamaged, match="lost its head"):
+        recover(unknown)
 
 
 def test_an_error_of_the_disk_ends_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path)
-    told: list[str] = []
+    kept = Kept(tmp_path)
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("ringlog.node.journal.os.fdatasync", full)
-    journal.append(JournalRecord(epoch=1), lambda: told.append("told"))
-    journal.close()
-    assert isinstance(journal.failure, OSError)
-    assert told == []
+    kept.append(JournalRecord(epoch=1))
+    kept.close()
+    assert isinstance(kept.journal.failure, OSError)
+    assert kept.told == []

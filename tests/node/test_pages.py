@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from ringlog.client.peers import Peers, Unreachable
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
+from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.node import row_stream
 from ringlog.node.data_server import STREAMS_MAX, DataServer
 from ringlog.node.holder import Fetch, Holder, Snapshot
@@ -22,16 +24,36 @@ from ringlog.node.register_host import RegisterHost
 from ringlog.node.row_stream import RowPull, bodies, rows_of
 from ringlog.node.store import RowStore, Version, checksum, order
 from ringlog.wire.cells import Cell, Key, key_of
-from ringlog.wire.data import BAD_STREAM, BUSY, NOT_READY, WRONG_NODE, Cells, Rows, StreamPage, pack
+from ringlog.wire.data import (
+    BAD_CELL,
+    BAD_STREAM,
+    BAD_TOKEN,
+    BUSY,
+    KEY_BYTES_MAX,
+    NOT_READY,
+    TOO_LARGE,
+    VALUE_BYTES_MAX,
+    WRONG_NODE,
+    Cells,
+    Rows,
+    StreamPage,
+    pack,
+)
 from ringlog.wire.records import encode_mutation
 from tests.node.world import APPENDED, begin_join, cluster, name_of, step, write
 
-FETCH = Fetch("join-1", 7, "s", "simple:2", ((-100, 100),), ((0, 3),))
+FETCH = Fetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
+
+
+def version(partition_key: bytes, table: str = "a.t", **changes: Any) -> Version:
+    """A row under the token of its key."""
+    return Version(table, token_of(partition_key), partition_key, **({"clustering_key": ()} | changes))
+
+
 versions = st.builds(
-    Version,
+    version,
+    st.binary(max_size=4),
     table=st.sampled_from(["a.t", "a.u"]),
-    token=st.integers(-99, 100),
-    partition_key=st.binary(max_size=4),
     clustering_key=st.lists(st.none() | st.binary(max_size=2), max_size=2).map(tuple),
     timestamp=st.integers(-(2**63), 2**63 - 1),
     value=st.binary(max_size=9),
@@ -59,7 +81,7 @@ def test_rows_arrive_whole_and_go_on_after_any_of_them(
     rows = listed(found)
     after = data.draw(st.none() | st.sampled_from(rows)) if rows else None
     got: list[Version] = []
-    for body in received(sent("n", 1, bodies(rows, after, page_bytes))):
+    for body in received(sent("n", 1, bodies(rows, after, page_bytes)), "n"):
         got += rows_of(body, got[-1] if got else after, FETCH)
     assert got == [one for one in rows if after is None or order(one) > order(after)]
 
@@ -83,7 +105,7 @@ def test_damage_is_never_taken_for_a_stream(found: list[Version], data: st.DataO
 
     def taken() -> list[Version]:
         got: list[Version] = []
-        for one in received(damaged):
+        for one in received(damaged, "n"):
             got += rows_of(one, got[-1] if got else None, FETCH)
         return got
 
@@ -93,8 +115,16 @@ def test_damage_is_never_taken_for_a_stream(found: list[Version], data: st.DataO
 
 def test_a_refusal_has_its_code_and_words() -> None:
     with pytest.raises(StreamBroken, match="not_ready at epoch 4: writes are missing") as broken:
-        list(received([StreamPage("n", 4, NOT_READY, "writes are missing")]))
+        list(received([StreamPage("n", 4, NOT_READY, "writes are missing")], "n"))
     assert broken.value.code == NOT_READY
+
+
+def test_pages_of_another_node_are_refused() -> None:
+    pages = list(sent("n", 1, bodies((version(b"k", timestamp=1, value=b"v"),), None, 40)))
+    assert len(list(received(pages, "n"))) == 1
+    with pytest.raises(StreamBroken, match="n answers in place of m") as broken:
+        list(received(pages, "m"))
+    assert broken.value.code == WRONG_NODE
 
 
 def cell_body(*pairs: tuple[Key, Cell], count: int | None = None) -> Body:
@@ -113,7 +143,10 @@ CELL = Cell(1, b"v")
         (cell_body((TWO, CELL), (ONE, CELL)), None, "ascend"),
         (cell_body((ONE, CELL), (ONE, CELL)), None, "ascend"),
         (cell_body((ONE, CELL)), ONE, "ascend"),
-        (cell_body((replace(ONE, token=ONE.token + 1), CELL)), None, "token"),
+        (cell_body((replace(ONE, token=ONE.token + 1), CELL)), None, BAD_TOKEN),
+        (cell_body((key_of("ks", b"a" * (KEY_BYTES_MAX + 1)), CELL)), None, TOO_LARGE),
+        (cell_body((ONE, Cell(1, b"v" * (VALUE_BYTES_MAX + 1)))), None, TOO_LARGE),
+        (cell_body((ONE, Cell(1, b"v", deleted=True))), None, BAD_CELL),
     ],
 )
 def test_cells_out_of_order_or_place_are_refused(body: Body, after: Key | None, says: str) -> None:
@@ -123,8 +156,16 @@ def test_cells_out_of_order_or_place_are_refused(body: Body, after: Key | None, 
 
 
 def test_rows_of_other_ranges_are_refused() -> None:
+    row = version(b"k", timestamp=1, value=b"v")
+    assert rows_of((pack(Rows((row,))), 1), None, FETCH) == (row,)
     with pytest.raises(StreamBroken, match="other ranges"):
-        rows_of((pack(Rows((Version("a.t", 101, b"k", (), 1, b"v"),))), 1), None, FETCH)
+        rows_of((pack(Rows((row,))), 1), None, replace(FETCH, ranges=((row.token, row.token + 1),)))
+
+
+def test_rows_under_a_token_of_others_are_refused() -> None:
+    row = replace(version(b"k", timestamp=1, value=b"v"), token=12_345)
+    with pytest.raises(StreamBroken, match="token"):
+        rows_of((pack(Rows((row,))), 1), None, FETCH)
 
 
 # ------------------------------------------------------------------------------------------------------ a source
@@ -158,7 +199,7 @@ class Source:
         return [s for s in self.state.operations[self.operation].plan.sources if s.source == name_of(1)]
 
     def pull(self, fetch: Fetch | None = None) -> RowPull:
-        return RowPull(self.peers, name_of(4), STATE.cluster_id, fetch or self.fetch)
+        return RowPull(self.peers, name_of(4), STATE, fetch or self.fetch)
 
     def expected(self) -> Snapshot:
         return self.holder.snapshot(self.operation, "simple:2", self.fetch.ranges, {0: 4})
@@ -245,5 +286,5 @@ def test_a_source_that_is_not_there_is_told() -> None:
 
     away = Peers(down)
     with pytest.raises(Unreachable):
-        RowPull(away, name_of(4), STATE.cluster_id, FETCH).once()
+        RowPull(away, name_of(4), STATE, FETCH).once()
     away.close()

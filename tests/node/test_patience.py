@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from ringlog.client.errors import NotFounded
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.node import patience
-from ringlog.node.patience import Patience, connected
+from ringlog.node.patience import Patience, reached
 
 
 @pytest.fixture(autouse=True)
@@ -20,21 +20,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "MISSING_S", 0.05)
 
 
-class Starting:
-    """A client whose start fails in a given way, one after the other, and then succeeds."""
-
-    def __init__(self, fails: Iterator[Exception]) -> None:
-        self._fails = fails
-
-    def start(self) -> Starting:
-        for error in self._fails:
-            raise error
-        return self
-
-
-def begin(*fails: Exception) -> object:
+def begin(*fails: Exception) -> str | None:
+    """A start that fails in these ways, one after the other, and then succeeds."""
     left = iter(fails)
-    return connected(lambda: Starting(left), threading.Event())  # type: ignore[arg-type, return-value]
+
+    def step(_: Callable[[], None]) -> str:
+        for error in left:
+            raise error
+        return "begun"
+
+    return reached(step, threading.Event())
 
 
 def test_a_wait_is_one_line_and_its_end_another() -> None:
@@ -52,7 +47,7 @@ def test_a_wait_is_one_line_and_its_end_another() -> None:
 
 
 def test_a_start_outlives_an_outage_after_which_the_topic_is_unknown_for_a_moment() -> None:
-    assert isinstance(begin(LogUnavailable("no answer"), TopicMissing("c.metadata")), Starting)
+    assert begin(LogUnavailable("no answer"), TopicMissing("c.metadata")) == "begun"
 
 
 def test_a_log_that_was_never_there_ends_the_start_at_once() -> None:
@@ -78,3 +73,17 @@ def test_a_node_that_waits_for_its_first_broker_can_be_stopped() -> None:
         raise LogUnavailable("no answer")
 
     assert Patience("the log", stopping).until_answered(step) is None
+
+
+def test_a_step_that_gets_on_can_be_stopped_and_says_nothing_of_a_broker() -> None:
+    stopping = threading.Event()
+
+    def step(look: Callable[[], None]) -> str:
+        look()
+        stopping.set()
+        look()
+        return "too late"
+
+    with capture_logs() as lines:
+        assert reached(step, stopping) is None
+    assert lines == []

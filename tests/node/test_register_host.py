@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlog.kernel.commands.model import CreateKeyspace, DropKeyspace, DropTable
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.state import ClusterState
 from ringlog.node.errors import NodeFailed
@@ -19,6 +20,7 @@ from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Reply
 from ringlog.wire.cells import Cell, Key
 from ringlog.wire.data import NOT_MEMBER
+from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
 from tests.node.world import begin_join, cluster, name_of, step
 
@@ -108,6 +110,25 @@ def test_writes_in_hand_while_ranges_go_leave_nothing_behind(tmp_path: Path) -> 
     host.close()
     image = recover(tmp_path / "cells")[0]
     assert (image.epoch, dict(image.cells)) == (log[-1].epoch, {})
+
+
+def test_a_page_of_a_keyspace_that_is_gone_is_refused(tmp_path: Path) -> None:
+    """Whoever looked before the epoch was adopted could not know."""
+    state = cluster((1_000,), (2_000,), factor=1)
+    state = applied(state, CreateKeyspace("other", state.keyspaces["shop"].replication))
+    state, operation = begin_join(state, 9, (950,))
+    while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
+        state = step(state, operation)
+    host = RegisterHost(name_of(9), tmp_path / "cells")
+    host.adopt(state)
+    (fetch,) = host.value.fetching
+    page = {KEYS[0]: Cell(1, b"v")}
+    host.adopt(applied(state, DropTable("shop", "orders"), DropKeyspace("shop")))
+    assert not host.receive_page(fetch, page)
+    assert not host.receive_page(fetch, {Key("other", 2_000, b"k"): Cell(1, b"v")}), "not of the stream's ranges"
+    assert host.receive_page(fetch, {Key("other", 900, b"k"): Cell(1, b"v")})
+    assert {key.keyspace for key in host.value.durable.cells} == {"other"}
+    host.close()
 
 
 def recover_copy(folder: Path) -> tuple[int, int]:

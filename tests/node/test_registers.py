@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import CancelOperation, Noop
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from ringlog.kernel.commands.model import CancelOperation, DropKeyspace, DropTable, Noop
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
 from ringlog.kernel.state import ClusterState
+from ringlog.node import cells as cells_module
 from ringlog.node import registers
+from ringlog.node.cells import Cells, Excerpt
 from ringlog.node.registers import Behind, Durable, Registers, Reply
-from ringlog.wire.cells import Cell, Key, newest
+from ringlog.wire.cells import Cell, Key, key_of, newest
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
 from tests.node.world import begin_join, cluster, name_of, step
@@ -105,7 +113,9 @@ def test_a_source_gives_its_cells_when_it_has_drained() -> None:
     source, _ = registers.adopt(source, BOTH_OLD)
     assert registers.snapshot(source, fetch) == Behind(BOTH_OLD.epoch)
     source, _ = registers.apply(source, 1)
-    cells = registers.snapshot(source, fetch)
+    found = registers.snapshot(source, fetch)
+    assert isinstance(found, Excerpt)
+    cells = dict(found.after())
     assert cells == {KEY: Cell(1, b"v")}
     after = registers.receive(written(joiner, 2, 2), fetch, cells)
     assert after is not None
@@ -156,3 +166,61 @@ def test_an_epoch_that_moves_nothing_does_not_look_at_the_cells() -> None:
     after, replies = registers.adopt(replica, applied(BEFORE, Noop()))
     assert after.durable.cells is replica.durable.cells
     assert (after.durable.epoch, replies) == (BEFORE.epoch + 1, ())
+
+
+def by_the_letter(held: set[Key], state: ClusterState, node: str, before: int) -> set[Key]:
+    """What a node keeps: registers that it has been a write replica of since the epoch it had adopted before."""
+    kept = set()
+    for key in held:
+        placement = placement_of_keyspace(state, key.keyspace)
+        members = () if placement is None else group_at(placement, key.token).write
+        if any(member.node == node and member.since <= before for member in members):
+            kept.add(key)
+    return kept
+
+
+@pytest.mark.parametrize("node", [OLD, OTHER, JOINER])
+def test_an_epoch_takes_what_the_rule_says_whatever_was_left_out_before(node: str) -> None:
+    """By any leaps, and after a restart: only changed groups are looked at, and none is forgotten."""
+    names = [
+        Key("shop", token, b"k") for token in (-(2**63) + 1, -5, 99, 100, 101, 999, 1_000, 1_001, 2_001, 2**63 - 1)
+    ]
+    cancelled = applied(BOTH_OLD, CancelOperation(at(JOINER, BOTH_OLD).fetching[0].operation, "not now"))
+    gone = applied(DONE, DropTable("shop", "orders"), DropKeyspace("shop"))
+    for log in ([*STATES.values(), gone], [BEFORE, BOTH_OLD, cancelled]):
+        for mask in range(2 ** len(log)):
+            replica = at(node, log[0])
+            for number, state in enumerate(log[1:], start=1):
+                if not mask >> number & 1:
+                    continue
+                before = replica.state.epoch
+                mine = {key for key in names if key in by_the_letter({key}, replica.state, node, before)}
+                cells = Cells().with_newest((key, Cell(1, b"v")) for key in mine)
+                replica = replace(replica, durable=replace(replica.durable, cells=cells))
+                again, _ = registers.adopt(registers.restarted(node, replica.durable), state)
+                replica, _ = registers.adopt(replica, state)
+                assert set(replica.durable.cells) == by_the_letter(mine, state, node, before)
+                assert again.durable == replica.durable, "the same after a restart"
+
+
+def test_an_epoch_looks_at_no_cell_and_a_page_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Cells().with_newest((key_of("shop", b"k%d" % number), Cell(number, b"v")) for number in range(2_000))
+    looked_at: list[bytes] = []
+
+    def noted(data: bytes) -> Key:
+        looked_at.append(data)
+        return cells_module.Key("shop", 0, data)
+
+    replica = at(OLD, BEFORE)
+    replica = replace(replica, durable=replace(replica.durable, cells=held))
+    monkeypatch.setattr(cells_module, "key_of", noted)
+    replica, _ = registers.adopt(replica, BOTH_OLD)
+    found = registers.snapshot(replica, at(JOINER, BEFORE, BOTH_OLD).fetching[0])
+    assert isinstance(found, Excerpt)
+    assert len(list(islice(found.after(), 10))) == 10
+    assert len(looked_at) == 10
+    looked_at.clear()
+    for state in (BOTH_NEW, DONE):
+        replica, _ = registers.adopt(replica, state)
+    assert len(replica.durable.cells) == 0
+    assert looked_at == []

@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from ringlog.node.holder import Holder
+from ringlog.node.hosts import OwnHosts
+from ringlog.node.hosts import name_of as name_of_host
 from ringlog.node.server import make_api
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import Cell, encode_mutation
@@ -17,10 +19,10 @@ from tests.node.world import APPENDED, TABLE, cluster, name_of, replicas, write
 STATE = cluster((-(2**62),), (0,), (2**62,))
 
 
-def asked(holder: Holder, method: str, path: str, body: Any = None) -> httpx.Response:
+def asked(holder: Holder, method: str, path: str, body: Any = None, host: str = "127.0.0.1:7301") -> httpx.Response:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app=make_api(holder, "n1", ManualClock(APPENDED)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://n1") as client:
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
             return await client.request(method, path, json=body)
 
     return asyncio.run(ask())
@@ -49,12 +51,57 @@ def own_key(mine: bool) -> str:
 def test_status(holder: Holder) -> None:
     assert asked(holder, "GET", "/v1/status").json() == {
         "node": name_of(1),
+        "cluster_id": STATE.cluster_id,
         "name": "n1",
         "epoch": STATE.epoch,
         "ready": True,
         "rows": len(holder.store),
         "positions": {"0": 4},
     }
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:7301", "LocalHost.:7301", "[::1]:7301", "[::1]"])
+def test_a_node_answers_under_its_own_names(holder: Holder, host: str) -> None:
+    assert asked(holder, "GET", "/v1/status", host=host).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:7301", "localhost.evil.example", "[::2]", "n1"]
+)
+def test_a_page_that_points_its_own_name_here_reads_nothing(holder: Holder, host: str) -> None:
+    for path in ("/v1/status", path_of(own_key(mine=True)), "/openapi.json", "/nowhere"):
+        answer = asked(holder, "GET", path, host=host)
+        assert (answer.status_code, list(answer.json())) == (403, ["detail"])
+
+
+def test_names_are_told_from_their_ports() -> None:
+    assert [name_of_host(host) for host in ("a:1", "a", "[::1]:2", "[::1]", "::1", "A.:80", "a:b", "")] == [
+        "a", "a", "[::1]", "[::1]", "::1", "a", "a:b", "",
+    ]  # fmt: skip
+
+
+def test_a_request_without_a_name_or_with_two_is_refused(holder: Holder) -> None:
+    served = OwnHosts(make_api(holder, "n1", ManualClock(APPENDED)), "10.1.2.3")
+
+    async def status(*hosts: bytes) -> int:
+        said: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            said.append(message)
+
+        scope = {
+            "type": "http", "method": "GET", "path": "/v1/status", "raw_path": b"/v1/status", "query_string": b"",
+            "headers": [(b"host", host) for host in hosts], "http_version": "1.1", "scheme": "http", "root_path": "",
+        }  # fmt: skip
+        await served(scope, receive, send)
+        return int(said[0]["status"])
+
+    assert asyncio.run(status()) == 403
+    assert asyncio.run(status(b"localhost", b"evil.example")) == 403
+    assert asyncio.run(status(b"localhost")) == 200
 
 
 def test_rows_are_merged(holder: Holder) -> None:

@@ -35,7 +35,7 @@ def name_of(number: int) -> str:
 
 def with_table(state: ClusterState, factor: int, cdc: bool = False) -> ClusterState:
     """Keyspace ``shop`` and the table ``orders`` (``customer`` text, ``number`` bigint)."""
-    columns = (Column("customer", "text"), Column("number", "bigint"), Column("note", "text"))
+    columns = (Column("customer", "text"), Column("number", "bigint"), Column("note", "text"), Column("other", "text"))
     table = CreateTable(
         "shop", "orders", uuid(1, space=9), columns, ("customer",), ("number",), CdcOptions(enabled=cdc)
     )

@@ -131,6 +131,11 @@ class Coordinator(Actor):
     def _foreign_ack(self, name: str) -> None:
         self._ack(name, self.log.state.epoch, cluster_id=OTHER_CLUSTER)
 
+    @line(r"(n\d) of another history acknowledges")
+    def _lost_ack(self, name: str) -> None:
+        self._ack(name, self.log.state.epoch)
+        self.acks[node_id(name)] = replace(self.acks[node_id(name)], state_id=OTHER_CLUSTER)
+
     @line(r"(n\d) acknowledges far more than there is")
     def _ack_of_the_future(self, name: str) -> None:
         self._ack(name, 10**9)

@@ -84,6 +84,10 @@ def test_acknowledgements_that_do_not_count() -> None:
         a node that nobody knows acknowledges
         it asks for nothing
         n2 acknowledges far more than there is
+        it asks for nothing
+        n2 of another history acknowledges
+        it asks for nothing
+        n2 acknowledges
         it asks for commit_cdc_generation
         it shows no acknowledgement beyond what it has folded
         that is applied
@@ -188,8 +192,8 @@ def test_who_does_not_hear_of_a_cancel_can_do_no_harm() -> None:
     """)
 
 
-def test_who_was_deaf_shows_no_acknowledgement_beyond_what_it_folded() -> None:
-    """Nodes are ahead of it; what they say counts up to the epoch on which it asks."""
+def test_who_was_deaf_believes_no_acknowledgement_before_it_has_folded_that_far() -> None:
+    """Nodes are ahead of it; the log that it does not have yet may be another one than theirs."""
     play("""
         n3 asks to join
         it asks for prepared
@@ -198,6 +202,8 @@ def test_who_was_deaf_shows_no_acknowledgement_beyond_what_it_folded() -> None:
         somebody writes a Noop
         somebody writes a Noop
         n1, n2 and n3 acknowledge
+        it asks for nothing
+        it hears of the log again
         it asks for commit_cdc_generation
         it shows no acknowledgement beyond what it has folded
         that is applied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,24 @@ def test_bugs_on_this_path_are_found(name: str, first: int) -> None:
     with planted(mutant):
         rules = {run_seed(seed).rule for seed in range(first, first + 8)}
     assert rules & {"linearizable", "write_lost", "ack_before_drained"}
+
+
+def test_an_outsider_changes_nothing_and_gets_nothing() -> None:
+    did = sum((report.did for report in reports(SEEDS, "small", jobs=1)), Counter())
+    sent = did["outsider", "read"] + did["outsider", "write"]
+    refused = did["register", "read other_history"] + did["register", "write other_history"]
+    assert 0 < refused <= sent
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("message_believed", "another_log"),
+        ("ahead_of_the_log", "other_history"),
+        ("other_history_taken", "other_history"),
+    ],
+)
+def test_who_believes_an_outsider_is_found(name: str, rule: str) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    with planted(mutant):
+        assert rule in {run_seed(seed).rule for seed in range(1, 8)}

@@ -40,7 +40,7 @@ class CdcLog:
         self._producer = Producer({"bootstrap.servers": world.bootstrap, "enable.idempotence": True, "linger.ms": 5})
         self._offset = 0
         self._incarnation = SEED.hex()
-        world.apply(RegisterCdcWriter(WRITER, self._incarnation))
+        world.apply(RegisterCdcWriter(WRITER, self._incarnation, "nowhere"))
 
     def publish(self) -> None:
         """Bring the change topics to the state of now."""
@@ -75,6 +75,7 @@ class CdcLog:
             clustering_key=(number.to_bytes(8, "big", signed=True),),
             cells=(Cell("amount", b"\0\0\0\7"),),
             deleted=("note",),
+            epoch=self.world.replica.state.epoch,
         )
         self._offset += 1
         return replace(made, **changes)  # type: ignore[arg-type]

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from ringlog.agents.exits import Superseded
-from ringlog.agents.fenced import FencedProducer, Written
+from ringlog.agents.fenced import RECORD_BYTES_MOST, FencedProducer, Written
 from ringlog.agents.shells.results import ResultsLog
-from ringlog.log.errors import LogTruncated
+from ringlog.log.errors import LogTruncated, RecordTooLarge
 from ringlog.log.kafka import KafkaLog
-from ringlog.log.topics import METADATA, RESULTS, admin_client, create_topics
+from ringlog.log.topics import METADATA, RECORD_BYTES_MAX, RESULTS, admin_client, create_topics
 from ringlog.runtime.settings import Settings
 from ringlog.stack import StackInfo
 from ringlog.wire.records import APPLIED, REJECTED, Result, encode_result
 
 from .agents_world import until
+from .topic_settings import alter
 
 pytestmark = pytest.mark.system
 DEADLINE_S = 60.0
@@ -90,6 +91,59 @@ def test_a_rejection_that_was_not_committed_is_not_remembered(
     kept = ResultsLog(settings, lambda: None)
     assert [found.detail for found in kept.rejections(0)] == ["committed"]
     kept.close()
+
+
+def test_a_transaction_may_have_more_records_than_the_client_holds(stack: StackInfo, results: KafkaLog) -> None:
+    producer = fenced(stack, results)
+    producer.commit([Written(results.name, None, b"%d" % number) for number in range(100_001)])
+    until(lambda: results.end_offset() > 100_001, "the end of the transaction")
+    found = committed(results)
+    assert (len(found), found[0], found[-1]) == (100_001, b"0", b"100000")
+
+
+def test_a_record_that_the_topic_never_takes_is_named_and_nothing_is_written(
+    stack: StackInfo, results: KafkaLog
+) -> None:
+    producer = fenced(stack, results)
+    refused = Written(results.name, b"key", bytes(RECORD_BYTES_MAX))
+    small = Written(results.name, None, b"small")
+    with pytest.raises(RecordTooLarge, match=f"topic {results.name} refuses the record 'key' of 2,097,155 bytes"):
+        producer.commit([small, refused, *([small] * 20_000)])
+    beyond = Written(results.name, b"far", bytes(RECORD_BYTES_MOST + 1))
+    with pytest.raises(RecordTooLarge, match="'far' of 33,554,436 bytes") as error:
+        producer.commit([small, beyond])
+    assert "max.message.bytes=33555460" in error.value.hint
+    producer.commit([Written(results.name, None, b"after")])
+    await_committed(results, b"after")
+
+
+def test_a_batch_above_a_lowered_limit_names_the_largest_of_it(stack: StackInfo, results: KafkaLog) -> None:
+    alter(admin_client(stack.bootstrap_servers), results.name, "max.message.bytes", "1000")
+    producer = fenced(stack, results)
+    records = [Written(results.name, b"%d" % size, bytes(size)) for size in (100, 700, 300, 200)]
+    with pytest.raises(RecordTooLarge, match="'700' of 703 bytes"):
+        producer.commit(records)
+
+
+def test_what_ends_a_transaction_from_inside_leaves_nothing_of_it(stack: StackInfo, results: KafkaLog) -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[Written]:
+            yield Written(results.name, None, b"half")
+            raise Superseded("meanwhile")
+
+    producer = fenced(stack, results)
+    with pytest.raises(Superseded, match="meanwhile"):
+        producer.commit(Broken())
+    producer.commit([Written(results.name, None, b"whole")])
+    await_committed(results, b"whole")
+
+
+def test_an_append_that_the_topic_never_takes_is_no_outage(results: KafkaLog) -> None:
+    for size in (RECORD_BYTES_MAX, 2 * RECORD_BYTES_MAX + 1):
+        with pytest.raises(RecordTooLarge, match=f"{size:,} bytes"):
+            results.append([bytes(size)])
+    results.append([b"after"])
+    assert committed(results) == [b"after"]
 
 
 def test_results_that_nobody_needs_are_deleted(

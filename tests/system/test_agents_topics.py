@@ -16,7 +16,7 @@ import pytest
 from ringlog.agents.exits import HALTED
 from ringlog.agents.worker import ROLES
 from ringlog.log.topics import METADATA, admin_client, create_topics, topic_name
-from ringlog.stack import StackInfo
+from ringlog.stack import Stack, StackInfo
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
 
@@ -97,3 +97,29 @@ def test_every_agent_halts_when_the_metadata_topic_was_made_again(
     again = supervise("acting")
     assert again.process.wait(DEADLINE_S) == HALTED
     assert again.text.count("halted and stays down") == 2 * len(ROLES)
+
+
+def test_the_same_name_on_another_kafka_and_on_one_that_was_wiped_is_another_cluster(
+    world: AgentsWorld, supervise: Callable[[str], Supervised], tmp_path: Path
+) -> None:
+    """One user, one data folder, three clusters of one name: each is remembered, none is taken for another."""
+
+    def act(where: AgentsWorld, term: int) -> None:
+        agents = Supervised(where, tmp_path / "agents")
+        for role in ROLES:
+            where.await_term(role, term)
+        agents.close()
+        assert "log_replaced" not in agents.text
+
+    own = Stack(tmp_path / "stack")
+    try:
+        act(world, 1)
+        for _ in range(2):
+            other = AgentsWorld(own.up("quick"), world.cluster, tmp_path / "agents")
+            act(other, 1)
+            other.close()
+            own.reset()
+        act(world, 2)
+    finally:
+        own.down()
+    assert len(list((tmp_path / "agents").glob(f"agents/{world.cluster}.*.validator.json"))) == 3

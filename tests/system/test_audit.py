@@ -120,6 +120,8 @@ def mutations(now: int) -> list[tuple[bytes, bytes]]:
         write("c1", 1, now, table="none"),
         write("c1", 1, now, operation="UNKNOWN"),
         write("c1", 1, now, clustering_key=()),
+        write("c1", 1, now, cells=(note, Cell("lost", None))),
+        write("c1", 1, now, more=(Change("INSERT", key, (Cell("number", bytes(8)),)),)),
         write("c1", 1, now, cluster_id=str(uuid.uuid4())),
     ]
     pairs = [(mutation_key("shop", "orders", m.partition_key[0] or b""), encode_mutation(m)) for m in found + refused]
@@ -257,14 +259,14 @@ def failed(report: Report) -> set[str]:
 
 def test_a_right_log_passes(world: World) -> None:
     world.publish()
-    report = world.audited(written=66, rejected=13, generations=2)
+    report = world.audited(written=66, rejected=15, generations=2)
     assert report.ok, report.as_json()
-    assert (report.counts["mutations"], report.counts["skipped"]) == (80, 1)
+    assert (report.counts["mutations"], report.counts["skipped"]) == (82, 1)
     assert (report.counts["written"], report.counts["cdc_rows"]) == (66, 71)
     assert [generation["rows"] for generation in report.generations] == [30, 36]
     reasons = Counter(out.row.reason for out in world.outgoing if isinstance(out.row, DeadLetter))
-    assert len(reasons) == 11
-    assert reasons["unreadable"] == 2
+    assert len(reasons) == 12
+    assert reasons["unreadable"] == reasons["unknown_column"] == 2
 
 
 IMAGES = CdcOptions(True, preimage="full", postimage=True)
@@ -295,7 +297,7 @@ def test_a_right_log_with_images_passes_and_every_error_in_one_is_found(stack: S
     world = World(stack, cluster_name, IMAGES)
     assert len(images(world, 0)) > 3 < len(images(world, 9))
     world.publish()
-    report = world.audited(written=66, rejected=13, generations=2)
+    report = world.audited(written=66, rejected=15, generations=2)
     assert report.ok, report.as_json()
     for number, plant in enumerate((_value_of_an_image, _null_of_an_image, _image_missing, _image_of_another_write)):
         world = World(stack, f"{cluster_name}{number}", IMAGES)

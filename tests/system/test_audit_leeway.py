@@ -5,16 +5,25 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Message
 from tests.system.test_audit import HOUR_US, LEEWAY, Out, World, _letters, failed
 from tests.system.test_audit import world as world
 
-from ringlog.audit import leeway
+from ringlog.audit import history
 from ringlog.audit.topics import AuditError
-from ringlog.kernel.changes import EPOCHS, ChangeRecord, EpochChange
-from ringlog.kernel.commands.model import ChangeSettings, Command, InitializeCluster, Noop
+from ringlog.kernel.changes import EPOCHS, SCHEMA, ChangeRecord, EpochChange, project
+from ringlog.kernel.commands.model import (
+    AlterTable,
+    ChangeSettings,
+    Column,
+    Command,
+    CreateTable,
+    InitializeCluster,
+    Noop,
+)
 from ringlog.wire.entries import author_entry
 from ringlog.wire.records import DeadLetter, decode_mutation
 
@@ -25,22 +34,23 @@ CLUSTER_ID = "00000000-0000-7000-8000-000000000001"
 
 def raise_leeway(world: World) -> None:
     """A metadata log: half an hour at the founding, three hours since epoch 2; between them a lost race."""
+    founded = InitializeCluster(world.cluster, ((LEEWAY, HOUR_US // 2),))
+    raised = ChangeSettings((("history_entries", 100), (LEEWAY, 3 * HOUR_US)))
+    write_log(world, founded, raised, Noop(), lost=ChangeSettings(((LEEWAY, 1),)))
+
+
+def write_log(world: World, *commands: Command, lost: Command | None = None) -> None:
+    """A metadata log of these epochs; the one that is ``lost`` lost the race for the second."""
     now = time.time_ns() // 1000
-    made: list[str | None] = [None]
-
-    def append(command: Command, *, is_lost: bool = False) -> None:
-        name = str(uuid.uuid4())
-        entry = author_entry(CLUSTER_ID, name, made[-1], str(uuid.uuid4()), 0, "test", now, command)
-        world._send("metadata", 0, b"", entry.data)
-        if not is_lost:
-            made.append(name)
-
-    append(InitializeCluster(world.cluster, ((LEEWAY, HOUR_US // 2),)))
-    append(ChangeSettings(((LEEWAY, 1),)), is_lost=True)
-    append(ChangeSettings((("history_entries", 100), (LEEWAY, 3 * HOUR_US))))
-    append(Noop())
+    before: str | None = None
+    for epoch, command in enumerate(commands, start=1):
+        for one in (lost, command) if lost is not None and epoch == 2 else (command,):
+            name = str(uuid.uuid4())
+            entry = author_entry(CLUSTER_ID, name, before, str(uuid.uuid4()), 0, "test", now, one)
+            world._send("metadata", 0, b"", entry.data)
+        before = name
     world.changes = [change for change in world.changes if change.topic != EPOCHS]
-    head = EpochChange(3, world.state.cluster_id, made[-1] or "", now)
+    head = EpochChange(len(commands), world.state.cluster_id, before or "", now)
     world.changes.append(ChangeRecord(EPOCHS, "head", head))
 
 
@@ -52,7 +62,7 @@ def ahead(world: World) -> Out:
 def test_every_write_is_judged_by_the_leeway_that_was_in_force(world: World) -> None:
     raise_leeway(world)
     world.publish()
-    assert world.audited(by_log=True, written=66, rejected=13).ok
+    assert world.audited(by_log=True, written=66, rejected=15).ok
 
 
 def test_a_letter_of_an_epoch_whose_leeway_lets_the_write_in_is_found(world: World) -> None:
@@ -70,7 +80,31 @@ def test_a_row_may_be_there_if_a_later_leeway_let_it_in(world: World) -> None:
     world.outgoing.append(world._row(decode_mutation(out.row.value or b""), (out.row.partition, out.row.offset)))
     world.publish()
     assert failed(world.audited()) == {"stream"}, "by the leeway of its epoch alone it is none"
-    assert world.audited(by_log=True, written=67, rejected=12).ok
+    assert world.audited(by_log=True, written=67, rejected=14).ok
+
+
+@pytest.mark.parametrize(("epoch", "wrong"), [(4, set()), (5, {"dead_letters"})])
+def test_a_letter_is_judged_by_the_columns_of_its_epoch(world: World, epoch: int, wrong: set[str]) -> None:
+    table = world.state.tables["shop.orders"]
+    columns = tuple(Column(column.name, column.type) for column in table.columns)
+    added = Column("lost", "int")
+    write_log(
+        world,
+        InitializeCluster(world.cluster, ((LEEWAY, HOUR_US // 2),)),
+        CreateTable("shop", "orders", table.id, columns[:-1], table.partition_key, table.clustering_key, table.cdc),
+        Noop(),
+        AlterTable("shop", "orders", (columns[-1],), None),
+        AlterTable("shop", "orders", (added,), None),
+    )
+    altered = replace(table, columns=(*table.columns, added))
+    state = replace(world.state, tables=world.state.tables.set("shop.orders", altered))
+    world.changes += [ChangeRecord(*name, value) for name, value in project(state).items() if name[0] == SCHEMA]
+    letters = [o for o in _letters(world) if isinstance(o.row, DeadLetter) and o.row.reason == "unknown_column"]
+    for out in letters:
+        world.change(out, epoch=epoch)
+    world.publish()
+    assert len(letters) == 2
+    assert failed(world.audited(by_log=True)) == wrong
 
 
 def test_a_log_that_does_not_lead_to_the_published_epoch_ends_the_audit(world: World) -> None:
@@ -82,7 +116,7 @@ def test_a_log_that_does_not_lead_to_the_published_epoch_ends_the_audit(world: W
 def test_a_log_that_goes_on_while_it_is_read_is_no_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     raise_leeway(world)
     world.publish()
-    read = leeway.records
+    read = history.records
 
     def meanwhile(bootstrap: str, topic: str) -> Iterator[Message]:
         """The records; behind the last of the metadata log, one more epoch is published."""
@@ -98,5 +132,5 @@ def test_a_log_that_goes_on_while_it_is_read_is_no_error(world: World, monkeypat
             world.outgoing = []
             world.publish()
 
-    monkeypatch.setattr(leeway, "records", meanwhile)
-    assert world.audited(by_log=True, written=66, rejected=13).ok
+    monkeypatch.setattr(history, "records", meanwhile)
+    assert world.audited(by_log=True, written=66, rejected=15).ok

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import redis
 from tests.cache.conformance import CacheConformance
 from tests.cache.states import another_cluster, history
 
+from ringlog.cache import redis_cache
 from ringlog.cache.port import CacheStore, CacheUnavailable, Confirmation, Written
 from ringlog.cache.projection import Stamp, delta, full, project, stamp_of
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.stack import StackInfo
+from ringlog.stack.processes import wait_until
+from ringlog.stack.redis_server import find_redis
 
 pytestmark = pytest.mark.system
 
@@ -28,12 +33,20 @@ DEADLINE_S = 60.0
 class TestRedisCache(CacheConformance):
     """The suite on the real adapter."""
 
-    @pytest.fixture
-    def cache(self, stack: StackInfo, cluster_name: str) -> Iterator[RedisCache]:
+    @pytest.fixture(params=[redis_cache.AT_ONCE_ROWS_MAX, 3])
+    def cache(
+        self, stack: StackInfo, cluster_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[RedisCache]:
+        """All of a write at once, and in pieces of three rows."""
+        monkeypatch.setattr(redis_cache, "AT_ONCE_ROWS_MAX", request.param)
         cache = RedisCache(stack.redis_url, cluster_name)
         self._keys = (stack.redis_url, f"{{{cluster_name}}}:*")
         yield cache
         cache.close()
+        with redis.Redis.from_url(stack.redis_url) as connection:
+            assert list(connection.scan_iter(f"{{{cluster_name}}}:staged:*")) == []
+            for key in connection.scan_iter(f"{{{cluster_name}}}:*"):
+                assert connection.ttl(key) == -1, "what was put in place does not go by itself"
 
     def clear(self, cache: CacheStore) -> None:
         url, pattern = self._keys
@@ -80,12 +93,26 @@ class TestRedisCache(CacheConformance):
         assert stored is not None
         assert stored.parts == project(after)
 
-    def test_a_redis_without_memory_changes_nothing(self, stack: StackInfo, cache: RedisCache) -> None:
+    def test_a_redis_without_memory_changes_nothing(self, tmp_path: Path, cluster_name: str) -> None:
+        """One of its own: that of the stack lets nobody configure it."""
+        socket = tmp_path / "s"
+        server = subprocess.Popen([find_redis(), "--port", "0", "--unixsocket", str(socket), "--save", ""])
+        url = f"unix://{socket}"
+        cache = RedisCache(url, cluster_name)
+        try:
+            assert wait_until(socket.exists, DEADLINE_S)
+            self._check_without_memory(cache, url)
+        finally:
+            cache.close()
+            server.terminate()
+            server.wait(DEADLINE_S)
+
+    def _check_without_memory(self, cache: RedisCache, url: str) -> None:
         states = history()
         with_keyspace = max(number for number, state in enumerate(states[:-1]) if len(state.keyspaces))
         before, after = states[with_keyspace : with_keyspace + 2]
         cache.apply(full(before), AT_ONCE)
-        with redis.Redis.from_url(stack.redis_url) as connection:
+        with redis.Redis.from_url(url) as connection:
             connection.config_set("maxmemory", "1")
             try:
                 with pytest.raises(CacheUnavailable):
@@ -96,6 +123,30 @@ class TestRedisCache(CacheConformance):
         assert stored is not None
         assert (stored.stamp, stored.parts) == (stamp_of(before), project(before))
         assert cache.apply(delta(before, after), AT_ONCE) is Written.APPLIED
+
+    def test_pieces_that_got_lost_put_nothing_in_place(
+        self, stack: StackInfo, cluster_name: str, cache: RedisCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before, after = history()[0], history()[-1]
+        cache.apply(full(before), AT_ONCE)
+
+        class Forgetful(RedisCache):
+            """A Redis that evicts a key as soon as it is there."""
+
+            def _stage(self, staged: Sequence[str], piece: Sequence[tuple[int, str, str]]) -> None:
+                super()._stage(staged, piece)
+                with redis.Redis.from_url(stack.redis_url) as connection:
+                    connection.delete(*staged)
+
+        forgetful = Forgetful(stack.redis_url, cluster_name)
+        monkeypatch.setattr(redis_cache, "AT_ONCE_ROWS_MAX", 1)
+        for write in (full(after), delta(before, after)):
+            with pytest.raises(CacheUnavailable, match="lost a part"):
+                forgetful.apply(write, AT_ONCE)
+        forgetful.close()
+        stored = cache.read()
+        assert stored is not None
+        assert (stored.stamp, stored.parts) == (stamp_of(before), project(before))
 
     def test_readers_meet_whole_epochs_while_writers_switch(
         self, stack: StackInfo, cluster_name: str, cache: RedisCache

@@ -162,7 +162,7 @@ def test_compound_writes_of_several_tables_over_two_generations(
         assert sum(line["skipped"] for line in lines(tmp_path, "batch")) == 2  # type: ignore[misc]
         world.apply(AlterTable("shop", "carts", cdc=on))
         again = replace(good[1], mutation_id=str(uuid.uuid4()), timestamp=now_us())
-        world.send([again, write("keys", 1, table="keys")])
+        world.send([again, write("keys", 1, table="keys", cells=(Cell("amount", b"\0\0\0\7"),))])
         run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
         assert [replace_place(row) for row in written(world, again)] == expected(world, again)
         (only_keys,) = (row for row in world.rows() if row.partition_key == (b"keys",))

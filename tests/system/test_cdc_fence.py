@@ -65,10 +65,10 @@ print(refused[0], flush=True)
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackInfo, str]]:
     """A broker with an authorizer, and its listener for writers."""
     folder = tmp_path_factory.mktemp("guarded")
-    plain, controller, redis, own_port = choose(4)
+    plain, controller, own_port = choose(3)
     listener = f"{HOST}:{own_port}"
     layout = Layout(folder)
-    write_settings(layout, Settings(new_cluster_id(), plain, controller, redis, profile="quick", request=0))
+    write_settings(layout, Settings(new_cluster_id(), plain, controller, profile="quick", request=0))
     lines = {
         "listeners": f"PLAINTEXT://{HOST}:{plain},CONTROLLER://{HOST}:{controller},WRITERS://{listener}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{plain},WRITERS://{listener}",

@@ -112,6 +112,7 @@ def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
             "unknown_operation": write("k", 1, operation="UNKNOWN"),
             "null_partition_key": write(None, 1),
             "bad_key": write("k", 1, clustering_key=(number, number)),
+            "unknown_column": write("k", 1, cells=(Cell("note", b"n"), Cell("nosuch", b"x"))),
             "timestamp_in_future": write("k", 1, now_us() + 60_000_000),
             "timestamp_too_old": write("k", 1, began - HOUR_US),
             "oversized": write("k", 1, cells=(Cell("note", b"x" * 60_000),)),
@@ -137,6 +138,8 @@ def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
 
         assert Counter(letter.reason for letter in letters) == Counter([*bad, *["unreadable"] * len(unreadable)])
         originals = {letter.reason: letter.value for letter in letters}
+        (unknown,) = (letter for letter in letters if letter.reason == "unknown_column")
+        assert "'nosuch'" in unknown.detail
         for reason, mutation in bad.items():
             assert originals[reason] == encode_mutation(mutation), reason
         assert {letter.value for letter in letters if letter.reason == "unreadable"} == set(unreadable)

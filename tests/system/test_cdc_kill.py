@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,15 @@ from tests.system.cdc_world import World, founded, now_us, until, write
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
 from ringlog.wire.records import decode_cdc_row
+from ringlog_cdc.pace import FIRST
+from ringlog_cdc.plan_store import PlanStore
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 HOUR_US = 3_600_000_000
 BATCH = 500
+MARK = "RINGLOG_TEST_MARK"
 
 
 @contextmanager
@@ -40,10 +45,11 @@ def driver(world: World, checkpoint: Path, *options: str) -> Iterator[subprocess
     command += ["--java-options", "-XX:TieredStopAtLevel=1", *options]
     paths = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
     checkpoint.mkdir(exist_ok=True)
+    mark = uuid.uuid4().hex
     with (checkpoint / "output").open("ab") as output:
         process = subprocess.Popen(
             command,
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": paths, MARK: mark},
             cwd=ROOT,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -55,20 +61,18 @@ def driver(world: World, checkpoint: Path, *options: str) -> Iterator[subprocess
         if process.poll() is None:
             process.kill()
         process.wait()
-        until(lambda: not of_session(process.pid), "the end of all that the driver had started")
+        until(lambda: not started_by(mark), "the end of all that the driver had started")
 
 
-def of_session(leader: int) -> list[str]:
-    """Names of the processes that belong to the session of a process that may be gone."""
+def started_by(mark: str) -> list[str]:
+    """Names of the processes that have this mark in their environment: a driver, and whatever it started."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            name, _, rest = path.read_text().rpartition(")")
+            if f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
+                found.append((path.parent / "comm").read_text().strip())
         except OSError:
             continue
-        state, _, _, session, *_ = rest.split()
-        if int(session) == leader and state != "Z":
-            found.append(name)
     return found
 
 
@@ -98,7 +102,7 @@ def test_a_driver_killed_in_the_middle_of_a_batch_leaves_no_hole_and_one_asked_t
         killed_in = in_hand(tmp_path)
         with driver(world, tmp_path) as process:
             until(lambda: in_hand(tmp_path) > killed_in, "another batch in hand", lambda: alive(process, tmp_path))
-            process.send_signal(signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGTERM)
             assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
         assert in_hand(tmp_path) == ""
         before = Counter((item.partition, item.key, item.value) for item in world.read("cdc"))
@@ -117,3 +121,35 @@ def test_a_driver_killed_in_the_middle_of_a_batch_leaves_no_hole_and_one_asked_t
         # The clean stop repeats nothing: what was there then is as often there as it was, the rest once.
         assert copies == before + Counter(copies.keys() - before.keys())
         assert world.letters() == []
+
+
+def has_done(checkpoint: Path, parts: int) -> bool:
+    """So many parts are carried out."""
+    return len(list((checkpoint / "plans").glob("*.done"))) >= parts
+
+
+def test_a_driver_killed_again_and_again_gets_through_one_batch(
+    stack: StackInfo, cluster_name: str, tmp_path: Path
+) -> None:
+    """What one life has finished of a batch the next one does not do again, and each finishes something."""
+    count = 3 * FIRST
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), now_us() - HOUR_US)
+        world.schema()
+        world.send(write(f"customer-{number % 97}", number) for number in range(count))
+        options = ("--max-offsets-per-trigger", str(2 * count))
+        for done in (1, 2):
+            with driver(world, tmp_path, *options) as process:
+                until(partial(has_done, tmp_path, done), "a part to be done", lambda: alive(process, tmp_path))
+                process.send_signal(signal.SIGKILL)
+        with driver(world, tmp_path, *options, "--stop-when-idle") as process:
+            assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
+        store = PlanStore(tmp_path)
+        parts = [entry for number in (0, 1) for entry in store.parts(number) if entry.ranges]
+        assert len(store.parts(0)) > 1
+        assert sum(item.end - item.start for item in parts[0].ranges) <= FIRST
+        copies = Counter((item.key, item.value) for item in world.read("cdc"))
+        assert len(copies) == count
+        first = {(item.partition, offset) for item in parts[0].ranges for offset in range(item.start, item.end)}
+        rows = Counter((row.source_partition, row.source_offset) for row in world.rows())
+        assert {rows[place] for place in first} == {1}, "what was carried out was not done again"

@@ -8,9 +8,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.system.cdc_log import KEYS, CdcLog, Story, drop_all
@@ -19,8 +21,9 @@ from tests.system.cdc_world import founded, until
 from ringlog.client.cdc import CdcReader, Change
 from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, UnknownTable
 from ringlog.client.cdc.stores import MemoryProgress
+from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, CreateTable, DropTable
 from ringlog.stack import StackInfo
-from ringlog.wire.records import CdcRow
+from ringlog.wire.records import CdcRow, Cell
 
 pytestmark = pytest.mark.system
 
@@ -188,6 +191,8 @@ def test_tail_prints_changes(log: CdcLog) -> None:
     (line,) = ringlog(log, "--json")
     assert json.loads(line) == {
         "table": "shop.orders",
+        "table_id": log.world.state.tables["shop.orders"].id,
+        "epoch": rows[0].epoch,
         "timestamp": rows[0].timestamp,
         "generation": story.starts[0],
         "stream_id": rows[0].stream_id.hex(),
@@ -204,6 +209,7 @@ def test_tail_prints_changes(log: CdcLog) -> None:
                 "values": {"amount": 7},
                 "deleted": ["note"],
                 "deleted_elements": {},
+                "undecoded": {},
             }
         ],
     }
@@ -236,6 +242,78 @@ def test_apply_is_killed_and_the_copy_is_whole(log: CdcLog, tmp_path: Path) -> N
     assert json.loads(done.stdout)["changes"] < story.numbers + len(gone)
     assert {row[1] for row in copied(path)} == set(range(story.numbers)) - set(gone)
     assert {row[2:] for row in copied(path)} == {(7, None)}
+
+
+def test_apply_goes_on_over_columns_that_are_unknown_and_tables_that_are_made_anew(log: CdcLog, tmp_path: Path) -> None:
+    story = Story(log)
+    story.join(0)
+    world = log.world
+    old = world.state.tables["shop.orders"].id
+    (odd,) = story.rows(0, 1)
+    story.write([replace(odd, cells=(Cell("nosuchcol", b"!"), Cell("amount", b"\1")), deleted=()), *story.rows(0, 3)])
+    log.publish()
+    path = tmp_path / "copy.sqlite"
+    assert applied(log, path) == {"changes": 4, "undecoded": {"shop.orders": {"amount": 1, "nosuchcol": 1}}}
+    assert {row[1:] for row in copied(path)} == {(0, None, None), *((number, 7, None) for number in (1, 2, 3))}
+
+    world.apply(DropTable("shop", "orders"))
+    types = {"customer": "text", "number": "bigint", "amount": "text", "Amount": "int"}
+    columns = tuple(Column(name, kind) for name, kind in types.items())
+    options = CdcOptions(enabled=True)
+    world.apply(CreateTable("shop", "orders", str(uuid.uuid4()), columns, ("customer",), ("number",), options))
+    cells = (Cell("amount", b"seven"), Cell("Amount", b"\0\0\0\7"))
+    before = [replace(row, cells=cells[:1], deleted=()) for row in story.rows(0, 2)]
+    world.apply(AlterTable("shop", "orders", (Column("added", "int"),)))
+    after = [replace(row, cells=(*cells, Cell("added", b"\0\0\0\1")), deleted=()) for row in story.rows(0, 2)]
+    # The change topics lag behind: whoever wrote these rows follows the log, and so do readers.
+    late = [replace(row, epoch=odd.epoch) for row in story.rows(0, 2)]
+    story.write([*before, *after, *late])
+    assert applied(log, path) == {"changes": 6, "undecoded": {}}
+    assert {row[1:] for row in copied(path)} == {
+        *((number, "seven", None, None) for number in (4, 5)),
+        *((number, "seven", 7, 1) for number in (6, 7)),
+    }
+    with sqlite3.connect(path) as found:
+        gone = found.execute(f'SELECT number, amount FROM "shop.orders dropped {old}"').fetchall()
+        assert sorted(gone) == [(0, None), (1, 7), (2, 7), (3, 7), (8, 7), (9, 7)]
+        assert found.execute('SELECT "column", value FROM "cdc$undecoded" ORDER BY 1').fetchall() == [
+            ("amount", b"\1"),
+            ("nosuchcol", b"!"),
+        ]
+    with CdcReader(world.bootstrap, world.cluster, tables=["shop.orders"], until_end=True) as reader:
+        ids = {change.rows[0].key["number"]: change.table_id for change in reader}
+    assert {number for number, name in ids.items() if name == old} == {0, 1, 2, 3, 8, 9}
+
+
+def test_rows_of_a_table_that_was_dropped_are_read_as_ever(log: CdcLog, tmp_path: Path) -> None:
+    story = Story(log)
+    story.join(0)
+    story.write(story.rows(0, 5))
+    log.world.apply(DropTable("shop", "orders"))
+    log.publish()
+    path = tmp_path / "copy.sqlite"
+    assert applied(log, path, "--table", "shop.orders")["changes"] == 5
+    assert {row[1] for row in copied(path)} == set(range(5))
+
+
+def applied(log: CdcLog, path: Path, *options: str) -> Any:
+    """What ``ringlog cdc apply`` says at the end."""
+    command = [
+        sys.executable,
+        "-m",
+        "ringlog.cli",
+        "cdc",
+        "apply",
+        "--to",
+        str(path),
+        "--until-end",
+        "--json",
+        *options,
+    ]
+    command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def number_of(row: CdcRow) -> int:

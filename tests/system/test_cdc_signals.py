@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -27,7 +28,10 @@ def jvms(parent: int) -> list[Path]:
     return found
 
 
-def test_an_early_interrupt_ends_well_and_leaves_no_jvm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_early_signal_to_the_process_group_ends_well_and_leaves_no_jvm(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", "127.0.0.1:1", "--cluster", "none"]
     command += ["--checkpoint", str(tmp_path / "checkpoint"), "--java-options", "-XX:TieredStopAtLevel=1"]
     process = subprocess.Popen(
@@ -36,9 +40,10 @@ def test_an_early_interrupt_ends_well_and_leaves_no_jvm(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     (jvm,) = until(lambda: jvms(process.pid), "a JVM")
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, number)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert "Traceback" not in said

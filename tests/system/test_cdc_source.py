@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,9 @@ import pytest
 from tests.system.cdc_log import CdcLog, Story, drop_all
 from tests.system.cdc_world import founded, until
 
+from ringlog.kernel.commands.model import DropTable
 from ringlog.stack import StackInfo
+from ringlog.wire.records import Cell
 from ringlog_cdc import read_cdc
 
 if TYPE_CHECKING:
@@ -116,9 +120,53 @@ def test_a_stream_goes_on_from_its_checkpoint_over_generation_switches(
         story.write(story.rows(1, 3), copies=3)
         until(lambda: len(sink.numbers) >= story.numbers, "what was written meanwhile", lambda: fine(query))
     assert sorted(sink.numbers) == list(range(story.numbers))
-    generations = [{generation for generation, _ in rows} for _, rows in sorted(sink.batches.items()) if rows]
-    assert all(len(found) == 1 for found in generations)
-    assert [max(found) for found in generations] == sorted(max(found) for found in generations)
+    generations = [[generation for generation, _ in rows] for _, rows in sorted(sink.batches.items()) if rows]
+    assert all(max(one) <= min(behind) for one, behind in pairwise(generations))
+
+
+def run_to_the_end(frame: DataFrame, sink: Sink, checkpoint: Path) -> None:
+    """One run of a query that is started now and then."""
+    query = (
+        frame.writeStream.foreachBatch(sink.take)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    fine(query)
+
+
+def test_a_run_with_available_now_has_all_that_there_is_of_all_generations(
+    log: CdcLog, spark: SparkSession, tmp_path: Path
+) -> None:
+    story, sink = Story(log), Sink()
+    story.play()
+    where = (spark, log.world.bootstrap, log.world.cluster, "shop.orders")
+    run_to_the_end(read_cdc(*where, stream=True), sink, tmp_path)
+    assert sorted(sink.numbers) == list(range(story.numbers))
+    assert {generation for _, rows in sink.batches.items() for generation, _ in rows} == set(story.starts)
+    run_to_the_end(read_cdc(*where, stream=True), sink, tmp_path)
+    assert sorted(sink.numbers) == list(range(story.numbers))
+    story.write(story.rows(2, 7), copies=2)
+    run_to_the_end(read_cdc(*where, stream=True), sink, tmp_path)
+    assert sorted(sink.numbers) == list(range(story.numbers))
+
+
+def test_a_table_that_was_made_anew_has_its_own_rows_only(log: CdcLog, spark: SparkSession) -> None:
+    story = Story(log)
+    story.join(0)
+    old, epoch = log.world.state.tables["shop.orders"].id, log.world.state.epoch
+    story.write(story.rows(0, 5))
+    log.world.apply(DropTable("shop", "orders"))
+    log.world.table("orders")
+    new_ones, (odd,) = story.rows(0, 4), story.rows(0, 1)
+    late = [replace(row, epoch=epoch) for row in story.rows(0, 3)]
+    story.write([*new_ones, replace(odd, cells=(Cell("nosuchcol", b"!"),)), *late])
+    log.publish()
+    where = (spark, log.world.bootstrap, log.world.cluster, "shop.orders")
+    new = {row["number"]: row["cdc$undecoded"] for row in read_cdc(*where).collect()}
+    assert new == {**dict.fromkeys(range(5, 9)), 9: {"nosuchcol": bytearray(b"!")}}
+    assert {row["number"] for row in read_cdc(*where, table_id=old).collect()} == {*range(5), 10, 11, 12}
 
 
 def test_rows_that_are_no_longer_kept_end_a_query_or_are_skipped(

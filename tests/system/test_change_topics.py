@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,21 @@ from tests.agents.finish import known
 
 from ringlog.agents.coordinator_core import propose
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED
+from ringlog.agents.shells import publisher
+from ringlog.agents.status import read_status
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS, HEAD, NODES, SCHEMA, Change, EpochChange, diff, project
+from ringlog.kernel.changes import (
+    CHANGE_TOPICS,
+    EPOCHS,
+    HEAD,
+    NODES,
+    PLACEMENTS,
+    SCHEMA,
+    Change,
+    EpochChange,
+    diff,
+    project,
+)
 from ringlog.kernel.commands.model import (
     CdcOptions,
     Column,
@@ -34,11 +48,19 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.kafka import reader_config
 from ringlog.log.producer import AckedProducer
-from ringlog.log.topics import SCHEMAS, admin_client, create_topics, topic_name
+from ringlog.log.topics import (
+    RECORD_BYTES_MAX,
+    SCHEMAS,
+    admin_client,
+    create_topics,
+    topic_name,
+)
+from ringlog.runtime.settings import Settings
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import decode_change, encode_change, encode_change_record
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
+from .topic_settings import alter
 
 pytestmark = pytest.mark.system
 
@@ -195,12 +217,8 @@ def test_a_publisher_that_slept_through_its_replacement_publishes_nothing_more(w
     assert found == [entry.state_id for entry in world.applied()][: len(found)]
 
 
-def test_a_change_topic_that_was_made_again_gets_what_it_lacks(world: AgentsWorld) -> None:
-    """Also where a publisher has written to it before it was started again: what is there then is not all."""
-    first = world.start("publisher")
-    begin(world)
-    check(world)
-    topics = [topic_name(world.cluster, suffix) for suffix in (NODES, SCHEMA)]
+def make_again(world: AgentsWorld, topics: list[str]) -> None:
+    """Delete topics and make them anew."""
     admin = admin_client(world.stack.bootstrap_servers)
     for name, future in admin.delete_topics(topics).items():
         assert future.result(DEADLINE_S) is None, name
@@ -212,6 +230,15 @@ def test_a_change_topic_that_was_made_again_gets_what_it_lacks(world: AgentsWorl
         return made >= set(topics)
 
     until(made_again, "the topics to be made again")
+
+
+def test_a_change_topic_that_was_made_again_gets_what_it_lacks(world: AgentsWorld) -> None:
+    """Also where a publisher has written to it before it was started again: what is there then is not all."""
+    first = world.start("publisher")
+    begin(world)
+    check(world)
+    topics = [topic_name(world.cluster, suffix) for suffix in (NODES, SCHEMA)]
+    make_again(world, topics)
     apply(world, CreateKeyspace("other", Replication("simple", 1)))
     assert first.exit_code() == CRASHED
     world.start("publisher")
@@ -237,3 +264,47 @@ def test_a_publisher_halts_when_the_topics_are_ahead_of_the_log(world: AgentsWor
     publisher = world.spawn("publisher")
     assert publisher.exit_code() == HALTED
     assert len(published(world)) == 1
+
+
+def test_a_publisher_whose_topic_refuses_a_record_for_its_size_halts_and_says_so(world: AgentsWorld) -> None:
+    """It is not started again and again, adding a term each time; when the topic takes the record it goes on."""
+    admin = admin_client(world.stack.bootstrap_servers)
+    topic = topic_name(world.cluster, SCHEMA)
+    begin(world)
+    first = world.start("publisher")
+    until(lambda: reached(world, world.state.epoch), "the first epochs")
+    alter(admin, topic, "max.message.bytes", "2000")
+    columns = tuple(Column(f"c{number:03}", "text") for number in range(200))
+    apply(world, CreateTable("ks", "large", str(uuid.uuid4()), columns, ("c000",), (), CdcOptions()))
+    assert first.exit_code() == HALTED
+    (found,) = (one for one in read_status(world.stack.bootstrap_servers, world.cluster) if one.role == "publisher")
+    assert found.state == "halted"
+    assert f"record_too_large: topic {topic} refuses the record 'table/ks.large'" in found.why
+    assert f"--entity-name {topic} --add-config max.message.bytes=" in found.why
+    alter(admin, topic, "max.message.bytes", str(RECORD_BYTES_MAX))
+    world.start("publisher")
+    check(world)
+
+
+def test_what_change_topics_lack_is_written_in_several_transactions(
+    world: AgentsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "RESTORED_RECORDS_MAX", 2)
+    first = world.start("publisher")
+    begin(world)
+    check(world)
+    first.stop()
+    make_again(world, [topic_name(world.cluster, PLACEMENTS)])
+    settings = Settings(
+        bootstrap_servers=world.stack.bootstrap_servers, cluster=world.cluster, data_dir=tmp_path, redis_url="none"
+    )
+    again = publisher.PublisherThread(settings, lambda _: None, lambda _: None)
+    again.start()
+    try:
+        world.await_term("publisher", 2)
+        check(world)
+    finally:
+        again.stop()
+    offsets = [offset for offset, _, _ in placed(world, PLACEMENTS)]
+    assert len(offsets) == 3
+    assert [later - sooner for sooner, later in itertools.pairwise(offsets)] == [1, 2], "a marker after every two"

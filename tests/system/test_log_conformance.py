@@ -160,6 +160,7 @@ def test_a_position_beyond_the_end_is_an_error(make_log: MakeLog) -> None:
 
 def test_the_identity_is_the_topics_own(make_log: MakeLog) -> None:
     assert make_log().identity() == make_log().identity()
+    assert make_log().kafka_id() == make_log().kafka_id() != ""
     make_log().verify()
 
 

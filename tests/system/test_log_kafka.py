@@ -21,7 +21,14 @@ from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
 from ringlog.log.commit import FateOpen, commit, settle
-from ringlog.log.errors import LogReplaced, LogTruncated, LogUnavailable, ReplicaHalted, TopicMissing
+from ringlog.log.errors import (
+    LogReplaced,
+    LogTruncated,
+    LogUnavailable,
+    RecordTooLarge,
+    ReplicaHalted,
+    TopicMissing,
+)
 from ringlog.log.fates import Chain, Fate, fates
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
@@ -144,6 +151,63 @@ def test_a_log_that_lost_its_beginning_is_refused(stack: StackInfo, log: KafkaLo
     tail.close()
 
 
+def test_a_running_replica_halts_when_the_log_loses_its_beginning(stack: StackInfo, log: KafkaLog) -> None:
+    with Replica(log, watch_s=0.2) as replica:
+        found(log, replica, "c")
+        log.append([encoded.data for encoded in _three(replica)])
+        replica.read_barrier()
+        admin = admin_client(stack.bootstrap_servers)
+        for future in admin.delete_records([TopicPartition(log.name, 0, 2)]).values():
+            future.result(DEADLINE_S)
+        with pytest.raises(ReplicaHalted, match="begins at offset 2") as caught:
+            replica.wait_for(lambda _: None, DEADLINE_S, "the halt")
+        assert caught.value.code == "log_truncated"
+        assert replica.state.epoch == 4
+
+
+def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_path: Path, cluster_name: str) -> None:
+    """What the page cache had and the disk had not is gone, and others write before the reader comes back."""
+    own, record = Stack(tmp_path / "stack"), tmp_path / "metadata.json"
+    try:
+        info = own.up("quick")
+        create_topics(admin_client(info.bootstrap_servers), cluster_name, specs=[METADATA])
+        log = KafkaLog(info.bootstrap_servers, cluster_name)
+        with Replica(log, record=record) as replica:
+            found(log, replica, "c")
+            for _ in range(4):
+                assert commit(log, replica, Chain(replica.state.epoch, _three(replica))).fates == (Fate.APPLIED,) * 3
+        log.close()
+        own.down()
+        (segment,) = (tmp_path / "stack").rglob(f"{log.name}-0/*.log")
+        segment.write_bytes(b"".join(batches_of(segment.read_bytes())[:-2]))
+        for path in [*segment.parent.glob("*.snapshot"), *(tmp_path / "stack").rglob(".kafka_cleanshutdown")]:
+            path.unlink()
+
+        info = own.up("quick")
+        log = KafkaLog(info.bootstrap_servers, cluster_name)
+        with Replica(log) as first:
+            left = first.read_barrier().epoch
+            assert left < 13, "the log has lost entries"
+            for _ in range(4):
+                assert commit(log, first, Chain(first.state.epoch, _three(first))).fates == (Fate.APPLIED,) * 3
+            assert first.state.epoch > 13, "and it is longer than it was"
+        with Replica(log, record=record) as replica, pytest.raises(ReplicaHalted, match="epoch 13 was") as caught:
+            replica.wait_for(lambda state: state.epoch > 13, DEADLINE_S, "the halt")
+        assert caught.value.code == "log_forked"
+        log.close()
+    finally:
+        own.down()
+
+
+def batches_of(segment: bytes) -> list[bytes]:
+    """The record batches of a segment file: an offset of eight bytes, the length of what follows the next four."""
+    found, at = [], 0
+    while at + 12 <= len(segment) and (size := int.from_bytes(segment[at + 8 : at + 12], "big")):
+        found.append(segment[at : at + 12 + size])
+        at += 12 + size
+    return found
+
+
 def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_path: Path, cluster_name: str) -> None:
     """The broker is stopped in the middle: the answer is lost, the entry may be in the log. It is applied once."""
     own = Stack(tmp_path / "stack")
@@ -202,7 +266,7 @@ def test_a_producer_goes_on_after_a_fatal_error(stack: StackInfo, cluster_name: 
     first = Producer(producer._config | {"enable.gapless.guarantee": True})
     producer._producer = first
     refused = producer.send(topic, bytes(5_000), partition=0)
-    with pytest.raises(LogUnavailable):
+    with pytest.raises(RecordTooLarge):
         refused.result(DEADLINE_S)
     deadline = time.monotonic() + DEADLINE_S
     while producer._producer is first:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 from tests.system.agents_world import until
 from tests.system.topic_settings import alter
 
-from ringlog.log.errors import TopicMisconfigured, TopicMissing
+from ringlog.client.founding import found_cluster
+from ringlog.log.errors import CopiesUndecided, TopicMisconfigured, TopicMissing
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.producer import producer_config
 from ringlog.log.replica import Replica
 from ringlog.log.topics import (
+    ACKS,
     METADATA,
     MUTATIONS,
     TOPICS,
@@ -68,6 +73,83 @@ def test_a_wrong_setting_is_refused_by_name(
     assert f"--entity-name {topic} --add-config {setting}={error.wanted}" in error.mend
     alter(admin, topic, setting, error.wanted)
     verify_topics(admin, cluster_name, stack.bootstrap_servers, [METADATA])
+
+
+def test_records_are_taken_whatever_their_authors_clock_says(
+    stack: StackInfo, admin: AdminClient, cluster_name: str
+) -> None:
+    """By default Kafka refuses what lies an hour ahead: requests, results, acknowledgements, changes, rows."""
+    create_topics(admin, cluster_name)
+    producer = Producer(producer_config(stack.bootstrap_servers, "ahead", DEADLINE_S))
+    now_ms = int(time.time() * 1_000)
+    told: dict[tuple[str, int], str] = {}
+    for spec in TOPICS:
+        for hours in (-100_000, 2, 100_000):
+
+            def delivered(error: KafkaError | None, _: Message, key: tuple[str, int] = (spec.suffix, hours)) -> None:
+                told[key] = "taken" if error is None else error.str()
+
+            name = topic_name(cluster_name, spec.suffix)
+            at = now_ms + hours * 3_600_000
+            producer.produce(name, b"", key=b"k", partition=0, timestamp=at, on_delivery=delivered)
+    assert producer.flush(DEADLINE_S) == 0
+    assert set(told.values()) == {"taken"}, told
+    assert len(told) == 3 * len(TOPICS)
+
+
+def test_a_limit_on_times_that_is_lower_is_raised_by_who_tends_the_cluster_and_told_by_others(
+    stack: StackInfo, admin: AdminClient, cluster_name: str
+) -> None:
+    create_topics(admin, cluster_name, specs=[ACKS, MUTATIONS])
+    name, setting = topic_name(cluster_name, "acks"), "message.timestamp.after.max.ms"
+    alter(admin, name, setting, "3600000")
+    with pytest.raises(TopicMisconfigured, match=rf"--entity-name {name} --add-config {setting}=") as caught:
+        verify_topics(admin, cluster_name, stack.bootstrap_servers, [ACKS, MUTATIONS])
+    assert caught.value.code == "topic_misconfigured"
+    verify_topics(admin, cluster_name, stack.bootstrap_servers, [ACKS, MUTATIONS], tend=True)
+    until(lambda: _is_sound(admin, cluster_name, stack), "the broker to show the raised setting")
+
+
+def test_topics_that_are_read_whole_at_each_start_are_compacted_soon(
+    stack: StackInfo, admin: AdminClient, cluster_name: str
+) -> None:
+    create_topics(admin, cluster_name, specs=[ACKS, MUTATIONS])
+    name = topic_name(cluster_name, "acks")
+    for setting, most in ACKS.at_most.items():
+        assert settings_of(admin, name)[setting] == most
+    alter(admin, name, "segment.ms", str(7 * 86_400_000))
+    alter(admin, name, "max.compaction.lag.ms", "60000")
+    until(lambda: settings_of(admin, name)["segment.ms"] != "600000", "the broker to show the setting")
+    verify_topics(admin, cluster_name, stack.bootstrap_servers, [ACKS, MUTATIONS])
+    assert settings_of(admin, name)["segment.ms"] == "604800000", "only who tends the cluster changes it"
+    verify_topics(admin, cluster_name, stack.bootstrap_servers, [ACKS, MUTATIONS], tend=True)
+    until(lambda: settings_of(admin, name)["segment.ms"] == "600000", "the broker to show the lowered setting")
+    assert settings_of(admin, name)["max.compaction.lag.ms"] == "60000", "what is less stays"
+
+
+def settings_of(admin: AdminClient, name: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
+    return {key: entry.value for key, entry in found.items()}
+
+
+def _is_sound(admin: AdminClient, cluster: str, stack: StackInfo) -> bool:
+    try:
+        verify_topics(admin, cluster, stack.bootstrap_servers, [ACKS, MUTATIONS])
+    except TopicMisconfigured:
+        return False
+    return True
+
+
+def test_copies_that_no_broker_can_hold_are_refused(stack: StackInfo, cluster_name: str) -> None:
+    with pytest.raises(CopiesUndecided, match="3 copies of each record need 3 brokers, and one broker is up"):
+        found_cluster(stack.bootstrap_servers, cluster_name, replication=3)
+    with pytest.raises(CopiesUndecided, match="one broker is up, and 1 more is known of"):
+        found_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)
+    founding = found_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name, replication=1)
+    assert (founding.here, founding.copies) == (True, 1)
+    again = found_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)
+    assert (again.here, again.copies) == (False, 1), "a cluster that is there has said it"
 
 
 def test_more_than_one_partition_is_refused(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -17,9 +19,11 @@ import redis
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ringlog.stack import Stack, StackInfo
+from ringlog.stack import Stack, StackError, StackInfo, redis_server
+from ringlog.stack.commands import addresses
 from ringlog.stack.layout import Layout
 from ringlog.stack.processes import start_tick, wait_until
+from ringlog.stack.redis_server import COMMANDS_OFF
 
 pytestmark = pytest.mark.system
 
@@ -198,6 +202,66 @@ def test_reset_deletes_the_data_and_starts_afresh(tmp_path: Path) -> None:
             assert client.dbsize() == 0
     finally:
         stack.down()
+
+
+def test_nobody_else_reaches_the_data(folder: Path) -> None:
+    info = Stack(folder).up()
+    assert info.redis_url.startswith("unix:///")
+    with redis.Redis.from_url(info.redis_url) as client:
+        assert client.info("server")["tcp_port"] == 0, "no port, so no password either"
+    kept = [folder, *folder.rglob("*")]
+    names = {path.name for path in kept}
+    assert {"redis.sock", "settings.json", "state.json", "broker.log", "server.properties"} <= names
+    assert [str(path) for path in kept if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
+
+
+def test_what_was_open_is_closed_at_the_next_start(folder: Path) -> None:
+    for path in (folder, folder / "logs", folder / "redis", folder / "broker"):
+        path.chmod(0o755)
+    Stack(folder).down()
+    Stack(folder).up()
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder / "logs", folder / "redis")] == [0o700] * 3
+
+
+@pytest.mark.parametrize("command", [f"{name} x y" for name in COMMANDS_OFF] + ["CONFIG GET dir", "SAVE", "SHUTDOWN"])
+def test_redis_does_nothing_beyond_its_data(stack: StackInfo, command: str) -> None:
+    with redis.Redis.from_url(stack.redis_url) as client, pytest.raises(redis.ResponseError, match="unknown command"):
+        client.execute_command(*command.split())
+
+
+def test_a_path_too_long_for_a_socket_gets_one_elsewhere_and_nobody_can_be_there_before(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    layout = Layout(deep)
+    outside = layout.redis_socket.parent
+    assert outside.parent == Path("/tmp")
+    try:
+        outside.mkdir()
+        outside.chmod(0o755)
+        with pytest.raises(StackError) as exposed:
+            redis_server.run_command(layout)
+        assert exposed.value.code == "socket_exposed"
+        outside.rmdir()
+        outside.symlink_to(tmp_path)
+        with pytest.raises(StackError):
+            redis_server.run_command(layout)
+        outside.unlink()
+        info = Stack(deep).up("quick")
+        with redis.Redis.from_url(info.redis_url) as client:
+            assert client.ping()
+        assert stat.S_IMODE(outside.stat().st_mode) == 0o700
+    finally:
+        Stack(deep).down()
+        shutil.rmtree(outside, ignore_errors=True)
+
+
+def test_a_broker_is_found_with_its_own_redis(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("RINGLOG_STACK_DATA", raising=False)
+    assert addresses() == ()
+    info = up_in_a_process_that_ends(folder)
+    assert addresses() == ((info.bootstrap_servers, info.redis_url),)
+    Stack(folder).down()
+    assert addresses() == ()
 
 
 def test_broker_settings_are_the_promised_ones(stack: StackInfo, cluster_name: str) -> None:

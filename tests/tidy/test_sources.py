@@ -94,6 +94,38 @@ def test_no_test_is_switched_off() -> None:
     assert offences(python_files("tests"), lines_with(switched_off)) == []
 
 
+KAFKA_ADDRESS = re.compile(r"""["'](?:kafka\.)?bootstrap\.servers["']|kafka://""")
+MAKES_CLIENTS = {
+    "services/ringlog/runtime/kafka_config.py": "the one place",
+    "services/ringlog/stack/probes.py": "the stack's own broker, which the stack has set up itself",
+    "services/ringlog/cli/fencing.py": "writes a file for a client",
+    "services/ringlog/agents/app.py": "faust, with the log-in of the one place beside it",
+}
+
+
+def test_every_kafka_client_logs_in_as_the_one_file_says() -> None:
+    product = [path for path in python_files("services", "streaming") if shown(path) not in MAKES_CLIENTS]
+    assert offences(tuple(product), lines_with(KAFKA_ADDRESS)) == []
+    app = (ROOT / "services/ringlog/agents/app.py").read_text()
+    assert app.count("kafka://") == app.count("broker_credentials=credentials(current().security)") == 1
+    assert {name for name in MAKES_CLIENTS if not KAFKA_ADDRESS.search((ROOT / name).read_text())} == set()
+
+
+def test_clients_of_kafka_are_given_what_makes_them_log_in() -> None:
+    """A client's options are a dictionary that begins with the connection, or a name that holds such a one."""
+
+    def find(_path: Path, content: str) -> Iterator[str]:
+        for node in ast.walk(ast.parse(content)):
+            kind = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if kind in ("Consumer", "Producer", "AdminClient") and isinstance(node, ast.Call) and node.args:
+                given = node.args[0]
+                if isinstance(given, ast.Dict) and "connection(" not in ast.unparse(given):
+                    yield f"line {node.lineno}: {kind} without connection()"
+
+    product = [path for path in python_files("services", "streaming") if shown(path) not in MAKES_CLIENTS]
+    assert offences(tuple(product), find) == []
+
+
 def test_the_kernel_refuses_only_with_known_codes() -> None:
     from ringlog.kernel.codes import CODES
 

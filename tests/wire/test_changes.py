@@ -31,6 +31,6 @@ def test_a_record_is_topic_key_and_value():
 
 
 def test_other_records_are_no_changes():
-    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3}
+    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3, "refused": [], "why": ""}
     with pytest.raises(WireError, match="wrong_record"):
         decode_change(encode("ringlog.agents.AgentStatus", status))

@@ -110,5 +110,5 @@ def test_bytes_that_are_no_entry_are_unreadable(data, word):
 
 
 def test_another_record_on_the_log_is_unreadable():
-    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3}
+    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3, "refused": [], "why": ""}
     assert isinstance(decode_entry(encode("ringlog.agents.AgentStatus", status)), Unreadable)

@@ -27,12 +27,14 @@ from typing import Any
 import faust
 import structlog
 from faust.types import TP, EventT
+from faust.types.auth import CredentialsT
 
 from ringlog.agents.contract import MakeWorker, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, say_end
 from ringlog.agents.outage import Outage, take_over_logs
 from ringlog.agents.watch import end_of
 from ringlog.log.watch import Lost, TopicWatch
+from ringlog.runtime.kafka_config import Security, current
 from ringlog.runtime.settings import Settings
 
 PENDING_MAX = 5_000
@@ -191,11 +193,22 @@ class AgentEnded(Exception):
     """Ends the worker's process in an orderly way: the role was taken over, or has to halt."""
 
 
+def credentials(security: Security) -> CredentialsT | None:
+    """What faust, and aiokafka under it, logs in with; None for plain text. Raises BadKafkaConfig."""
+    context = security.ssl_context()
+    if security.logs_in:
+        return faust.SASLCredentials(
+            username=security.username, password=security.password, mechanism=security.mechanism, ssl_context=context
+        )
+    return None if context is None else faust.SSLCredentials(context)
+
+
 def make_app(role: str, settings: Settings, reset: str) -> faust.App:
     """The app, without web server, tables or topics of its own; its group is named after cluster and role."""
     return faust.App(
         f"{settings.cluster}.{role}",
         broker=f"kafka://{settings.bootstrap_servers}",
+        broker_credentials=credentials(current().security),
         datadir=str(settings.data_dir / "agents"),
         store="memory://",
         web_enabled=False,

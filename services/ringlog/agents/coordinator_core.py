@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ringlog.agents.witnesses import complaints, reports_of, witnesses_of
+from ringlog.client.ack_book import is_vouched_for
 from ringlog.kernel.commands.model import (
     AdvanceOperation,
     CloseCdcGeneration,
@@ -26,17 +28,14 @@ from ringlog.kernel.commands.model import (
     FailOperation,
     ForgetCdcGeneration,
     PublishCdcGeneration,
-    StreamReport,
-    Witness,
 )
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.generations.describe import current, generate_for, parts_of, ranges_digest, to_prepare
 from ringlog.kernel.generations.expiry import expires_at, has_log
 from ringlog.kernel.operations.failures import counts_from
-from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight, next_stage
-from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.values import Epoch, GenerationId, Micros
@@ -59,7 +58,8 @@ class Known:
     """What an instance knows.
 
     ``acks`` by node id; ``published``: the last epoch whose changes are in the change topics; ``complete_since``: when
-    it first saw the data of ``prepared_in_full`` complete (0: long ago, so there is nothing to be patient for).
+    it first saw the data of ``prepared_in_full`` complete (0: long ago, so there is nothing to be patient for);
+    ``said``: the nodes' last words, where ``acks`` has only what counts.
     """
 
     state: ClusterState
@@ -67,21 +67,53 @@ class Known:
     published: Epoch
     now: Micros
     complete_since: Micros = 0
+    said: Mapping[str, NodeAck] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A command to submit until it is answered, under this id."""
+    """A command to submit until it is answered, under this id; ``subject``: what goes on by it."""
 
     command: Command
     request_id: str
     since_epoch: Epoch
+    subject: str = ""
 
 
 def propose(known: Known) -> tuple[Proposal, ...]:
     """All that can go on now, in the order in which to ask."""
     steps = [*_operation_steps(known), *_generation_steps(known)]
     return tuple(_proposal(known.state, subject, command) for subject, command in steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """``subject`` (an operation or a generation) does not go on by ``kind`` of command, for a reason that no waiting
+    mends: ``code`` and ``detail``.
+    """
+
+    subject: str
+    kind: str
+    code: str
+    detail: str
+
+
+PATIENT_CODES = frozenset(
+    {"awaits_decision", "gate_not_met", "generation_not_committed", "generation_not_published", "waits_its_turn"}
+)
+"""Refusals of a next step that are nothing but waiting; ``operation show`` says for whom."""
+
+
+def refusals(known: Known) -> tuple[Refusal, ...]:
+    """What the coordinator does not even propose, since the log would refuse it, and what nodes have said wrongly."""
+    found = []
+    for operation in in_flight(known.state):
+        for _, text in complaints(known.state, known.acks, operation, known.said):
+            found.append(Refusal(operation.id, AdvanceOperation.__name__, "bad_field", text))
+        decision = _decided(known.state, _next_step(known, operation, next_stage(operation) or ""))
+        if isinstance(decision, Rejected) and decision.code not in PATIENT_CODES:
+            found.append(Refusal(operation.id, AdvanceOperation.__name__, decision.code, decision.detail))
+    return tuple(found)
 
 
 def prepared_in_full(state: ClusterState) -> GenerationId | None:
@@ -105,29 +137,14 @@ def _operation_steps(known: Known) -> Steps:
         yield from _failures(known, operation)
         stage = next_stage(operation)
         assert stage is not None, "an operation in flight has a next stage"
-        command = AdvanceOperation(operation.id, stage, _witnesses(known), _reports(known, operation))
+        command = _next_step(known, operation, stage)
         if _accepted(known.state, command):
             yield operation.id, command
 
 
-def _witnesses(known: Known) -> tuple[Witness, ...]:
-    """Acknowledgements of registered nodes; none of them counts beyond the state that it is shown to."""
-    state = known.state
-    return tuple(
-        Witness(node, min(ack.applied, state.epoch), min(ack.drained, state.epoch))
-        for node, ack in sorted(known.acks.items())
-        if node in state.nodes and ack.cluster_id == state.cluster_id
-    )
-
-
-def _reports(known: Known, operation: Operation) -> tuple[StreamReport, ...]:
-    """The last report of each gaining node on this operation."""
-    last = []
-    for node in gaining_nodes(operation):
-        ack = known.acks.get(node)
-        reports = ack.reports if ack is not None and ack.cluster_id == known.state.cluster_id else ()
-        last += [report for report in reports if report.operation == operation.id and report.node == node][-1:]
-    return tuple(last)
+def _next_step(known: Known, operation: Operation, stage: str) -> AdvanceOperation:
+    witnesses = witnesses_of(known.state, known.acks)
+    return AdvanceOperation(operation.id, stage, witnesses, reports_of(known.state, known.acks, operation))
 
 
 def _failures(known: Known, operation: Operation) -> Steps:
@@ -136,7 +153,7 @@ def _failures(known: Known, operation: Operation) -> Steps:
     most, since = setting(state, "stream_tries_max"), counts_from(operation)
     for node, ack in sorted(known.acks.items()):
         tries = [one for one in ack.tries if (one.operation, one.since) == (operation.id, since) and one.count >= most]
-        if tries and ack.cluster_id == state.cluster_id:
+        if tries and is_vouched_for(ack, state):
             last = max(tries, key=lambda one: one.count)
             source = state.nodes[last.source].name if last.source in state.nodes else last.source
             reason = f"rows from {source}: {last.reason}"[:REASON_LENGTH_MAX]
@@ -202,29 +219,47 @@ def _preparation_steps(known: Known) -> Steps:
 
 def _commit(known: Known, generation: GenerationId, digest: str) -> Steps:
     state = known.state
-    last = current(state)
-    lead = setting(state, "cdc_generation_lead_us")
-    soonest = known.now + lead
-    horizon = max((writer.horizon for _, writer in in_order(state.writers)), default=0)
-    if horizon >= soonest and 0 <= known.now - known.complete_since < PATIENCE_US:
+    soonest, earliest, latest = start_of_next(state, known.now)
+    if highest_horizon(state) >= soonest and 0 <= known.now - known.complete_since < PATIENCE_US:
         return
-    previous = last.timestamp if last is not None else 0
-    timestamp = max(soonest, horizon + 1, previous + 1)
-    # The validator refuses what lies too far ahead of its clock, and the refusal would stay while nothing else happens:
-    # so wait until that time is near, and a little longer, since its clock may be behind this one.
-    if timestamp > max(soonest, known.now + setting(state, "cdc_timestamp_ahead_max_us") - lead):
+    # The validator refuses what lies too far ahead of its clock, and the refusal would stay while nothing else happens.
+    if earliest > latest:
         return
-    command = CommitCdcGeneration(generation, timestamp, digest)
+    command = CommitCdcGeneration(generation, earliest, digest)
     if _accepted(state, command):
         yield generation, command
 
 
+def highest_horizon(state: ClusterState) -> Micros:
+    """Where the writers' promises end."""
+    return max((writer.horizon for _, writer in in_order(state.writers)), default=0)
+
+
+def start_of_next(state: ClusterState, now: Micros) -> tuple[Micros, Micros, Micros]:
+    """(soonest, earliest, latest) start of a generation that is complete now.
+
+    ``soonest``: by the clock alone; ``earliest``: that is above all promises and the generation before, too;
+    ``latest``: that the validator takes, and a little less, since its clock may be behind this one. Where the earliest
+    is above the latest a clock was ahead: it waits until the clock is near, or an operator takes the time back.
+    """
+    last = current(state)
+    lead = setting(state, "cdc_generation_lead_us")
+    soonest = now + lead
+    previous = last.timestamp if last is not None else 0
+    earliest = max(soonest, highest_horizon(state) + 1, previous + 1)
+    return soonest, earliest, max(soonest, now + setting(state, "cdc_timestamp_ahead_max_us") - lead)
+
+
 def _accepted(state: ClusterState, command: Command) -> bool:
-    return isinstance(decide(state, command, Context(state.epoch + 1, _ABOVE_ALL, state.time)), Accepted)
+    return isinstance(_decided(state, command), Accepted)
+
+
+def _decided(state: ClusterState, command: Command) -> Decision:
+    return decide(state, command, Context(state.epoch + 1, _ABOVE_ALL, state.time))
 
 
 def _proposal(state: ClusterState, subject: str, command: Command) -> Proposal:
     kind, version, payload = encode_command(command)
     step = command.to if isinstance(command, AdvanceOperation) else kind
     digest = command_digest(kind, version, payload)
-    return Proposal(command, derived_request_id(ROLE, subject, step, state.epoch, digest), state.epoch)
+    return Proposal(command, derived_request_id(ROLE, subject, step, state.epoch, digest), state.epoch, subject)

@@ -3,22 +3,37 @@
 ``initialise`` ends every transaction that an earlier holder of the id left open and shuts that holder out at the broker
 for ever; the earlier one learns of it as ``Superseded`` at its next transaction. A transaction is written whole or not
 at all, and read-committed readers never see a part of it.
+
+A transaction may have more records than the client's queue takes: a full queue is waited for, a piece at a time. The
+queue is short on purpose. What waits in it must be sent within ``DELIVERY_TIMEOUT_S``, so that a broker that is away
+is noticed; a queue of any length would make a large transaction fail on a healthy one. How long the whole may take
+(``timeout_s``) is told to the broker, which ends what is older.
+
+A record that is refused for its size is refused for ever: no attempt is repeated, and ``RecordTooLarge`` names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ringlog.agents.exits import Superseded
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.producer import producer_config
+from ringlog.log.producer import TOO_LARGE, producer_config, too_large
 
 TRANSACTION_TIMEOUT_S = 10.0
+DELIVERY_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 5
+QUEUE_RECORDS_MAX = 10_000
+QUEUE_KIB_MAX = 64 * 1024
+RECORD_BYTES_MOST = 32 * 1024 * 1024
+"""Above any limit that a topic may be given: which record is too large is the topic's to say, not the client's."""
+
+POLL_S = 0.1
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 
@@ -30,44 +45,82 @@ class Written:
     key: bytes | None
     value: bytes | None
 
+    @property
+    def size(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key or b"") + len(self.value or b"")
+
 
 class FencedProducer:
-    """Writes transactions under ``transactional_id``. For use by one thread."""
+    """Writes transactions under ``transactional_id``, of which each may take ``timeout_s``. For use by one thread."""
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
-        config: dict[str, Any] = producer_config(bootstrap_servers, transactional_id, TRANSACTION_TIMEOUT_S)
+    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_s: float = TRANSACTION_TIMEOUT_S) -> None:
+        config: dict[str, Any] = producer_config(bootstrap_servers, transactional_id, DELIVERY_TIMEOUT_S)
         config |= {
             "transactional.id": transactional_id,
-            "transaction.timeout.ms": round(TRANSACTION_TIMEOUT_S * 1000),
+            "transaction.timeout.ms": round(timeout_s * 1000),
+            "queue.buffering.max.messages": QUEUE_RECORDS_MAX,
+            "queue.buffering.max.kbytes": QUEUE_KIB_MAX,
+            "message.max.bytes": RECORD_BYTES_MOST,
         }
         self._producer = Producer(config)
         self._id = transactional_id
+        self._refused: Written | None = None
 
     def initialise(self) -> None:
         """Take the id; whoever held it is shut out. Raises LogUnavailable, Superseded."""
         self._insist(lambda: self._producer.init_transactions(TRANSACTION_TIMEOUT_S))
 
-    def commit(self, records: Sequence[Written]) -> None:
-        """Write all of them in one transaction and wait until it is committed.
+    def commit(self, records: Iterable[Written]) -> None:
+        """Write all of them in one transaction and wait until it is committed. Each attempt iterates ``records`` anew.
 
-        Raises Superseded if another holds the id now, LogUnavailable if the outcome is unknown; this producer is then
-        of no use any more.
+        Raises Superseded if another holds the id now, RecordTooLarge if a record can never be written (none is then),
+        LogUnavailable if the outcome is unknown; this producer is then of no use any more. What ``records`` raises
+        ends the transaction without effect.
         """
+        assert iter(records) is not records, "each attempt iterates them anew"
         for _ in range(ATTEMPTS_MAX):
+            self._refused = None
             try:
                 self._producer.begin_transaction()
                 for record in records:
-                    self._producer.produce(record.topic, record.value, record.key, partition=0)
+                    self._produce(record)
                 self._insist(lambda: self._producer.commit_transaction(TRANSACTION_TIMEOUT_S))
                 return
             except KafkaException as exception:
                 error = exception.args[0]
-                if not error.txn_requires_abort():
+                if not (error.txn_requires_abort() or error.code() == KafkaError._STATE):
                     raise self._failed(error) from exception
                 self._insist(lambda: self._producer.abort_transaction(TRANSACTION_TIMEOUT_S))
+                if self._refused is not None:
+                    raise _too_large(self._refused) from exception
+            except Exception:
+                # Nobody waits for the time-out of a transaction that is given up here.
+                with suppress(KafkaException):
+                    self._producer.abort_transaction(TRANSACTION_TIMEOUT_S)
+                raise
         raise LogUnavailable(
             f"{self._id}: no transaction was committed in {ATTEMPTS_MAX} attempts", "is the broker up?"
         )
+
+    def _produce(self, record: Written) -> None:
+        """Hand one record over, as soon as there is room. A broker that takes none fails those before it in time."""
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            # A batch is refused as a whole: the largest of its records is the one to name.
+            if error is not None and error.code() in TOO_LARGE:
+                self._refused = max(record, self._refused or record, key=lambda one: one.size)
+
+        while True:
+            try:
+                self._producer.produce(record.topic, record.value, record.key, partition=0, on_delivery=delivered)
+                return
+            except BufferError:
+                self._producer.poll(POLL_S)
+            except KafkaException as exception:
+                if exception.args[0].code() in TOO_LARGE:
+                    raise _too_large(record) from exception
+                raise
 
     def _insist(self, step: Any) -> None:
         """Repeat a step while the client says that repeating it is safe."""
@@ -87,3 +140,7 @@ class FencedProducer:
         if error.code() in _FENCED:
             return Superseded(f"the broker has fenced {self._id}: another instance took over")
         return LogUnavailable(f"{self._id}: {error.str()}", "the transaction's outcome is unknown")
+
+
+def _too_large(record: Written) -> Exception:
+    return too_large(record.topic, record.key, record.size)

@@ -9,10 +9,11 @@ from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import open_metadata
 from ringlog.log.port import Tail
 from ringlog.log.reading import read_to_end
+from ringlog.log.replay import Tell, catch_up, say
 from ringlog.log.replica import Replica
 from ringlog.log.topics import AGENTS
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import AgentStatus, decode_agent_status
+from ringlog.wire.records import AgentStatus, RefusedProposal, decode_agent_status
 
 SILENT_S = 5.0
 """An agent that was not heard of for so long is not called caught up, whatever it said last."""
@@ -22,7 +23,8 @@ SILENT_S = 5.0
 class AgentView:
     """The last word of a role's agent.
 
-    ``lag``: epochs that the log is ahead of it; ``age_s``: seconds since it spoke.
+    ``lag``: epochs that the log is ahead of it; ``age_s``: seconds since it spoke; ``refused``: what it may not do;
+    ``why``: why it ended by itself.
     """
 
     role: str
@@ -32,6 +34,8 @@ class AgentView:
     state: str
     lag: int
     age_s: float
+    refused: tuple[RefusedProposal, ...] = ()
+    why: str = ""
 
     @property
     def caught_up(self) -> bool:
@@ -43,7 +47,17 @@ def view(status: AgentStatus, epoch: int, now_us: int) -> AgentView:
     """How an agent stands when the log is at ``epoch``."""
     age_s = max(0, now_us - status.at) / 1_000_000
     lag = max(0, epoch - status.epoch)
-    return AgentView(status.role, status.instance, status.term, status.epoch, status.state, lag, age_s)
+    return AgentView(
+        status.role,
+        status.instance,
+        status.term,
+        status.epoch,
+        status.state,
+        lag,
+        age_s,
+        status.refused,
+        status.why,
+    )
 
 
 def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
@@ -52,9 +66,10 @@ def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
 
 
 class StatusReader:
-    """Looks again and again at little cost. For use by one thread, as a context."""
+    """Looks again and again at little cost. For use by one thread, as a context. ``tell``: hears of a long replay."""
 
-    def __init__(self, bootstrap_servers: str, cluster: str) -> None:
+    def __init__(self, bootstrap_servers: str, cluster: str, tell: Tell = say) -> None:
+        self._tell = tell
         self._metadata = open_metadata(bootstrap_servers, cluster, "status")
         self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
         self._replica = Replica(self._metadata)
@@ -76,7 +91,7 @@ class StatusReader:
 
     def read(self) -> tuple[AgentView, ...]:
         """Every role that was ever heard of, by name. Raises LogUnavailable."""
-        epoch = self._replica.read_barrier().epoch
+        epoch = catch_up(self._replica, tell=self._tell).epoch
         self._listen()
         now_us = time.time_ns() // 1_000
         return tuple(view(self._last[role], epoch, now_us) for role in sorted(self._last))
@@ -85,15 +100,34 @@ class StatusReader:
         """Take in the newest readable status of each role."""
         if self._tail is None:
             self._tail = self._agents.tail(self._agents.begin_offset())
-        for record in read_to_end(self._agents, self._tail):
-            try:
-                status = decode_agent_status(record.data)
-            except WireError:
-                continue
-            self._last[status.role] = newest(self._last.get(status.role), status)
+        _take(self._agents, self._tail, self._last)
 
 
-def read_status(bootstrap_servers: str, cluster: str) -> tuple[AgentView, ...]:
+def _take(agents: KafkaLog, tail: Tail, last: dict[str, AgentStatus]) -> None:
+    for record in read_to_end(agents, tail):
+        try:
+            status = decode_agent_status(record.data)
+        except WireError:
+            continue
+        last[status.role] = newest(last.get(status.role), status)
+
+
+def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal, ...]:
+    """What agents would do and are refused, as they said last. Raises TopicMissing, LogUnavailable."""
+    agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
+    try:
+        tail = agents.tail(agents.begin_offset())
+        try:
+            last: dict[str, AgentStatus] = {}
+            _take(agents, tail, last)
+        finally:
+            tail.close()
+    finally:
+        agents.close()
+    return tuple(one for _, status in sorted(last.items()) for one in status.refused)
+
+
+def read_status(bootstrap_servers: str, cluster: str, tell: Tell = say) -> tuple[AgentView, ...]:
     """One look: every role that was ever heard of, by name. Raises TopicMissing, LogUnavailable."""
-    with StatusReader(bootstrap_servers, cluster) as reader:
+    with StatusReader(bootstrap_servers, cluster, tell) as reader:
         return reader.read()

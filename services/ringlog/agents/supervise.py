@@ -8,7 +8,6 @@ would not help, an operator must look. SIGTERM and SIGINT stop all of them.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED
 from ringlog.agents.worker import PARENT_VARIABLE, ROLES
 from ringlog.runtime.settings import Settings
+from ringlog.runtime.signals import stop_on_signals
 
 PAUSE_MIN_S = 0.5
 PAUSE_MAX_S = 10.0
@@ -43,8 +43,7 @@ class _Child:
 def supervise(settings: Settings, roles: tuple[str, ...] = tuple(ROLES)) -> int:
     """Run the roles until SIGTERM or SIGINT; returns 0, or 4 if one of them had halted."""
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stop_on_signals(stopping)
     children = [_Child(role) for role in roles]
     try:
         while not stopping.wait(LOOK_S) and not all(child.halted for child in children):
@@ -93,7 +92,8 @@ def _stop(children: list[_Child]) -> None:
 
 def _env(settings: Settings) -> dict[str, str]:
     """The settings as the child reads them."""
-    values = {f"RINGLOG_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
+    given = {name: value for name, value in settings.model_dump().items() if value is not None}
+    values = {f"RINGLOG_{name.upper()}": str(value) for name, value in given.items()}
     return os.environ | values | {PARENT_VARIABLE: str(os.getpid())}
 
 

@@ -12,6 +12,11 @@ Invariants (each has a counterexample without it):
 - The fates of a batch's entries come from the log alone (``ringlog.log.fates``), in chain order.
 - A request id is answered once: a request that was rejected is never decided again, it gets the same answer under this
   instance's term, unless the history holds it or it has expired.
+- Rejections make no epochs, so the history alone does not bound how many are remembered. Beyond ``answers_max`` a Noop
+  of the validator's own ends the batch; once it is applied, all answers given so far are forgotten, and what was asked
+  for before its epoch (``floor``) and is not in the history is refused whatever it asks: perhaps it was before. The
+  floor is published behind the results that it forgets, since the next instance must know it. (A request that claims an
+  epoch to come breaks the protocol; its refusal is remembered and forgotten like the others, without a floor.)
 - Effects are performed in their order, and acknowledging comes last: what is not answered is delivered again.
 
 Limits on how far a timestamp may lie ahead of a clock are answers of this agent, not rules of the fold: they never make
@@ -31,6 +36,8 @@ from ringlog.kernel.commands.model import (
     Command,
     CommitCdcGeneration,
     ExpireCdcGeneration,
+    Noop,
+    WithdrawCdcGeneration,
 )
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
@@ -38,13 +45,13 @@ from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import Entry, Folded, OutcomeKind, Rejected, Undecodable, UnknownCommand
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.fates import Chain, Fate
-from ringlog.wire.commands import decode_command
+from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.draw import Draw
 from ringlog.wire.entries import EncodedEntry, encode_entry
 from ringlog.wire.errors import WireError
-from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
+from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, Request, Result
 
 ROLE = "validator"
@@ -55,6 +62,16 @@ DETAIL_CHARS_MAX = 900
 """A rejection may quote what it refuses, at any length: what is published of it always fits into a record."""
 
 PRUNE_EVERY_EPOCHS = 1_000
+ANSWERS_MAX = 50_000
+"""Rejections that are remembered: some 25 MB, and 8 MB of the results topic, which the next instance reads first."""
+
+FORGOTTEN = "answer_forgotten"
+FLOOR_MARK = "00000000-0000-0000-0000-000000000000"
+"""The request id of a result that answers nobody: code ``answer_forgotten``, ``since_epoch`` is the floor."""
+ENDS_AHEAD_MAX_US: Micros = 86_400_000_000
+"""The setting for timestamps may be raised past what a wrong clock left; it must not take kept rows' streams away."""
+WITHDRAWN_AHEAD_MIN_US: Micros = 60_000_000
+"""What starts sooner is no wrong clock's doing, and may begin before the withdrawal is in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +94,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Chained entries under way, and every answer of the batch."""
+    """Chained entries under way, and every answer of the batch; ``forgets``: its last entry raises the floor."""
 
     chain: Chain
     answers: tuple[Pending, ...]
+    forgets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +141,10 @@ Effect = Commit | Publish | Hint | Ack | Stop
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """All that an instance remembers. ``arrived``: greatest offset seen; ``answers``: rejections by request id."""
+    """All that an instance remembers. ``arrived``: greatest offset seen; ``answers``: rejections by request id.
+
+    ``floor``: of requests made before this epoch no rejection is remembered.
+    """
 
     instance: str
     term: int
@@ -133,6 +154,8 @@ class Validator:
     arrived: int = -1
     acked: int = -1
     pruned: int = 0
+    floor: Epoch = 0
+    answers_max: int = ANSWERS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +167,19 @@ class Step:
 
 
 def remember(validator: Validator, results: Iterable[Result]) -> Validator:
-    """Take in the rejections that earlier instances published; the first one of a request id counts."""
-    answers = validator.answers.mutate()
+    """Take in the rejections that were published, in their order; the first one of a request id counts."""
+    answers, floor = validator.answers.mutate(), validator.floor
     for result in results:
-        if result.outcome == REJECTED and result.request_id not in answers:
+        if is_floor_mark(result):
+            answers, floor = Map[str, Result]().mutate(), max(floor, result.since_epoch)
+        elif result.outcome == REJECTED and result.request_id not in answers:
             answers[result.request_id] = result
-    return replace(validator, answers=answers.finish())
+    return replace(validator, answers=answers.finish(), floor=floor)
+
+
+def is_floor_mark(result: Result) -> bool:
+    """Is it no answer, but the mark that all answers before it are forgotten?"""
+    return result.request_id == FLOOR_MARK and result.code == FORGOTTEN
 
 
 def arrive(validator: Validator, requests: Sequence[tuple[int, Request | None]]) -> Step:
@@ -192,7 +222,8 @@ def begin(validator: Validator, state: ClusterState, now: Micros, draw: Draw, fo
             break
         plan.decide(item)
         taken += 1
-    batch = Batch(Chain(state.epoch, tuple(plan.sent)), tuple(plan.answers))
+    forgets = len(validator.answers) >= validator.answers_max and plan.end_with_noop()
+    batch = Batch(Chain(state.epoch, tuple(plan.sent)), tuple(plan.answers), forgets)
     validator = replace(validator, waiting=validator.waiting[taken:], batch=batch)
     if batch.chain.entries:
         return Step(validator, (Commit(batch.chain),))
@@ -219,6 +250,10 @@ def _release(validator: Validator, batch: Batch, applied: int) -> Step:
     hints = tuple(pending.result for pending in good if pending.result.outcome == APPLIED)
     results = tuple(pending.result for pending in good if pending.result.outcome != APPLIED)
     validator = remember(validator, results)
+    if batch.forgets and applied == len(batch.chain.entries):
+        mark = _floor_mark(validator, batch.chain.base + applied)
+        validator = remember(validator, (mark,))
+        results += (mark,)
     step = _acknowledge(replace(validator, batch=None, waiting=again + validator.waiting))
     effects: tuple[Effect, ...] = ()
     if results:
@@ -226,6 +261,11 @@ def _release(validator: Validator, batch: Batch, applied: int) -> Step:
     if hints:
         effects += (Hint(hints),)
     return Step(step.validator, effects + step.effects)
+
+
+def _floor_mark(validator: Validator, floor: Epoch) -> Result:
+    """What tells the next instance that rejections of requests made before ``floor`` are remembered by nobody."""
+    return Result(FLOOR_MARK, "", REJECTED, floor, FORGOTTEN, "", validator.term, validator.instance, floor)
 
 
 def _acknowledge(validator: Validator) -> Step:
@@ -289,8 +329,32 @@ class _Plan:
         elif request.since_epoch > self.base.epoch:
             detail = f"since_epoch {request.since_epoch} is above the log's epoch {self.base.epoch}"
             self._reject(item, 0, Rejected("request_expired", detail))
+        elif request.since_epoch < (floor := min(self.validator.floor, self.base.epoch)):
+            # The floor is above the log only if that lost its end since: then the newest requests are decided.
+            detail = (
+                f"since_epoch {request.since_epoch} is below {floor}: so many were rejected that "
+                "answers before it are forgotten; ask again under a new request id"
+            )
+            self._reject(item, 0, Rejected(FORGOTTEN, detail))
         else:
             self._decide_command(item)
+
+    def end_with_noop(self) -> bool:
+        """Add an entry of the validator's own to the batch: False if no state id can be made for it now."""
+        kind, version, payload = encode_command(Noop())
+        request_id = new_request_id(self.now, self.draw.take(ENTROPY_BYTES))
+        request = Request(request_id, self.state.epoch, self.validator.instance, kind, version, payload)
+        try:
+            state_id = new_state_id(self.state.state_id, self.now, self.draw.take(ENTROPY_BYTES))
+        except WireError:
+            return False
+        item = Waiting(self.validator.arrived, request, command_digest(kind, version, payload))
+        encoded = _entry(self.state, state_id, item, Noop(), self.now)
+        folded = self.folding(self.state, encoded)
+        assert folded.outcome.kind is OutcomeKind.APPLIED, "a Noop that follows the head is applied"
+        self.state = folded.state
+        self.sent.append(encoded)
+        return True
 
     def _repeat(self, item: Waiting, twin: Pending) -> None:
         """A refused request id again in one batch: it shares the first one's decision, never gets one of its own.
@@ -395,11 +459,21 @@ def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejecte
         if command.timestamp > latest:
             return Rejected("timestamp_too_far_ahead", f"timestamp: {command.timestamp} is above {latest}")
     if isinstance(command, CloseCdcGeneration):
-        latest = now + setting(state, "cdc_timestamp_ahead_max_us")
+        latest = now + min(setting(state, "cdc_timestamp_ahead_max_us"), ENDS_AHEAD_MAX_US)
         if command.closed_at > latest:
             return Rejected("timestamp_too_far_ahead", f"closed_at: {command.closed_at} is above {latest}")
     if isinstance(command, ExpireCdcGeneration):
-        latest = now + setting(state, "cdc_timestamp_ahead_max_us")
+        latest = now + min(setting(state, "cdc_timestamp_ahead_max_us"), ENDS_AHEAD_MAX_US)
         if command.expired_at > latest:
             return Rejected("timestamp_too_far_ahead", f"expired_at: {command.expired_at} is above {latest}")
+    if isinstance(command, WithdrawCdcGeneration):
+        return _operates(state, command, now + WITHDRAWN_AHEAD_MIN_US)
     return None
+
+
+def _operates(state: ClusterState, command: WithdrawCdcGeneration, soonest: Micros) -> Rejected | None:
+    """Writes of a generation that operates have their verdict by it; nobody may take it away under them."""
+    found = next((one for one in state.generations if one.id == command.generation), None)
+    if found is None or found.timestamp > soonest:
+        return None
+    return Rejected("generation_operates", f"generation: {found.id} starts at {found.timestamp}, not above {soonest}")

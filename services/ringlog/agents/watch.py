@@ -10,9 +10,8 @@ is found ends the process in one way for all roles:
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ringlog.agents.exits import CRASHED, HALTED, End
+from ringlog.log.identity import ClusterRecords
 from ringlog.log.topics import METADATA, topic_name
 from ringlog.log.watch import Lost
 from ringlog.runtime.settings import Settings
@@ -22,9 +21,9 @@ MAKE_AGAIN = "`ringlog cluster found {cluster}` makes it again; this agent waits
 BEGIN_AGAIN = "started again, this agent begins with what it holds now"
 
 
-def record_path(settings: Settings, role: str) -> Path:
-    """Where an agent remembers which log it has read, and how far."""
-    return settings.data_dir / "agents" / f"{settings.cluster}.{role}.json"
+def records_of(settings: Settings, role: str) -> ClusterRecords:
+    """Where an agent remembers which logs it has read, and how far."""
+    return ClusterRecords(settings.data_dir / "agents", settings.cluster, role)
 
 
 def end_of(lost: Lost, cluster: str) -> End:

@@ -18,10 +18,11 @@ import structlog
 
 from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
-from ringlog.agents.watch import end_of, record_path
+from ringlog.agents.watch import end_of, records_of
 from ringlog.kernel.changes import EPOCHS
+from ringlog.log.diagnosis import why_no_answer
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
-from ringlog.log.identity import Recorded, load_record
+from ringlog.log.identity import ClusterRecords, Topic
 from ringlog.log.replica import MISSING_S
 from ringlog.log.topics import (
     ACKS,
@@ -31,10 +32,13 @@ from ringlog.log.topics import (
     RESULTS,
     SCHEMAS,
     admin_client,
+    kafka_id,
     topic_name,
     verify_topics,
 )
 from ringlog.log.watch import Lost
+from ringlog.private import FolderUnusable, private_folder, private_process, refused_by_files
+from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import Settings
 
@@ -109,44 +113,53 @@ def main(role: str, settings: Settings) -> int:
 
 def _run_agent(role: str, settings: Settings) -> End:
     try:
-        known = load_record(record_path(settings, role))
-        ids = _await_topics(settings, known)
-        metadata = topic_name(settings.cluster, METADATA.suffix)
-        # How far the log went is compared by who folds it; a stand-by has at least to know that it is the same log.
-        if known is not None and known.topic_id != ids[metadata]:
-            return end_of(Lost(metadata, known.topic_id, ids[metadata]), settings.cluster)
+        private_folder(settings.data_dir / "agents", ours=True)
+        ids = _await_topics(settings, records_of(settings, role))
+        agent = make_agent(role, settings, ids)
     except (TopicMissing, LogUnavailable) as error:
         return End(CRASHED, f"not started: {error.code}: {error}")
     except (TopicMisconfigured, LogDamaged) as error:
         return End(HALTED, f"not started: {error.code}: {error}")
     except Diverged as error:
         return End(HALTED, str(error))
-    record_path(settings, role).parent.mkdir(parents=True, exist_ok=True)
-    return make_agent(role, settings, ids).execute()
+    except (BadKafkaConfig, FolderUnusable) as error:
+        return End(HALTED, f"not started: {error.code}: {error}")
+    except OSError as error:
+        refused = refused_by_files(error)
+        if refused is None:
+            raise
+        return End(CRASHED, f"not started: {refused.code}: {refused}")
+    return agent.execute()
 
 
-def _await_topics(settings: Settings, known: Recorded | None) -> Mapping[str, str]:
+def _await_topics(settings: Settings, records: ClusterRecords) -> Mapping[str, str]:
     """A worker that starts before its topic exists never sees it: wait for all topics, check their settings, give
     their ids.
 
-    Raises Diverged if the metadata topic, which this agent has read before (``known``), stays missing.
+    How far the log went is compared by who folds it; a stand-by has at least to know that it is the same log. Raises
+    LogReplaced if it is not, Diverged if the metadata topic, which this agent has read before, stays missing.
     """
     admin = admin_client(settings.bootstrap_servers)
     metadata = topic_name(settings.cluster, METADATA.suffix)
     tick = threading.Event()
-    waited = missing = 0.0
+    waited, missing, kafka = 0.0, 0.0, ""
     while True:
         try:
-            return verify_topics(admin, settings.cluster, settings.bootstrap_servers)
+            kafka = kafka_id(admin)
+            ids = verify_topics(admin, settings.cluster, settings.bootstrap_servers, tend=True)
+            records.meet(Topic(metadata, ids[metadata], kafka, None))
+            return ids
         except (TopicMissing, LogUnavailable) as error:
             gone = isinstance(error, TopicMissing) and error.topic == metadata
             missing = missing + RETRY_S if gone else 0.0
-            if gone and known is not None and missing > MISSING_S:
-                raise Diverged(end_of(Lost(metadata, known.topic_id, None), settings.cluster).detail) from error
+            known = records.on(kafka) if missing > MISSING_S else ()
+            if known:
+                raise Diverged(end_of(Lost(metadata, known[0].topic_id, None), settings.cluster).detail) from error
             if waited >= WAIT_FOR_TOPICS_S:
                 raise
             if waited % 10 == 0:
-                log.info("waiting", cluster=settings.cluster, why=str(error))
+                known_why = why_no_answer(settings.bootstrap_servers) if isinstance(error, LogUnavailable) else ""
+                log.info("waiting", cluster=settings.cluster, why=" ".join(filter(None, (str(error), known_why))))
         tick.wait(RETRY_S)
         waited += RETRY_S
 
@@ -154,6 +167,7 @@ def _await_topics(settings: Settings, known: Recorded | None) -> Mapping[str, st
 def run(role: str) -> None:
     """The whole life of the process; never returns."""
     _end_with_parent()
+    private_process()
     code = main(role, Settings())
     sys.stdout.flush()
     sys.stderr.flush()

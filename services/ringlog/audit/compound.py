@@ -130,6 +130,11 @@ def _named(one: dict[str, Any]) -> list[str]:
     return [cell["column"] for cell in one["cells"]] + taken + list(one["replaced"])
 
 
+def columns_named(write: dict[str, Any]) -> set[str]:
+    """The columns that the statements of a decoded mutation name."""
+    return {name for one in statements(write) for name in _named(one)}
+
+
 def _sound_key(one: dict[str, Any], columns: Columns) -> bool:
     key = one["clustering_key"]
     if one["operation"] in ("RANGE_DELETE", "PARTITION_DELETE"):

@@ -74,6 +74,13 @@ class DeltaFiles:
                 found |= {name: [values[name]] * batch.num_rows for name in columns if name in values}
                 yield from zip(*(found[name] for name in columns), strict=True)
 
+    def scalars(self) -> Iterator[dict[str, Any]]:
+        """All columns of all rows, as Arrow scalars; without those by which the table is partitioned."""
+        for path in sorted(self.files):
+            for batch in _parquet(self._fs, f"{self._root}/{unquote(path)}").iter_batches(ROWS_PER_BATCH):
+                for number in range(batch.num_rows):
+                    yield {name: batch.column(place)[number] for place, name in enumerate(batch.schema.names)}
+
     def _exists(self, path: str) -> bool:
         return bool(self._fs.get_file_info(path).is_file)
 
@@ -116,7 +123,7 @@ def decode_last(data: bytes) -> tuple[int, int | None]:
 def _parquet(fs: Any, path: str) -> Any:
     from pyarrow.parquet import ParquetFile
 
-    return ParquetFile(path, filesystem=fs)
+    return ParquetFile(path, filesystem=fs, coerce_int96_timestamp_unit="us")
 
 
 def open_lake(address: str) -> tuple[Any, str]:

@@ -16,8 +16,15 @@ MUTATION_TAILS = (
     ("clustering_key", "cells", "deleted_elements", "replaced", "bounds", "more"),
     ("clustering_key", "cells"),
 )
-CDC_TAILS = (("clustering_key", "cells", "deleted", "deleted_elements"), ("clustering_key", "cells", "deleted"))
-"""The fields from the clustering key on, as today's schema has them and as the one before it had."""
+CDC_TAILS = (
+    ("clustering_key", "cells", "deleted", "deleted_elements", "epoch"),
+    ("clustering_key", "cells", "deleted", "deleted_elements"),
+    ("clustering_key", "cells", "deleted"),
+)
+"""The fields from the clustering key on, as today's schema has them and as those before it had."""
+
+EPOCH = "epoch"
+"""The last field of a row of the log, a number of its own: a write does not say it."""
 
 SHARED = 2
 """The first fields of each tail, which a mutation and its row have in common."""
@@ -27,7 +34,8 @@ class Head:
     """Reads the fields of ``schema`` (parsed, a record) that come before its tail, one of ``tails``, into a tuple.
 
     ``usable`` is False for a schema that ends otherwise, or whose head has a type that is not known here. ``rest``:
-    the bytes of what follows the shared fields where nothing is in it, a zero for each field.
+    the bytes of what follows the shared fields where nothing is in it, a zero for each field, up to the epoch if there
+    is one (``has_epoch``).
     """
 
     def __init__(self, schema: dict[str, Any], tails: tuple[tuple[str, ...], ...], wanted: tuple[str, ...]) -> None:
@@ -35,7 +43,8 @@ class Head:
         names = [field["name"] for field in fields]
         tail = next((tail for tail in tails if tuple(names[-len(tail) :]) == tail), ())
         self.usable = bool(tail)
-        self.rest = bytes(max(len(tail) - SHARED, 0))
+        self.has_epoch = tail[-1:] == (EPOCH,)
+        self.rest = bytes(max(len(tail) - SHARED - self.has_epoch, 0))
         self._readers: list[Reader] = []
         self._wanted: tuple[int, ...] = ()
         known: dict[str, Any] = {}
@@ -52,6 +61,14 @@ class Head:
             item, at = reader(value, at)
             found.append(item)
         return tuple([found[index] for index in self._wanted]), at
+
+
+def before_last_number(value: bytes) -> bytes:
+    """What stands before a number at the end, behind a byte that is none of it."""
+    at = len(value) - 1
+    while at > 0 and value[at - 1] >= 0x80:
+        at -= 1
+    return value[: max(at, 0)]
 
 
 def long_at(value: bytes, at: int) -> tuple[int, int]:
@@ -159,3 +176,13 @@ def _reader(schema: Any, known: dict[str, Any]) -> Reader:
 
 components_at: Reader = _array(_optional(bytes_at))
 """An array of nullable bytes."""
+
+
+def _cell_name(value: bytes, at: int) -> tuple[str, int]:
+    name, at = _string(value, at)
+    _, at = _optional(bytes_at)(value, at)
+    return name, at
+
+
+names_at: Reader = _array(_cell_name)
+"""The names of an array of cells."""

@@ -1,19 +1,21 @@
 """The lake against the CDC topic: each row of the one is in the other, in its table, once, and says the same.
 
 Of a row its identity and place are compared (source, timestamp, number, stream, generation, time UUID, operation, time
-to live, end of batch), not the values of its columns. What the topic no longer keeps is not looked for there.
+to live, end of batch), and every value that it has (``ringlog.audit.cells``). What the topic no longer keeps is not
+looked for there. Names of key columns are those that the schema has now, so of rows that were decided before their
+table was last changed the values of the key are not compared.
 """
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable
 from typing import Any
 
+from ringlog.audit.cells import Keys, says_the_same
 from ringlog.audit.delta_log import DeltaFiles, open_lake, tables_in
 from ringlog.audit.report import Check, Report
-from ringlog.audit.topics import AuditError, Decoder, records
+from ringlog.audit.topics import AuditError, Decoder, latest, records
 
 SUFFIX = "_scylla_cdc_log"
 COLUMNS = (
@@ -36,12 +38,15 @@ def audit_lake(bootstrap: str, cluster: str, address: str, report: Report, say: 
     complete = Check("lake_complete", "every row of the CDC topic is in its table of the lake, and says the same")
     once = Check("lake_once", "no row is in the lake twice")
     nothing_else = Check("lake_nothing_else", "the lake has no row that the CDC topic has not")
-    wanted, is_whole = _rows_of_topic(bootstrap, cluster)
+    decoder = Decoder(bootstrap, cluster)
+    keys = _keys(bootstrap, cluster, decoder)
+    wanted, is_whole = _rows_of_topic(bootstrap, cluster, decoder)
     seen: set[tuple[str, Name]] = set()
     count = 0
     system, root = open_lake(address)
     for table, path in sorted(tables_in(system, root, SUFFIX).items()):
-        for row in DeltaFiles(system, path).rows(COLUMNS):
+        files = DeltaFiles(system, path)
+        for row, cells in zip(files.rows(COLUMNS), files.scalars(), strict=True):
             count += 1
             name: Name = row[:4]
             if (table, name) in seen:
@@ -50,7 +55,7 @@ def audit_lake(bootstrap: str, cluster: str, address: str, report: Report, say: 
             there = wanted.get((table, name))
             if there is None and is_whole:
                 nothing_else.fail(f"{table} {name}")
-            elif there is not None and there != _digest(*row[4:]):
+            elif there is not None and not _same(decoder.decode(there), row[4:], cells, keys.get(table)):
                 complete.fail(f"{table} {name} says something else")
     for table, name in wanted.keys() - seen:
         complete.fail(f"{table} {name} is missing")
@@ -59,30 +64,39 @@ def audit_lake(bootstrap: str, cluster: str, address: str, report: Report, say: 
     say(f"{count:,} rows of the lake compared")
 
 
-def _rows_of_topic(bootstrap: str, cluster: str) -> tuple[dict[tuple[str, Name], bytes], bool]:
-    """Table and identity of each row of the job to the digest of the rest; does the topic begin with its first?"""
-    decoder, source = Decoder(bootstrap, cluster), f"{cluster}.mutations"
+def _rows_of_topic(bootstrap: str, cluster: str, decoder: Decoder) -> tuple[dict[tuple[str, Name], bytes], bool]:
+    """Table and identity of each row of the job to its bytes; does the topic begin with its first?"""
+    source = f"{cluster}.mutations"
     found: dict[tuple[str, Name], bytes] = {}
     firsts: dict[int, int] = {}
     for message in records(bootstrap, f"{cluster}.cdc"):
         firsts.setdefault(message.partition() or 0, message.offset() or 0)
+        value = message.value() or b""
         try:
-            row = decoder.decode(message.value() or b"")
+            row = decoder.decode(value)
         except AuditError:
             continue  # the check of the topic itself says so
         if row["source_topic"] == source:
             name = row["source_partition"], row["source_offset"], row["timestamp"], row["batch_seq_no"]
-            found[f"{row['keyspace']}.{row['table']}", name] = _digest(
-                row["stream_id"],
-                row["generation"],
-                str(uuid.UUID(bytes=row["time"])),
-                row["operation"],
-                row["ttl"],
-                row["end_of_batch"],
-            )
+            found[f"{row['keyspace']}.{row['table']}", name] = value
     return found, not any(firsts.values())
 
 
-def _digest(*fields: Any) -> bytes:
-    stream, generation, *rest = fields
-    return hashlib.blake2b(repr((bytes(stream), int(generation), *rest)).encode(), digest_size=16).digest()
+def _keys(bootstrap: str, cluster: str, decoder: Decoder) -> dict[str, tuple[int, Keys]]:
+    """Of each table since which epoch it is as it is, and the names of its key columns."""
+    found: dict[str, tuple[int, Keys]] = {}
+    for key, value in latest(bootstrap, f"{cluster}.schema").items():
+        if key.startswith(b"table/"):
+            table = decoder.decode(value)
+            own = tuple(table["partition_key"]), tuple(table["clustering_key"])
+            found[f"{table['keyspace']}.{table['name']}"] = table["changed"], own
+    return found
+
+
+def _same(row: dict[str, Any], place: tuple[Any, ...], cells: dict[str, Any], keys: tuple[int, Keys] | None) -> bool:
+    stream, generation, *rest = place
+    own = (str(uuid.UUID(bytes=row["time"])), row["operation"], row["ttl"], row["end_of_batch"])
+    if (bytes(stream), int(generation), *rest) != (row["stream_id"], row["generation"], *own):
+        return False
+    is_now = keys is not None and row.get("epoch", 0) >= keys[0]
+    return says_the_same(row, cells, keys[1] if keys is not None and is_now else None)

@@ -6,8 +6,9 @@ import uuid
 from typing import Any
 
 from ringlog.audit.compound import Columns
+from ringlog.audit.history import columns_over_time, published_entries
 from ringlog.audit.images import Wanted
-from ringlog.audit.leeway import always, published_leeways
+from ringlog.audit.leeway import always, leeways_of
 from ringlog.audit.rules import PublishedTable, Rules
 from ringlog.audit.streams import PublishedGeneration, PublishedRange
 from ringlog.audit.topics import AuditError, Decoder, latest
@@ -18,12 +19,14 @@ def published_rules(bootstrap: str, cluster: str, decoder: Decoder, leeway_us: i
 
     ``leeway_us``: None: as the metadata log has it.
     """
-    leeways = published_leeways(bootstrap, cluster, decoder) if leeway_us is None else always(leeway_us)
+    entries = published_entries(bootstrap, cluster, decoder) if leeway_us is None else []
+    leeways = leeways_of(entries, decoder) if leeway_us is None else always(leeway_us)
     return Rules(
         _cluster_id(bootstrap, cluster, decoder),
         _tables(bootstrap, cluster, decoder),
         published_generations(bootstrap, cluster, decoder),
         leeways,
+        columns_over_time(entries, decoder),
     )
 
 
@@ -57,7 +60,7 @@ def _tables(bootstrap: str, cluster: str, decoder: Decoder) -> dict[str, Publish
         if key.startswith(b"table/"):
             row = decoder.decode(value)
             tables[f"{row['keyspace']}.{row['name']}"] = PublishedTable(
-                _columns(row), bool(row["cdc"]["enabled"]), row["cdc"]["delta"] == "keys", _images(row)
+                _columns(row), _names(row), bool(row["cdc"]["enabled"]), row["cdc"]["delta"] == "keys", _images(row)
             )
     return tables
 
@@ -73,6 +76,11 @@ def _images(row: dict[str, Any]) -> Wanted | None:
         tuple(column["name"] for column in own if not column.get("static")),
         tuple(column["name"] for column in own if column.get("static")),
     )
+
+
+def _names(row: dict[str, Any]) -> frozenset[str]:
+    key = {*row["partition_key"], *row["clustering_key"]}
+    return frozenset(column["name"] for column in row["columns"]) - key
 
 
 def _columns(row: dict[str, Any]) -> Columns:

@@ -6,10 +6,11 @@ time at which the broker appended the write as the present.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ringlog.audit.compound import Columns, is_of_type, refusal, statements
+from ringlog.audit.compound import Columns, columns_named, is_of_type, refusal, statements
+from ringlog.audit.history import ColumnSteps
 from ringlog.audit.images import Wanted
 from ringlog.audit.leeway import Leeways
 from ringlog.audit.streams import PublishedGeneration, generation_for
@@ -18,17 +19,21 @@ LONGEST_COMPONENT = 65_535
 CDC_OPERATIONS = {"UPDATE": 1, "INSERT": 2, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
 """Operation of a write to the number in its CDC row."""
 
+NAMES = "names"
+"""Stands beside what was read of a write before its cells: the columns that these name."""
+
 SKIPPED = "skipped"
 """Not refused, and not in the CDC log either: its table keeps none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """What the topic ``schema`` says of a table: its columns, whether it keeps a CDC log, and one of keys only; the
-    images in it, if any.
+    """What the topic ``schema`` says of a table: its columns, ``names`` of those outside the key, whether it keeps a
+    CDC log, and one of keys only; the images in it, if any.
     """
 
     columns: Columns
+    names: frozenset[str]
     cdc: bool
     keys_only: bool
     images: Wanted | None = None
@@ -42,6 +47,7 @@ class Rules:
     tables: dict[str, PublishedTable]
     generations: list[PublishedGeneration]
     leeways: Leeways
+    history: ColumnSteps = field(default_factory=ColumnSteps)
 
     def refusal(self, write: dict[str, Any], now: int, compound: bool = False, epoch: int | None = None) -> str:
         """The reason for which a write, appended at ``now`` (microseconds), must be a dead letter; else empty.
@@ -69,10 +75,17 @@ class Rules:
             return "bad_key"
         if not all(is_of_type(kind, part) for kind, part in zip(columns.partition, key, strict=True)):
             return "bad_key_type"
+        if not self._columns_at(write, epoch).issuperset(write[NAMES] if NAMES in write else columns_named(write)):
+            return "unknown_column"
         if not compound:
             return self._outside(write["timestamp"], now, epoch)
         windows = (self._outside(one["timestamp"], now, epoch) for one in statements(write))
         return refusal(write, columns) or next(filter(None, windows), "")
+
+    def _columns_at(self, write: dict[str, Any], epoch: int | None) -> frozenset[str]:
+        name = f"{write['keyspace']}.{write['table']}"
+        then = None if epoch is None else self.history.at_epoch(name, epoch)
+        return self.tables[name].names if then is None else then
 
     def _outside(self, timestamp: int, now: int, epoch: int | None) -> str:
         ahead = self.leeways.widest(now) if epoch is None else self.leeways.at_epoch(epoch)

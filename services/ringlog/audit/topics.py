@@ -11,6 +11,8 @@ from typing import Any
 import fastavro
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from ringlog.runtime.kafka_config import connection
+
 HEADER = 10
 MARKER = b"\xc3\x01"
 RECORDS_PER_POLL = 2_000
@@ -29,7 +31,7 @@ def records(bootstrap: str, topic: str) -> Iterator[Message]:
     """
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": "ringlog-audit",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

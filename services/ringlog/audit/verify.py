@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, Head
+from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, Head, before_last_number
 from ringlog.audit.parts import Parts, Place
 from ringlog.audit.published import published_rules
 from ringlog.audit.report import Check, Report
@@ -94,7 +94,7 @@ class _Rows:
         self._order = Check("order", "writes of one partition key appear in the order of the mutations topic")
         report.checks += [self._source, self._once, self._stream, self._partition, self._order]
         self._heads: dict[bytes, Head] = {}
-        self._rests: dict[bytes, bytes] = {}
+        self._tails: dict[bytes, Head] = {}
         self._last: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._identities: dict[bytes, bytes | None] = {}
         self.homes: dict[bytes, int] = {}
@@ -162,12 +162,13 @@ class _Rows:
                 pass
         return self._decoder.decode(value), 0
 
-    def _rest(self, value: bytes, tails: tuple[tuple[str, ...], ...]) -> bytes:
-        """What a record of this schema ends with where nothing follows its cells."""
-        rest = self._rests.get(value[:HEADER])
-        if rest is None:
-            rest = self._rests[value[:HEADER]] = Head(self._decoder.schema(value), tails, ()).rest
-        return rest
+    def _shared(self, value: bytes, at: int, tails: tuple[tuple[str, ...], ...]) -> bytes | None:
+        """Clustering key and cells of a record whose tail begins at ``at``; None if more follows them."""
+        head = self._tails.get(value[:HEADER])
+        if head is None:
+            head = self._tails[value[:HEADER]] = Head(self._decoder.schema(value), tails, ())
+        tail = before_last_number(value[at:]) if head.has_epoch else value[at:]
+        return tail[: len(tail) - len(head.rest)] if tail.endswith(head.rest) else None
 
     def _common(self, write: Write, row: dict[str, Any]) -> bool:
         """True if what all rows of a write have in common is as the write has it."""
@@ -184,8 +185,8 @@ class _Rows:
         if (row["batch_seq_no"], row["end_of_batch"]) != (0, True) or not self._common(write, row):
             return False
         if tail and write.tail:
-            said = _without(write.value[write.tail :], self._rest(write.value, MUTATION_TAILS))
-            if said is not None and said == _without(value[tail:], self._rest(value, CDC_TAILS)):
+            said = self._shared(write.value, write.tail, MUTATION_TAILS)
+            if said is not None and said == self._shared(value, tail, CDC_TAILS):
                 return True
         try:
             mutation = self._decoder.decode(write.value)
@@ -194,11 +195,6 @@ class _Rows:
             return _same(mutation, self._decoder.decode(value))
         except (AuditError, KeyError):
             return False
-
-
-def _without(tail: bytes, rest: bytes) -> bytes | None:
-    """Clustering key and cells; None if something follows them."""
-    return tail[: len(tail) - len(rest)] if tail.endswith(rest) else None
 
 
 def _time_of(timeuuid: bytes) -> int:

@@ -13,9 +13,9 @@ from typing import Any
 from confluent_kafka import Message
 
 from ringlog.audit.compound import LogRow, is_compound, log_rows, plain_row
-from ringlog.audit.heads import MUTATION_TAILS, Head, components_at
+from ringlog.audit.heads import MUTATION_TAILS, Head, components_at, names_at
 from ringlog.audit.images import Images, Wanted
-from ringlog.audit.rules import SKIPPED, Rules
+from ringlog.audit.rules import NAMES, SKIPPED, Rules
 from ringlog.audit.streams import compose, generation_for, hash_of, stream_for
 from ringlog.audit.topics import HEADER, AuditError, Decoder, records
 
@@ -193,7 +193,8 @@ class Reading:
             try:
                 fields, tail = head.read(value, HEADER)
                 mutation: dict[str, Any] = dict(zip(HEAD_FIELDS, fields, strict=True))
-                mutation["clustering_key"], _ = components_at(value, tail)
+                mutation["clustering_key"], cells = components_at(value, tail)
+                mutation[NAMES], _ = names_at(value, cells)
                 return mutation, tail
             except (IndexError, ValueError):
                 pass

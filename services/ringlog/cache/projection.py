@@ -3,12 +3,17 @@
 A projection is a pure function of the state. Parts, and values in them, that are the same object in two states are not
 looked at, so the difference of two neighbouring epochs costs what changed. JSON is canonical (sorted keys, no spaces);
 bytes are hex; tokens and times are numbers; a range ``(start, end]`` wraps where ``start >= end``.
+
+What grows with the number of ranges has a field for each of them, in parts of their own: ``placements``
+(``replication/end``), ``streams`` of the generations (``generation/end``), ``locks`` of the operations
+(``operation/replication/end``). So no field grows with the cluster, and a stage writes the ranges that it changes.
+``whole`` puts them together again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -54,7 +59,11 @@ def stamp_of(state: ClusterState) -> Stamp:
 def project(state: ClusterState) -> dict[str, Fields]:
     """Every part of the state that readers get: part name to its fields."""
     return {
-        name: {key: part.show(value) for key, value in part.values(getattr(state, name)).items()}
+        name: {
+            field: part.show(value)
+            for key, item in part.items(getattr(state, part.of)).items()
+            for field, value in part.fields(key, item)
+        }
         for name, part in _PARTS.items()
     }
 
@@ -72,19 +81,60 @@ def delta(before: ClusterState, after: ClusterState) -> Delta:
     put: list[tuple[str, str, str]] = []
     remove: list[tuple[str, str]] = []
     for name, part in sorted(_PARTS.items()):
-        old_part, new_part = getattr(before, name), getattr(after, name)
+        old_part, new_part = getattr(before, part.of), getattr(after, part.of)
         if old_part is new_part:
             continue
-        old, new = part.values(old_part), part.values(new_part)
-        for key, value in sorted(new.items()):
-            # The same object has the same text; only the others are worth writing down to compare.
-            if key in old and old[key] is value:
-                continue
-            text = part.show(value)
-            if key not in old or part.show(old[key]) != text:
-                put.append((name, key, text))
-        remove += [(name, key) for key in sorted(old) if key not in new]
+        old_items, new_items = part.items(old_part), part.items(new_part)
+        for key in sorted(old_items.keys() | new_items.keys()):
+            if old_items.get(key) is not new_items.get(key):
+                _compare(name, part, key, old_items.get(key), new_items.get(key), put, remove)
     return Delta(stamp_of(before), stamp_of(after), tuple(put), tuple(remove))
+
+
+def _compare(
+    name: str,
+    part: _Part,
+    key: str,
+    before: Any | None,
+    after: Any | None,
+    put: list[tuple[str, str, str]],
+    remove: list[tuple[str, str]],
+) -> None:
+    """Add the difference of one item to ``put`` and ``remove``."""
+    old = {} if before is None else dict(part.fields(key, before))
+    new = {} if after is None else dict(part.fields(key, after))
+    for field, value in sorted(new.items()):
+        # The same object has the same text; only the others are worth writing down to compare.
+        if field in old and old[field] is value:
+            continue
+        text = part.show(value)
+        if field not in old or part.show(old[field]) != text:
+            put.append((name, field, text))
+    remove += [(name, field) for field in sorted(old) if field not in new]
+
+
+def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The decoded parts of one projection, with their ranges where they belong: ``placements`` by replication key, as
+    lists by end; ``generations`` with their ``ranges``, ``operations`` with their ``locks``.
+
+    Raises KeyError for ranges of what is not there.
+    """
+    found = {part: dict(table) for part, table in parts.items() if part not in ("placements", "streams", "locks")}
+    found["placements"] = {}
+    for field, group in _by_end(parts["placements"]):
+        found["placements"].setdefault(field.rpartition("/")[0], []).append(group)
+    found["generations"] = {key: value | {"ranges": []} for key, value in found["generations"].items()}
+    for field, described in _by_end(parts["streams"]):
+        found["generations"][field.rpartition("/")[0]]["ranges"].append(described)
+    found["operations"] = {key: value | {"locks": []} for key, value in found["operations"].items()}
+    for field, lock in _by_end(parts["locks"]):
+        found["operations"][field.partition("/")[0]]["locks"].append(lock)
+    return found
+
+
+def _by_end(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Fields that end with a range's end, those of one owner by ascending end."""
+    return sorted(table.items(), key=lambda item: (item[0].rpartition("/")[0], item[1]["end"]))
 
 
 def to_json(value: object) -> str:
@@ -109,9 +159,13 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plai
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``values``: the values of a part by field name; ``show``: the JSON of one."""
+    """``of``: the part of the state; ``items``: its items by key; ``fields``: those of one item and their values;
+    ``show``: the JSON of a value.
+    """
 
-    values: Callable[[Any], dict[str, Any]]
+    of: str
+    items: Callable[[Any], dict[str, Any]]
+    fields: Callable[[str, Any], Iterable[tuple[str, Any]]]
     show: Callable[[Any], str]
 
 
@@ -123,38 +177,48 @@ def _by_id(part: tuple[Generation, ...]) -> dict[str, Any]:
     return {generation.id: generation for generation in part}
 
 
-def _placement(placement: Placement) -> str:
-    return to_json(placement.ranges)
+def _alone(key: str, item: object) -> Iterable[tuple[str, Any]]:
+    return ((key, item),)
+
+
+def _groups(key: str, placement: Placement) -> Iterable[tuple[str, Any]]:
+    return ((f"{key}/{group.end}", group) for group in placement.ranges)
+
+
+def _streams(key: str, generation: Generation) -> Iterable[tuple[str, Any]]:
+    return ((f"{key}/{described.end}", described) for described in generation.ranges)
+
+
+def _locks(key: str, operation: Operation) -> Iterable[tuple[str, Any]]:
+    return ((f"{key}/{lock.replication}/{lock.end}", lock) for lock in operation.locks)
+
+
+def _without_ranges(generation: Generation) -> str:
+    return to_json({name: getattr(generation, name) for name in _names(Generation) if name != "ranges"})
 
 
 def _operation(operation: Operation) -> str:
-    """An operation without its plan, which only the log's readers need."""
-    shown = (
-        "id",
-        "kind",
-        "node",
-        "tokens",
-        "stage",
-        "stage_epoch",
-        "locks",
-        "generation",
-        "marks",
-        "reports",
-        "reason",
-    )
+    """An operation without its plan, which only the log's readers need, and without its locks."""
+    shown = ("id", "kind", "node", "tokens", "stage", "stage_epoch", "generation", "marks", "reports", "reason")
     return to_json({name: getattr(operation, name) for name in shown})
 
 
+def _plainly(name: str) -> _Part:
+    return _Part(name, _by_key, _alone, to_json)
+
+
 _PARTS: dict[str, _Part] = {
-    "settings": _Part(_by_key, to_json),
-    "terms": _Part(_by_key, to_json),
-    "nodes": _Part(_by_key, to_json),
-    "keyspaces": _Part(_by_key, to_json),
-    "tables": _Part(_by_key, to_json),
-    "placements": _Part(_by_key, _placement),
-    "operations": _Part(_by_key, _operation),
-    "generations": _Part(_by_id, to_json),
-    "writers": _Part(_by_key, to_json),
+    "settings": _plainly("settings"),
+    "terms": _plainly("terms"),
+    "nodes": _plainly("nodes"),
+    "keyspaces": _plainly("keyspaces"),
+    "tables": _plainly("tables"),
+    "placements": _Part("placements", _by_key, _groups, to_json),
+    "operations": _Part("operations", _by_key, _alone, _operation),
+    "locks": _Part("operations", _by_key, _locks, to_json),
+    "generations": _Part("generations", _by_id, _alone, _without_ranges),
+    "streams": _Part("generations", _by_id, _streams, to_json),
+    "writers": _plainly("writers"),
 }
 
 PARTS: tuple[str, ...] = tuple(sorted(_PARTS))

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlog.cache.port import CacheStore, CacheUnavailable
-from ringlog.cache.redis_cache import RedisCache
+from ringlog.cache.projection import whole
+from ringlog.cache.redis_cache import TIMEOUT_S, RedisCache
 from ringlog.kernel.values import Micros
 
 Records = dict[str, Any]
@@ -66,9 +67,9 @@ class CachedReader:
         self._seen = 0
 
     @classmethod
-    def connect(cls, url: str, cluster: str) -> CachedReader:
-        """A reader of the cluster's cache in the Redis at ``url``."""
-        return cls(RedisCache(url, cluster), lambda: time.time_ns() // 1_000)
+    def connect(cls, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> CachedReader:
+        """A reader of the cluster's cache in the Redis at ``url``; ``timeout_s`` as in ``RedisCache``."""
+        return cls(RedisCache(url, cluster, timeout_s), lambda: time.time_ns() // 1_000)
 
     def read(self) -> CachedView:
         """One epoch, at least as high as any returned before. Raises TryAgain."""
@@ -82,11 +83,13 @@ class CachedReader:
         if stamp.cluster_id == self._cluster_id and stamp.epoch < self._seen:
             raise TryAgain("older", f"the cache is at epoch {stamp.epoch}, this reader has seen {self._seen}")
         try:
-            parts = {
-                part: {key: json.loads(text) for key, text in sorted(table.items())}
-                for part, table in stored.parts.items()
-            }
-        except (ValueError, RecursionError) as error:
+            parts = whole(
+                {
+                    part: {key: json.loads(text) for key, text in sorted(table.items())}
+                    for part, table in stored.parts.items()
+                }
+            )
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise TryAgain("unavailable", f"the cache holds what no keeper writes: {error}") from error
         self._cluster_id, self._seen = stamp.cluster_id, stamp.epoch
         age_us = max(0, self._now_us() - stored.confirmation.confirmed_at)

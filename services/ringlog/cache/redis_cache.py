@@ -4,13 +4,22 @@ Keys: ``{cluster}:meta`` (cluster_id, epoch, state_id, digest, offset, confirmed
 for every part. Each write is one Lua script, which Redis runs without anything in between and repeats after a restart
 as one transaction; each read is one MULTI/EXEC. So readers meet whole epochs only.
 
+A write that is large is brought in pieces first, each with an answer of its own, to hashes beside the live ones
+(``{cluster}:staged:<write>:<part>``), which nobody reads; then one script puts them in place. A whole projection is
+renamed into place, which costs the same whatever its size: no size makes a write outlast the time-out again and again.
+A large difference that does so is followed by the whole. What is left of a write that was given up goes by itself after
+``STAGED_S``. Until it is in place Redis holds it twice.
+
 Redis may lose single keys (an eviction, a DEL): ``counts`` tells how many fields each part has, in the order of
 ``PARTS``. Writers and readers compare; what is not whole is not read, and is written anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import redis
@@ -20,18 +29,33 @@ from redis.retry import Retry
 from ringlog.cache.port import CacheUnavailable, Confirmation, Stored, Written
 from ringlog.cache.projection import PARTS, Delta, Full, Stamp
 
+TIMEOUT_S = 2.0
+AT_ONCE_ROWS_MAX = 10_000
+AT_ONCE_BYTES_MAX = 4 * 1024 * 1024
+"""What one command brings; more comes in pieces of at most that."""
+
+STAGED_S = 600
+"""How long the pieces of a write that was given up stay, counted from the last one."""
+
 T = TypeVar("T")
 
-# KEYS: meta, then the parts. ARGV: whole?, base cluster/epoch/state id, cluster id, epoch, state id, digest, offset,
-# confirmed_at, number of puts, then (part number, field, value) each, then (part number, field) to remove.
+_Row = tuple[int, str, str]
+"""Number of a part from 1 on, field, JSON. Number 0 holds what is to be removed: its fields are ``number/field``."""
+
+# KEYS: meta, the parts, then, if the rows were staged, the hash of what is to be removed and one for each part.
+# ARGV: whole?, base cluster/epoch/state id, cluster id, epoch, state id, digest, offset, confirmed_at, number of parts,
+# then, if the rows were staged, how many there are for removal and for each part, else: number of puts, then (part
+# number, field, value) each, then (part number, field) to remove.
 # Keys that hold something else than hashes count as lost. The empty ``counts`` comes before anything else is changed:
 # a Redis without memory refuses it, and has then changed nothing.
 _APPLY = """
+local parts = tonumber(ARGV[11])
+local is_staged = #KEYS > 1 + parts
 local meta = redis.pcall('HMGET', KEYS[1], 'cluster_id', 'epoch', 'state_id', 'confirmed_at', 'counts')
 if meta.err then meta = {} end
 local function counts()
   local found = {}
-  for index = 2, #KEYS do found[index - 1] = tostring(redis.pcall('HLEN', KEYS[index])) end
+  for index = 1, parts do found[index] = tostring(redis.pcall('HLEN', KEYS[1 + index])) end
   return table.concat(found, ' ')
 end
 local whole, epoch, confirmed_at = ARGV[1] == '1', tonumber(ARGV[6]), ARGV[10]
@@ -46,18 +70,44 @@ if not whole then
     redis.call('HSET', KEYS[1], 'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', confirmed_at)
     return 'applied'
   end
+end
+if is_staged then
+  for index = 0, parts do
+    if redis.call('HLEN', KEYS[2 + parts + index]) ~= tonumber(ARGV[12 + index]) then return 'staged_lost' end
+  end
+end
+if not whole then
   redis.call('HSET', KEYS[1], 'counts', '')
 else
-  redis.call('DEL', unpack(KEYS))
+  for index = 1, 1 + parts do redis.call('UNLINK', KEYS[index]) end
 end
-local puts, at = tonumber(ARGV[11]), 12
-for _ = 1, puts do
-  redis.call('HSET', KEYS[1 + tonumber(ARGV[at])], ARGV[at + 1], ARGV[at + 2])
-  at = at + 3
-end
-while ARGV[at] do
-  redis.call('HDEL', KEYS[1 + tonumber(ARGV[at])], ARGV[at + 1])
-  at = at + 2
+if is_staged then
+  for index = 1, parts do
+    local live, staged = KEYS[1 + index], KEYS[2 + parts + index]
+    if whole then
+      if tonumber(ARGV[12 + index]) > 0 then
+        redis.call('RENAME', staged, live)
+        redis.call('PERSIST', live)
+      end
+    else
+      local rows = redis.call('HGETALL', staged)
+      for at = 1, #rows, 2 do redis.call('HSET', live, rows[at], rows[at + 1]) end
+    end
+  end
+  for _, row in ipairs(redis.call('HKEYS', KEYS[2 + parts])) do
+    local number, field = string.match(row, '^(%d+)/(.*)$')
+    redis.call('HDEL', KEYS[1 + tonumber(number)], field)
+  end
+else
+  local puts, at = tonumber(ARGV[12]), 13
+  for _ = 1, puts do
+    redis.call('HSET', KEYS[1 + tonumber(ARGV[at])], ARGV[at + 1], ARGV[at + 2])
+    at = at + 3
+  end
+  while ARGV[at] do
+    redis.call('HDEL', KEYS[1 + tonumber(ARGV[at])], ARGV[at + 1])
+    at = at + 2
+  end
 end
 redis.call('HSET', KEYS[1], 'cluster_id', ARGV[5], 'epoch', ARGV[6], 'state_id', ARGV[7],
   'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', confirmed_at, 'counts', counts())
@@ -68,7 +118,7 @@ return 'applied'
 class RedisCache:
     """One cluster's projection in the Redis at ``url``. ``timeout_s`` bounds connecting and every answer."""
 
-    def __init__(self, url: str, cluster: str, timeout_s: float = 2.0) -> None:
+    def __init__(self, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> None:
         self._redis = redis.Redis.from_url(
             url,
             decode_responses=True,
@@ -76,6 +126,7 @@ class RedisCache:
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
         )
+        self._staged = f"{{{cluster}}}:staged"
         self._meta = f"{{{cluster}}}:meta"
         self._parts = [f"{{{cluster}}}:{part}" for part in PARTS]
         self._script = self._redis.register_script(_APPLY)
@@ -88,19 +139,51 @@ class RedisCache:
         """Write the difference or the whole; see ``CacheStore``."""
         base = write.base if isinstance(write, Delta) else Stamp("", -1, "")
         number = {part: index for index, part in enumerate(PARTS, start=1)}
+        put = [(number[part], key, value) for part, key, value in write.put]
+        remove = [(number[part], key) for part, key in write.remove] if isinstance(write, Delta) else []
         arguments: list[str | int] = [
             "0" if isinstance(write, Delta) else "1",
             *(base.cluster_id, base.epoch, base.state_id),
             *(write.stamp.cluster_id, write.stamp.epoch, write.stamp.state_id),
             *(confirmation.digest, confirmation.offset, confirmation.confirmed_at),
-            len(write.put),
+            len(PARTS),
         ]
-        for part, key, value in write.put:
-            arguments += (number[part], key, value)
-        for part, key in write.remove if isinstance(write, Delta) else ():
-            arguments += (number[part], key)
-        answer = self._ask(lambda: self._script(keys=[self._meta, *self._parts], args=arguments))
+        keys = [self._meta, *self._parts]
+        rows: list[_Row] = [*put, *((0, f"{part}/{key}", "") for part, key in remove)]
+        if len(next(_pieces(rows), ())) == len(rows):
+            inline = [item for row in (*put, *remove) for item in row]
+            answer = self._ask(lambda: self._script(keys=keys, args=[*arguments, len(put), *inline]))
+        else:
+            answer = self._in_pieces(keys, arguments, rows)
         return Written(answer)
+
+    def _in_pieces(self, keys: list[str], arguments: list[str | int], rows: Sequence[_Row]) -> str:
+        """Bring the rows to hashes of their own, then put them in place; what was brought goes in any case."""
+        token = uuid.uuid4().hex
+        staged = [f"{self._staged}:{token}:{part}" for part in ("removed", *PARTS)]
+        counted = [sum(number == index for number, _, _ in rows) for index in range(len(staged))]
+        try:
+            for piece in _pieces(rows):
+                self._ask(partial(self._stage, staged, piece))
+            answer = self._ask(lambda: self._script(keys=[*keys, *staged], args=[*arguments, *counted]))
+        finally:
+            with suppress(CacheUnavailable):
+                self._ask(lambda: self._redis.unlink(*staged))
+        if answer == "staged_lost":
+            raise CacheUnavailable("Redis has lost a part of what was just brought; is its memory full?")
+        return str(answer)
+
+    def _stage(self, staged: Sequence[str], piece: Sequence[_Row]) -> None:
+        """Bring one piece. All that was brought before it stays as long as this."""
+        tables: dict[str, dict[str, str]] = {}
+        for number, field, value in piece:
+            tables.setdefault(staged[number], {})[field] = value
+        with self._redis.pipeline(transaction=False) as pipeline:
+            for key, table in tables.items():
+                pipeline.hset(key, mapping=cast("dict[Any, Any]", table))
+            for key in staged:
+                pipeline.expire(key, STAGED_S)
+            pipeline.execute()
 
     def read(self) -> Stored | None:
         """The stored epoch, all parts in one transaction; None if nothing is stored.
@@ -129,6 +212,19 @@ class RedisCache:
             raise CacheUnavailable(f"Redis gives no answer: {error}") from error
         except UnicodeDecodeError as error:
             raise CacheUnavailable(f"what Redis holds is no text: {error}") from error
+
+
+def _pieces(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
+    """The rows in their order, cut where one command would bring too much; a row by itself is never cut."""
+    begin = size = 0
+    for index, (_, field, value) in enumerate(rows):
+        more = len(field) + len(value)
+        if index > begin and (index - begin >= AT_ONCE_ROWS_MAX or size + more > AT_ONCE_BYTES_MAX):
+            yield rows[begin:index]
+            begin, size = index, 0
+        size += more
+    if begin < len(rows):
+        yield rows[begin:]
 
 
 def decode_stored(meta: Mapping[str, str], parts: Sequence[dict[str, str]]) -> Stored | None:

@@ -12,7 +12,9 @@ from rich.table import Table
 from ringlog.agents.status import read_status
 from ringlog.agents.supervise import supervise
 from ringlog.agents.worker import ROLES, run
-from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, process_settings, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, process_settings, resolve, tell_replay
+from ringlog.cli.shown import printable
+from ringlog.private import private_process
 
 app = typer.Typer(help="The agents: all of them in the foreground, one process each.", invoke_without_command=True)
 
@@ -25,6 +27,7 @@ def all_agents(
 ) -> None:
     """Run validator, coordinator, publisher and cache keeper until stopped, each in a process of its own."""
     if context.invoked_subcommand is None:
+        private_process()
         raise typer.Exit(supervise(process_settings(resolve(bootstrap, cluster))))
 
 
@@ -45,7 +48,7 @@ def one(
 def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
     """Who acts in each role, and how far it is behind the log."""
     context = resolve(bootstrap, cluster)
-    found = read_status(context.bootstrap, context.cluster)
+    found = read_status(context.bootstrap, context.cluster, tell_replay)
     if as_json:
         rows = [
             {
@@ -57,6 +60,7 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
                 "lag": a.lag,
                 "caught_up": a.caught_up,
                 "age_s": a.age_s,
+                "why": a.why,
             }
             for a in found
         ]
@@ -67,3 +71,6 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
         behind = "caught up" if a.caught_up else f"{a.lag} epochs"
         table.add_row(a.role, str(a.term), str(a.epoch), a.state, behind, f"{a.age_s:.1f} s ago")
     out.print(table if found else "no agent has reported yet; start them: ringlog agents")
+    for a in found:
+        if a.why:
+            out.print(f"{a.role} ended: {printable(a.why)}", markup=False)

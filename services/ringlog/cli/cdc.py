@@ -14,6 +14,7 @@ import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, resolve
 from ringlog.cli.shown import printable, when
+from ringlog.client.cdc.copies import UNDECODED
 from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
 from ringlog.client.cdc.reader import EARLIEST, CdcReader
 from ringlog.client.cdc.rows import PREIMAGE, Change, LogRow
@@ -88,7 +89,9 @@ def apply(
 ) -> None:
     """Rebuild tables from their CDC log in a SQLite file, and keep them up to date.
 
-    Tables and place change in one transaction: each change has its effect exactly once, whatever is killed.
+    Tables and place change in one transaction: each change has its effect exactly once, whatever is killed. What
+    cannot be decoded is counted, and is in the table cdc$undecoded of the file. A table that was dropped keeps its
+    copy; when another one is made under its name and written to, that becomes 'keyspace.table dropped ID'.
     """
     context = resolve(bootstrap, cluster)
     target = SqliteTables(to)
@@ -101,11 +104,19 @@ def apply(
         commit_every=commit_every,
         until_end=until_end,
     ) as reader:
-        target.know(reader.schema)
+        target.know(reader.lives)
         for change in reader:
             target.apply(change)
             count += 1
-    typer.echo(json.dumps({"changes": count}) if as_json else f"{count} changes")
+    undecoded = {name: dict(sorted(found.items())) for name, found in sorted(target.undecoded.items())}
+    if as_json:
+        typer.echo(json.dumps({"changes": count, "undecoded": undecoded}))
+        return
+    typer.echo(f"{count} changes")
+    for name, found in undecoded.items():
+        for column, number in found.items():
+            what = f"{name} {column or '(whole rows)'}: {number}"
+            typer.echo(printable(f"not decoded, see table {UNDECODED} of {to}: {what}"))
 
 
 def lines_of(change: Change, form: Format, cluster: str) -> list[str]:
@@ -128,6 +139,8 @@ def _text(row: LogRow) -> str:
         parts.append(("null " if row.code == PREIMAGE else "delete ") + " ".join(row.deleted))
     if row.deleted_elements:
         parts.append("take out " + " ".join(_pairs(row.deleted_elements)))
+    if row.undecoded:
+        parts.append("undecoded " + " ".join(_pairs(row.undecoded)))
     if row.ttl is not None:
         parts.append(f"ttl {row.ttl} s")
     return "  ".join(part for part in parts if part)

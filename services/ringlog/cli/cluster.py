@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from ringlog.agents.status import read_status
-from ringlog.cli import views
-from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve
+from ringlog.cli import contexts, views
+from ringlog.cli.clocks import clock_lines, seen_until
+from ringlog.cli.connection import Bootstrap, Cluster, Json, asked, broker_of, connect, fail, out, resolve, tell_replay
+from ringlog.cli.shown import printable
 from ringlog.cli.submitting import submit_json
+from ringlog.cli.waiting import refused_words
 from ringlog.client.founding import found_cluster
 from ringlog.client.results import AppliedResult, ExpiredResult, WithdrawnResult
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import Context, remember
+from ringlog.runtime.kafka_config import VARIABLE
 
-app = typer.Typer(help="Found a cluster and look at it.", no_args_is_help=True)
+app = typer.Typer(help="Found a cluster, choose one, and look at it.", no_args_is_help=True)
+contexts.register(app)
 Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 
 
@@ -40,21 +47,28 @@ def parse_settings(given: list[str] | None) -> tuple[tuple[str, int], ...]:
 def found_command(
     name: Annotated[str, typer.Argument(help="Name of the new cluster; its topics begin with it.")],
     settings: Setting = None,
+    replication: Annotated[
+        int | None,
+        typer.Option(help="Copies of each record. None: 3 on three brokers, 1 on one; else it is asked.", min=1),
+    ] = None,
     bootstrap: Bootstrap = None,
     as_json: Json = False,
 ) -> None:
     """Create the topics, append the founding entry and read it back. Later commands use this cluster."""
-    brokers, redis = broker_of(bootstrap)
-    founding = found_cluster(brokers, name, dict(parse_settings(settings)))
-    remember(Context(brokers, name, redis))
+    broker = broker_of(bootstrap)
+    brokers = broker.bootstrap
+    founding = found_cluster(brokers, name, dict(parse_settings(settings)), replication=replication, tell=tell_replay)
+    remember(Context(brokers, name, broker.redis, os.environ.get(VARIABLE, ""), founding.cluster_id))
     if as_json:
-        typer.echo(
-            json.dumps({"cluster": founding.name, "cluster_id": founding.cluster_id, "founded_here": founding.here})
-        )
+        told = {"cluster": founding.name, "cluster_id": founding.cluster_id, "founded_here": founding.here}
+        typer.echo(json.dumps(told | {"copies": founding.copies}))
     elif founding.here:
         out.print(f"cluster [bold]{founding.name}[/bold] founded on {brokers}, id {founding.cluster_id}")
     else:
         out.print(f"cluster [bold]{founding.name}[/bold] was there already, id {founding.cluster_id}")
+    if not as_json:
+        one = "1 copy: a broker that loses its disk loses the cluster"
+        out.print(f"each record has {one if founding.copies == 1 else f'{founding.copies} copies'}")
 
 
 @app.command("settings")
@@ -84,20 +98,31 @@ def status(
         return
     with connect(context) as client:
         state = client.read_barrier()
-    agents = read_status(context.bootstrap, context.cluster)
+    agents = read_status(context.bootstrap, context.cluster, tell_replay)
+    now = SystemClock().now_us()
+    clocks = clock_lines(state, now, seen_until(context.bootstrap, context.cluster))
     if as_json:
         agent_rows = [
             {"role": a.role, "instance": a.instance, "term": a.term, "epoch": a.epoch, "caught_up": a.caught_up}
+            | ({"refused": [asdict(one) for one in a.refused]} if a.refused else {})
             for a in agents
         ]
-        whole = views.cluster(state) | {"agents": agent_rows, "directory": views.nodes(state)}
+        whole = views.cluster(state) | {"agents": agent_rows, "directory": views.nodes(state), "clocks": clocks}
+        whole |= {"bootstrap": context.bootstrap}
         typer.echo(json.dumps(whole))
         return
+    broker = asked()
+    assert broker is not None, "the context came from it"
+    out.print(f"broker {broker.bootstrap}, named by {broker.origin}")
     _print_status(state)
     table = Table("agent", "term", "epoch", "state", box=None, padding=(0, 2))
     for a in agents:
         table.add_row(a.role, str(a.term), str(a.epoch), "caught up" if a.caught_up else f"[yellow]{a.lag}[/yellow]")
     out.print(table)
+    for one in (refused for a in agents for refused in a.refused):
+        out.print(printable(refused_words(one)), markup=False)
+    for line in clocks:
+        out.print(line, markup=False)
 
 
 def _cached_status(context: Context) -> None:

@@ -1,22 +1,29 @@
-"""Which cluster a command talks to: options first, then ``RINGLOG_*`` variables, then what was used last.
+"""Which cluster a command talks to: options first, then ``RINGLOG_*`` variables, then the cluster in use.
 
-``ringlog demo`` and ``ringlog cluster found`` remember the cluster they made in ``context.json`` of the data
-folder, so that the next command needs no options. A command that finds none of the three says what to type.
+``ringlog cluster found``, ``ringlog cluster use`` and ``ringlog demo`` put a cluster in use (``context.json`` of the
+data folder), so that the next command needs no options. A command that finds none of the three says what to type; one
+whose broker gives no answer says which broker it asked, and who named that.
+
+Broker, cache and log-in belong together: what is known of one broker is never used with another one.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, replace
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from ringlog.client.client import Client
-from ringlog.runtime.context import Context, recall
+from ringlog.log.diagnosis import why_no_answer
+from ringlog.log.replay import Replay, Tell
+from ringlog.runtime.context import Context, log_in_at, recall, redis_of
+from ringlog.runtime.kafka_config import VARIABLE, current
 from ringlog.runtime.settings import Settings
-from ringlog.stack.commands import Stack
+from ringlog.stack.commands import Stack, addresses
 
 WIDE = 240
 """Columns where nobody looks at the width: in a pipe or a file a table must not lose what it says."""
@@ -35,36 +42,108 @@ def fail(code: str, text: str, status: int = 1) -> NoReturn:
     """Print an error as ``code: text`` and end with ``status``."""
     errors.print(f"[red]{code}[/red]:", end=" ")
     errors.print(text, markup=False)
+    say_broker(code)
     raise typer.Exit(status)
 
 
-def broker_of(bootstrap: str | None) -> tuple[str, str]:
-    """(brokers, Redis address): given, remembered, or those of the local stack if it runs."""
-    last = recall()
-    redis = os.environ.get("RINGLOG_REDIS_URL", last.redis if last else "")
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where a command's broker is; ``origin`` says who named it."""
+
+    bootstrap: str
+    redis: str
+    origin: str
+
+
+_asked: list[Broker] = []
+"""The broker of this command, once it is known."""
+
+ABOUT_BROKERS = frozenset(
+    {
+        "client_broken",
+        "log_damaged",
+        "log_forked",
+        "log_replaced",
+        "log_truncated",
+        "log_unavailable",
+        "not_founded",
+        "topic_misconfigured",
+        "topic_missing",
+        "wait_timed_out",
+    }
+)
+"""Codes of errors after which one wants to know which broker was asked."""
+UNANSWERED = frozenset({"log_unavailable", "wait_timed_out"})
+"""Those after which it may be that no broker answers at all."""
+
+
+def asked() -> Broker | None:
+    """The broker that this command asked, if it came to that."""
+    return _asked[-1] if _asked else None
+
+
+def say_broker(code: str) -> None:
+    """After an error of that code: which broker it was, where that may be the reason."""
+    broker = asked()
+    if code in ABOUT_BROKERS and broker is not None:
+        errors.print(f"the broker asked was {broker.bootstrap}, named by {broker.origin}", markup=False)
+        if code in UNANSWERED and (why := why_no_answer(broker.bootstrap)):
+            errors.print(f"why: {why}", markup=False)
+
+
+def broker_of(bootstrap: str | None) -> Broker:
+    """Given, of the file that names the log-in, in use, or of the local stack if it runs; with its own cache.
+
+    What is known of its log-in is used from here on.
+    """
+    found = _broker_of(bootstrap)
+    log_in_at(found.bootstrap)
+    given = os.environ.get("RINGLOG_REDIS_URL")
+    found = replace(found, redis=given if given is not None else found.redis or cache_of(found.bootstrap))
+    _asked.append(found)
+    return found
+
+
+def _broker_of(bootstrap: str | None) -> Broker:
     if bootstrap is not None:
-        return bootstrap, redis
+        from_variable = os.environ.get("RINGLOG_BOOTSTRAP_SERVERS") == bootstrap
+        return Broker(bootstrap, "", "RINGLOG_BOOTSTRAP_SERVERS" if from_variable else "--bootstrap")
+    if brokers := current().bootstrap:
+        return Broker(brokers, "", f"bootstrap.servers of {os.environ[VARIABLE]}")
+    last = recall()
     if last is not None:
-        return last.bootstrap, redis
-    status = Stack().status()
-    if not status.running or status.broker is None or status.redis is None:
+        # What 0.1.0 remembered (it knew no ids) may be the port that its stack's Redis had.
+        redis = last.redis if last.cluster_id else ""
+        return Broker(last.bootstrap, redis, "the cluster in use (see: ringlog cluster list)")
+    address = Stack().address()
+    if address is None:
         fail("no_broker", "give --bootstrap, or start one on this machine: ringlog stack up")
-    return status.broker.address, redis or f"redis://{status.redis.address}/0"
+    return Broker(*address, "the stack of this machine (see: ringlog stack status)")
+
+
+def cache_of(bootstrap: str) -> str:
+    """The Redis that belongs to a broker: that of its own stack, or what is remembered of it; empty: none is known."""
+    return next((redis for brokers, redis in addresses() if brokers == bootstrap), "") or redis_of(bootstrap)
 
 
 def resolve(bootstrap: str | None, cluster: str | None) -> Context:
     """The cluster that a command's options mean."""
-    brokers, redis = broker_of(bootstrap)
+    broker = broker_of(bootstrap)
     last = recall()
     name = cluster or (last.cluster if last else None)
     if name is None:
         fail("no_cluster", "give --cluster, or found one: ringlog cluster found NAME")
-    return Context(brokers, name, redis)
+    return Context(broker.bootstrap, name, broker.redis, os.environ.get(VARIABLE, ""))
 
 
-def connect(context: Context, submitter: str = "cli") -> Client:
+def tell_replay(replay: Replay) -> None:
+    """Say on standard error how far a long replay is: a command's answer stays alone on standard output."""
+    errors.print(str(replay), style="dim", markup=False)
+
+
+def connect(context: Context, submitter: str = "cli", tell: Tell = tell_replay) -> Client:
     """A client of the cluster; use it as a context manager."""
-    return Client(context.bootstrap, context.cluster, submitter)
+    return Client(context.bootstrap, context.cluster, submitter, tell=tell)
 
 
 def process_settings(context: Context) -> Settings:

@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 
 from ringlog.cli import cdc, views
+from ringlog.cli.clocks import clock_lines, lower_command, withdraw_command
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.fencing import fence_command, grant_command
 from ringlog.cli.importing import import_debezium
@@ -22,6 +23,7 @@ from ringlog.cli.shown import lifetime, when
 from ringlog.kernel.generations.expiry import log_retention
 from ringlog.log.retention import FOR_EVER, Retention, mending, retention_of
 from ringlog.log.topics import CDC, admin_client, topic_name
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import recall
 from ringlog.runtime.settings import default_data_dir
 from ringlog.stack.artifacts import jars
@@ -33,11 +35,10 @@ app = typer.Typer(help="Change data capture: generations, writers, the Spark job
 
 
 @app.callback()
-def _defaults() -> None:
+def _defaults(context: typer.Context) -> None:
     """Change data capture: generations, writers, the Spark job."""
     last = recall()
-    if last is not None:
-        os.environ.setdefault("RINGLOG_BOOTSTRAP_SERVERS", last.bootstrap)
+    if last is not None and context.invoked_subcommand == "run":  # the job finds the broker itself
         os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
     with suppress(StackError):  # a Spark of the user's own may have the connectors
         os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in (*jars("spark"), *jars("lake"))))
@@ -47,6 +48,8 @@ app.command("run")(run_job)
 app.command("launcher")(launcher)
 app.command("grant")(grant_command)
 app.command("fence")(fence_command)
+app.command("lower")(lower_command)
+app.command("withdraw")(withdraw_command)
 app.command("tail")(cdc.tail)
 app.command("apply")(cdc.apply)
 app.command("import-debezium")(import_debezium)
@@ -76,6 +79,8 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
         writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"], fenced)
     if found["writers"]:
         out.print(writers)
+    for line in clock_lines(state, SystemClock().now_us(), None):
+        out.print(line, markup=False)
     out.print(f"rows: kept {lifetime(kept.ms)} by the topic, {lifetime(seconds, 1)} promised by tables")
     if not kept.covers(seconds):
         out.print("rows may be gone before their tables' ttl; a running job mends it if it may, or by hand:")

@@ -23,6 +23,7 @@ from ringlog.log.errors import LogError
 from ringlog.log.rights import NoAuthorizer, NoListener, NoRights, await_gone, deny, grant, principals
 from ringlog.log.topics import CDC, admin_client, topic_name
 from ringlog.runtime.context import Context
+from ringlog.runtime.kafka_config import connection
 
 TIMEOUT_S = 15.0
 OWNER_ONLY = 0o600
@@ -146,7 +147,7 @@ def _take_rights(context: Context, writer: CdcWriter, listener: str | None, prot
 def _ends(context: Context) -> tuple[Position, ...]:
     """Where each partition of the CDC topic ends now."""
     topic = topic_name(context.cluster, CDC.suffix)
-    consumer = Consumer({"bootstrap.servers": context.bootstrap, "group.id": "ringlog-fence", "log_level": 2})
+    consumer = Consumer({**connection(context.bootstrap), "group.id": "ringlog-fence", "log_level": 2})
     try:
         partitions = sorted(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
         marks = [consumer.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S) for number in partitions]

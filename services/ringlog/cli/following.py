@@ -25,6 +25,7 @@ from ringlog.client.results import AppliedResult
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import Context
 
 Json = dict[str, Any]
@@ -67,8 +68,9 @@ def watch(
     stage, since = "", time.monotonic()
     with errors.status("") as status:  # seen by somebody at a terminal only
         while True:
+            said = acks.refresh()
             state = client.replica.state
-            view = views.operation(state, state.operations[name], acks.refresh())
+            view = views.operation(state, state.operations[name], said, SystemClock().now_us())
             if view["stage"] != stage:
                 stage, since = view["stage"], time.monotonic()
             tell(view, time.monotonic() - since)

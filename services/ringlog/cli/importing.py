@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, connect, fail, resolve
+from ringlog.runtime.signals import stop_on_signals
 
 
 class Written(Enum):
@@ -78,8 +78,7 @@ def import_debezium(
 
     with connect(context) as client:
         stage = Import(settings, client, say)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stage.stopping.set())
+        stop_on_signals(stage.stopping)
         try:
             stage.run()
         except KafkaException as error:

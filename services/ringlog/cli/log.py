@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Undecodable, Unk
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
+from ringlog.log.reading import read_to_end
 from ringlog.runtime.context import Context
 from ringlog.wire.author_json import to_json
 from ringlog.wire.entries import decode_entry
@@ -34,7 +36,6 @@ class Line:
     outcome: Outcome
     before: ClusterState
     after: ClusterState
-    data: bytes
 
 
 def fold_lines(records: Iterator[LogRecord]) -> Iterator[Line]:
@@ -43,7 +44,7 @@ def fold_lines(records: Iterator[LogRecord]) -> Iterator[Line]:
     for record in records:
         item = decode_entry(record.data)
         folded = fold(state, item)
-        yield Line(record.offset, item, folded.outcome, state, folded.state, record.data)
+        yield Line(record.offset, item, folded.outcome, state, folded.state)
         state = folded.state
 
 
@@ -51,7 +52,7 @@ def show(
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     since: Annotated[int, typer.Option("--from", help="First epoch to show.")] = 0,
-    last: Annotated[int | None, typer.Option("--last", help="Show only the last N records.")] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Show only the last N records.")] = None,
     all_records: Annotated[bool, typer.Option("--all", help="Show records without effect too.")] = False,
     dump: Annotated[
         Path | None, typer.Option("--dump", help="Write the raw log to a file for `rehearse --from`.")
@@ -60,27 +61,43 @@ def show(
 ) -> None:
     """Show the log: epoch, time, who, what, and for records without effect why."""
     context = resolve(bootstrap, cluster)
-    lines = list(fold_lines(read_log(context)))
     if dump is not None:
-        dump.write_text("".join(json.dumps({"offset": x.offset, "data": x.data.hex()}) + "\n" for x in lines), "ascii")
-        out.print(f"{len(lines)} records in {dump}")
+        out.print(f"{write_dump(dump, read_log(context))} records in {dump}")
         return
-    chosen = [x for x in lines if x.outcome.epoch >= since and (all_records or x.outcome.kind is OutcomeKind.APPLIED)]
-    for line in chosen[-last:] if last else chosen:
+    for line in chosen(fold_lines(read_log(context)), since, last, all_records):
         if as_json:
             typer.echo(json.dumps(_as_json(line)))
         else:
             _print(line)
 
 
+def chosen(lines: Iterable[Line], since: int, last: int | None, all_records: bool) -> Iterable[Line]:
+    """The lines to show, each as it comes: a log of years needs no memory. At most ``last`` are kept."""
+    fitting = (x for x in lines if x.outcome.epoch >= since and (all_records or x.outcome.kind is OutcomeKind.APPLIED))
+    return fitting if last is None else deque(fitting, maxlen=last)
+
+
+def write_dump(path: Path, records: Iterable[LogRecord]) -> int:
+    """Write raw records, a line of JSON each; returns how many. What the file held before is replaced at the end."""
+    count = 0
+    unfinished = path.with_name(f"{path.name}.part")
+    with unfinished.open("w", encoding="ascii") as file:
+        for record in records:
+            file.write(json.dumps({"offset": record.offset, "data": record.data.hex()}) + "\n")
+            count += 1
+    unfinished.replace(path)
+    return count
+
+
 def read_log(context: Context) -> Iterator[LogRecord]:
-    """Every record from the beginning to the end that the log has now."""
+    """Every record from the beginning to the end that the log has now. Raises LogUnavailable."""
     log = KafkaLog(context.bootstrap, context.cluster)
     try:
-        end, tail = log.end_offset(), log.tail(log.begin_offset())
-        while tail.position < end:
-            yield from tail.poll(1.0)
-        tail.close()
+        tail = log.tail(log.begin_offset())
+        try:
+            yield from read_to_end(log, tail)
+        finally:
+            tail.close()
     finally:
         log.close()
 
@@ -88,9 +105,10 @@ def read_log(context: Context) -> Iterator[LogRecord]:
 def read_dump(path: Path) -> Iterator[LogRecord]:
     """The records of a file that ``ringlog log --dump`` wrote."""
     try:
-        for text in path.read_text("ascii").splitlines():
-            line = json.loads(text)
-            yield LogRecord(int(line["offset"]), bytes.fromhex(line["data"]))
+        with path.open(encoding="ascii") as file:
+            for text in file:
+                line = json.loads(text)
+                yield LogRecord(int(line["offset"]), bytes.fromhex(line["data"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         fail("bad_dump", f"{path}: {error}", 2)
 

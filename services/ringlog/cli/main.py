@@ -11,16 +11,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from ringlog import __version__
+from ringlog.private import refused_by_files
+from ringlog.runtime.kafka_config import VARIABLE, use
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("ringlog.cli.data", "demo"),
-    "stack": ("ringlog.stack.cli", "app"),
+    "stack": ("ringlog.cli.stack", "app"),
     "cluster": ("ringlog.cli.cluster", "app"),
     "status": ("ringlog.cli.cluster", "status"),
     "agents": ("ringlog.cli.agents", "app"),
@@ -59,7 +62,39 @@ class RoomGroup(TyperGroup):
         found = getattr(import_module(module), attribute)
         command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
         command.name = cmd_name
+        _add_kafka_config(command)
         return command
+
+
+def _add_kafka_config(command: Any) -> None:
+    """``--kafka-config`` for every command, below this one, that can be told its broker."""
+    for inner in getattr(command, "commands", {}).values():
+        _add_kafka_config(inner)
+    names = {parameter.name for parameter in command.params}
+    if "bootstrap" in names and "kafka_config" not in names:
+        options = typer.main.get_command(_single(_with_kafka_config)).params
+        command.params += [option for option in options if option.name == "kafka_config"]
+
+
+def _use_kafka_config(value: Path | None) -> None:
+    if value is not None:
+        use(value)
+
+
+KafkaConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-config",
+        envvar=VARIABLE,
+        help="How to log in to Kafka: a client.properties.",
+        callback=_use_kafka_config,
+        expose_value=False,
+    ),
+]
+
+
+def _with_kafka_config(kafka_config: KafkaConfig = None) -> None:
+    """Carries the option; a command gets it from here."""
 
 
 def _single(function: Callable[..., Any]) -> typer.Typer:
@@ -92,10 +127,13 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        code = getattr(error, "code", None)
+        said = refused_by_files(error) if isinstance(error, OSError) else error
+        code = getattr(said, "code", None)
         if not isinstance(code, str):
             raise
-        typer.echo(f"{code}: {error}", err=True)
+        typer.echo(f"{code}: {said}", err=True)
+        if "ringlog.cli.connection" in sys.modules:  # a command that asks no broker does not load it
+            import_module("ringlog.cli.connection").say_broker(code)
         if code == "submission_timed_out":
             typer.echo("from the command line: ringlog withdraw REQUEST_ID EPOCH, with the two above", err=True)
         sys.exit(1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +15,13 @@ from rich.table import Table
 from ringlog import __version__
 from ringlog.cli import movements, views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.client.founding import founded_as
+from ringlog.log.replay import say
+from ringlog.private import private_process
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import default_data_dir
+from ringlog.runtime.signals import stop_on_signals
 
 app = typer.Typer(help="Nodes: run one, list, join, leave, move, replace, remove.", no_args_is_help=True)
 TOKENS = 8
@@ -39,22 +43,25 @@ def run(
     tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = TOKENS,
 ) -> None:
     """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs."""
-    from ringlog.node.patience import connected
+    from ringlog.node.identity import folder_of
+    from ringlog.node.patience import reached
     from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
 
     context = resolve(bootstrap, cluster)
+    private_process()
     setup_logs()
-    folder = (data or default_data_dir() / "nodes") / context.cluster / name
-    options = NodeOptions(name, "127.0.0.1", port, datacenter, rack, shards, folder)
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stopping.set())
-    client = connected(lambda: connect(context, f"node-{name}"), stopping)
-    if client is None:
-        return
-    with closing(client):
+    stop_on_signals(stopping)
+    with closing(connect(context, f"node-{name}", say)) as client:
+        cluster_id = reached(partial(founded_as, client.replica.log), stopping)
+        if cluster_id is None:
+            return
         try:
-            process = NodeProcess(options, client, context.bootstrap, context.cluster, SystemClock(), stopping)
+            folder = folder_of(data or default_data_dir() / "nodes", context.cluster, cluster_id, name)
+            options = NodeOptions(name, "127.0.0.1", port, datacenter, rack, shards, folder)
+            process = NodeProcess(
+                options, client, context.bootstrap, context.cluster, cluster_id, SystemClock(), stopping
+            )
             process.run(__version__, tokens if join else None)
         except NodeFailed as failed:
             fail("node_failed", str(failed))

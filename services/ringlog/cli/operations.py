@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -12,14 +13,19 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ringlog.agents.status import read_refused
 from ringlog.cli import views
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.following import PATIENCE_S, wait_lines
 from ringlog.cli.replication import replication_words
 from ringlog.cli.shown import printable, when
 from ringlog.cli.submitting import submit_json
+from ringlog.cli.waiting import refused_words
 from ringlog.client.acks import AcksReader
 from ringlog.kernel.state import ClusterState
+from ringlog.log.errors import LogError
+from ringlog.runtime.clock import SystemClock
+from ringlog.wire.records import RefusedProposal
 
 app = typer.Typer(help="Range movements: list, watch, show, cancel, retry.", no_args_is_help=True)
 WATCH_S = 86_400.0
@@ -38,8 +44,9 @@ def list_operations(
     with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         shown = None
         while True:
+            said = acks.refresh()  # before the log: what is said of an epoch counts once the log has it
             state = client.read_barrier()
-            found = views.operations(state, acks.refresh())
+            found = views.operations(state, said, SystemClock().now_us())
             stages = [(view["id"], view["stage"]) for view in found]
             if stages != shown:
                 _print(found, as_json)
@@ -83,9 +90,15 @@ def show(operation: OperationId, bootstrap: Bootstrap = None, cluster: Cluster =
     """One operation: its stages so far, whom it waits for since when, what can be done, and what it has failed of."""
     context = resolve(bootstrap, cluster)
     with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
+        said = acks.refresh()
         state = client.read_barrier()
         found = state.operations.get(operation)
-        view = None if found is None else views.operation(state, found, acks.refresh())
+        view = None if found is None else views.operation(state, found, said, SystemClock().now_us())
+    if view is not None:
+        with suppress(LogError):  # agents that say nothing hide no operation
+            told = read_refused(context.bootstrap, context.cluster)
+            refused = [asdict(one) for one in told if one.subject == operation]
+            view |= {"refused": refused} if refused else {}
     if view is None:
         fail("unknown_operation", f"{operation} is not known; ended ones are remembered for a while only")
     if as_json:
@@ -111,6 +124,7 @@ def described(view: dict[str, Any]) -> list[str]:
     lines += [f"tried again from epoch {one['epoch']}: {one['reason']}" for one in view.get("retries", ())]
     if view["reason"]:
         lines.append(view["reason"])
+    lines += [refused_words(RefusedProposal(**one)) for one in view.get("refused", ())]
     return [*lines, *(wait_lines(view) if "waits_for" in view else ())]
 
 

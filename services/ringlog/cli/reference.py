@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 
+from ringlog import private
 from ringlog.agents.worker import ROLES
 from ringlog.cli.main import app
 from ringlog.client import errors as client_errors
@@ -28,6 +29,9 @@ from ringlog.log import commit
 from ringlog.log import errors as log_errors
 from ringlog.log.errors import LogError
 from ringlog.log.topics import TOPICS, TopicSpec
+from ringlog.private import FileUnusable
+from ringlog.runtime import kafka_config
+from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.settings import Settings
 from ringlog.wire.data import REFUSALS
 from ringlog_cdc.debezium.mutations import REASONS as IMPORT_REASONS
@@ -61,8 +65,8 @@ RECORDS: Mapping[str, tuple[str, str]] = {
 
 
 _ABOUT_PROGRAM = """\
-Options come before `RINGLOG_*` variables, and those before the cluster that was used last (`ringlog demo` and
-`ringlog cluster found` remember it). Exit status: 0 done; 1 refused or failed, with a stable code first on
+Options come before `RINGLOG_*` variables, and those before the cluster in use (`ringlog cluster found`, `ringlog
+cluster use` and `ringlog demo` choose it). Exit status: 0 done; 1 refused or failed, with a stable code first on
 standard error; 2 wrong usage or an invalid line; 3 something must be installed first; 130 interrupted.
 """
 _ABOUT_LOG_COMMANDS = """\
@@ -82,9 +86,12 @@ cluster settings` shows the values in force.
 _ABOUT_TOPICS = """\
 `ringlog cluster found` makes them, named `<cluster>.<topic>`. **Required** settings are what correctness rests
 on: they are checked, and other values refused with the command that mends them (`topic_misconfigured`).
-**Initial** ones may be changed. Where three brokers are up every topic gets `replication 3` and
-`min.insync.replicas 2`, else one copy. Values are Avro single objects (see [schemas](schemas.md)); a record
-without value says that its key is gone.
+**Initial** ones may be changed. Topics whose records carry their authors' times (all but `mutations`) lift the
+broker's limits on them, `message.timestamp.after.max.ms` and `message.timestamp.before.max.ms`; agents raise them
+where they are lower. Topics that are read whole at every start are compacted within minutes: agents lower what is
+above **at most**. On three brokers every topic gets `replication 3` and `min.insync.replicas 2`, on a single
+one a single copy; in between `--replication` says it. Of three or more copies more than half must acknowledge.
+Values are Avro single objects (see [schemas](schemas.md)); a record without value says that its key is gone.
 """
 
 
@@ -222,8 +229,8 @@ def _codes() -> Iterator[str]:
     yield from _table(("code", "exception", "meaning"), rows)
 
 
-def _errors() -> Iterator[type[LogError]]:
-    for module in (log_errors, commit, client_errors, cdc_errors):
+def _errors() -> Iterator[type[LogError | BadKafkaConfig | FileUnusable]]:
+    for module in (log_errors, commit, client_errors, cdc_errors, kafka_config, private):
         for found in vars(module).values():
             if isinstance(found, type) and found.__module__ == module.__name__ and "code" in vars(found):
                 yield found
@@ -247,7 +254,8 @@ def _settings() -> Iterator[str]:
 def _process_variables() -> Iterator[tuple[str, str, str]]:
     for name, field in Settings.model_fields.items():
         default = "`$XDG_STATE_HOME/ringlog`" if field.default_factory is not None else f"`{field.default}`"
-        yield f"`RINGLOG_{name.upper()}`", default, f"agents ({', '.join(ROLES)}) and nodes"
+        users = "every client of Kafka" if name == "kafka_config" else f"agents ({', '.join(ROLES)}) and nodes"
+        yield f"`RINGLOG_{name.upper()}`", default, users
 
 
 def _command_variables() -> set[tuple[str, str, str]]:
@@ -271,8 +279,10 @@ def _topics() -> Iterator[str]:
     rows = [(f"`{spec.suffix}`", spec.partitions, _kept(spec), *RECORDS[spec.suffix]) for spec in TOPICS]
     yield from _table(("topic", "partitions", "kept", "key", "value"), rows)
     yield from ("## Settings", "")
-    settings = [(f"`{spec.suffix}`", _pairs(spec.required), _pairs(spec.initial)) for spec in TOPICS]
-    yield from _table(("topic", "required", "initial"), settings)
+    settings = [
+        (f"`{spec.suffix}`", _pairs(spec.required), _pairs(spec.initial), _pairs(spec.at_most)) for spec in TOPICS
+    ]
+    yield from _table(("topic", "required", "initial", "at most"), settings)
 
 
 def _kept(spec: TopicSpec) -> str:

@@ -16,6 +16,7 @@ from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.settings import SETTINGS, setting
 from ringlog.kernel.state import ClusterState, Operation, Replica, in_order
+from ringlog.kernel.values import Micros
 from ringlog.wire.author_json import replication_json
 from ringlog.wire.records import NodeAck
 
@@ -65,7 +66,9 @@ def nodes(state: ClusterState) -> list[Json]:
     ]
 
 
-def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck] | None = None) -> Json:
+def operation(
+    state: ClusterState, found: Operation, acks: Mapping[str, NodeAck] | None = None, now: Micros | None = None
+) -> Json:
     """One operation with its stages so far and, in flight, what it waits for."""
     view: Json = {
         "id": found.id,
@@ -101,7 +104,7 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
         view["locks"] = [
             {"replication": lock.replication, "start": lock.start, "end": lock.end} for lock in found.locks
         ]
-        waits = waiting(state, found, acks or {})
+        waits = waiting(state, found, acks or {}, now)
         view["waits_for"] = waits.text
         view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
         view["down"] = [state.nodes[node].name for node in waits.nodes if state.nodes[node].down]
@@ -115,9 +118,11 @@ def operation(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]
     return view
 
 
-def operations(state: ClusterState, acks: Mapping[str, NodeAck] | None = None) -> list[Json]:
+def operations(state: ClusterState, acks: Mapping[str, NodeAck] | None = None, now: Micros | None = None) -> list[Json]:
     """Operations in flight and the last ended ones, oldest first."""
-    return [operation(state, op, acks) for op in sorted(state.operations.values(), key=lambda op: op.marks[0].epoch)]
+    return [
+        operation(state, op, acks, now) for op in sorted(state.operations.values(), key=lambda op: op.marks[0].epoch)
+    ]
 
 
 def locks(state: ClusterState) -> list[Json]:
@@ -202,6 +207,7 @@ def cdc(state: ClusterState) -> Json:
             "incarnation": writer.incarnation,
             "horizon": writer.horizon,
             "low_watermark": writer.low_watermark,
+            "source": writer.source,
             "fenced": writer.fenced,
             "positions": {str(p.partition): p.offset for p in writer.positions},
         }

@@ -1,7 +1,7 @@
 """For whom or what an operation waits, and what an operator can do about it.
 
-It counts what the coordinator counts: acknowledgements of registered nodes of this cluster, and reports of the nodes
-that get rows. Nothing here decides anything; the ways out are those that the rules of the log allow, each as the
+It counts what the coordinator counts: acknowledgements that the log vouches for, and reports of the nodes that get
+rows. Nothing here decides anything; the ways out are those that the rules of the log allow, each as the
 command to type.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ringlog.agents.witnesses import complaints, reports_of, witnesses_of
+from ringlog.cli.clocks import left_ahead, ways_of
 from ringlog.cli.shown import when
-from ringlog.kernel.commands.model import Witness
 from ringlog.kernel.operations.failures import counts_from, stopped_by, told
 from ringlog.kernel.operations.gates import explain, gate, missing, outnumbered
 from ringlog.kernel.operations.gates import parting as parting_of
@@ -25,8 +26,8 @@ from ringlog.kernel.operations.stages import (
 )
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation
-from ringlog.kernel.values import NodeId
-from ringlog.wire.records import FailedTries, NodeAck
+from ringlog.kernel.values import Micros, NodeId
+from ringlog.wire.records import FailedTries, NodeAck, RefusedProposal
 
 COORDINATOR = "the coordinator"
 
@@ -40,28 +41,45 @@ class Waiting:
     ways_out: tuple[str, ...] = ()
 
 
-def waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> Waiting:
-    """What an operation in flight waits for, given the nodes' last acknowledgements."""
+def waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck], now: Micros | None = None) -> Waiting:
+    """What an operation in flight waits for, given the nodes' last acknowledgements. ``now``: the clock, if there is
+    one.
+    """
     if failures := stopped_by(found):
         return _decision(state, found, failures)
     if found.stage == REQUESTED:
         return _turn(state, found)
-    acks = {node: ack for node, ack in acks.items() if node in state.nodes and ack.cluster_id == state.cluster_id}
-    witnesses = [Witness(node, ack.applied, ack.drained) for node, ack in sorted(acks.items())]
+    witnesses = witnesses_of(state, acks)
     here = gate(state, found)
+    wrong = complaints(state, acks, found)
     if nodes := missing(here, witnesses):
-        return Waiting(explain(here, witnesses, state.nodes), nodes, _ways_out(state, found, nodes))
+        text = "; ".join([explain(here, witnesses, state.nodes), *_told(wrong, nodes)])
+        return Waiting(text, nodes, _ways_out(state, found, nodes))
     if found.stage == COMMIT_CDC_GENERATION:
-        return Waiting("the commit of its CDC generation" + (f" {found.generation}" if found.generation else ""))
+        text = "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
+        left = () if now is None else left_ahead(state, now)
+        if left and now is not None:
+            text = "; ".join([f"{text}, which must start later than a clock left it", *(one.text for one in left)])
+            return Waiting(text, (), (*ways_of(left, now), *_called_off(found)))
+        return Waiting(text)
     if found.stage == PUBLISH_CDC_GENERATION:
         return Waiting(f"generation {found.generation} in the change topics")
-    reports = [report for node, ack in acks.items() for report in ack.reports if report.node == node]
-    if nodes := unreported(found, reports):
+    if nodes := unreported(found, reports_of(state, acks, found)):
         names = ", ".join(state.nodes[node].name for node in nodes)
         text = f"{names} to stream {'its' if len(nodes) == 1 else 'their'} rows"
         vain = [f"{state.nodes[node].name} asked {in_vain(state, one)}" for node, one in tries(state, found, acks)]
-        return Waiting("; ".join([text, *vain]), nodes, _ways_out(state, found, nodes))
+        return Waiting("; ".join([text, *_told(wrong, nodes), *vain]), nodes, _ways_out(state, found, nodes))
     return Waiting(COORDINATOR)
+
+
+def _told(wrong: tuple[tuple[NodeId, str], ...], nodes: tuple[NodeId, ...]) -> list[str]:
+    """What those who are waited for have said wrongly, with the code that it has."""
+    return [f"bad_field: {text}" for node, text in wrong if node in nodes]
+
+
+def refused_words(one: RefusedProposal) -> str:
+    """A proposal of an agent that is refused."""
+    return f"{one.command} of {one.subject} is refused since {when(one.since)}: {one.code}: {one.detail}"
 
 
 def tries(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> tuple[tuple[NodeId, FailedTries], ...]:

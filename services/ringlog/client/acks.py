@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
 from ringlog.log.topics import ACKS
 from ringlog.wire.errors import WireError
+from ringlog.wire.incarnations import Heard, believed
 from ringlog.wire.records import NodeAck, decode_node_ack
 
 
@@ -15,21 +17,23 @@ class AcksReader:
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
         self._log = KafkaLog(bootstrap_servers, cluster, ACKS)
         self._tail = self._log.tail(self._log.begin_offset())
+        self._heard: dict[str, Heard] = {}
         self.latest: dict[str, NodeAck] = {}
         """Node id to its newest acknowledgement read so far."""
 
     def refresh(self) -> dict[str, NodeAck]:
         """Read to the end that the topic has now; returns ``latest``. Raises LogUnavailable."""
         for record in read_to_end(self._log, self._tail):
-            self._take(record.data)
+            self._take(record)
         return self.latest
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, record: LogRecord) -> None:
         try:
-            ack = decode_node_ack(data)
+            ack = decode_node_ack(record.data)
         except WireError:
             return
-        self.latest[ack.node] = ack
+        self._heard[ack.node] = believed(self._heard.get(ack.node), (record.offset, ack))
+        self.latest[ack.node] = self._heard[ack.node][1]
 
     def close(self) -> None:
         """Let go of the connections."""

@@ -1,8 +1,8 @@
 """One plan of a read or a write, carried out: messages go out, answers come in, until ``plans.count`` has a verdict.
 
 What is asked, and what an answer is worth, is decided in ``ringlog.client.plans``, as in the simulator's applications.
-Here are the waiting and the asking again: whoever gave no answer is asked again after a while, and who says that it is
-behind gets the entries it lacks.
+Here are the waiting and the asking again: whoever gave no answer is asked again after a while, who says that it is
+behind at once. Such a replica holds the request for a moment before it says so; what it waits for is its own log.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ringlog.client import plans
-from ringlog.client.entries import RecentEntries
 from ringlog.client.peers import Peers
 from ringlog.client.plans import Answer, Outcome, Plan, Waiting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch, NodeId
+from ringlog.kernel.values import NodeId
 from ringlog.wire.cells import Cell, Key
 from ringlog.wire.data import (
     BEHIND,
@@ -33,6 +32,8 @@ from ringlog.wire.errors import WireError
 
 RESEND_S = 0.3
 CALL_S = 3.0
+HELD_S = 0.1
+"""A replica that is behind and has held the request for so long is asked again at once: it sets the pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +80,28 @@ class Attempt:
         made: Plan,
         kept: Sequence[Found],
         peers: Peers,
-        entries: RecentEntries,
         state: Callable[[], ClusterState],
     ) -> None:
         self._ask = ask
         self._made = made
         self._peers = peers
-        self._entries = entries
         self._state = state
         self._found = list(kept)
         self._asking: set[NodeId] = set()
         self._asked: set[NodeId] = set()
-        self._behind: dict[NodeId, Epoch] = {}
         self._is_over = False
+        self._left_s: Callable[[], float] = lambda: 0.0
         self.changed = threading.Condition()
 
     def run(self, clock: Callable[[], float], deadline: float) -> Judged:
         """Ask until the answers decide, or the deadline comes: then the outcome is Waiting."""
         again = clock()
         with self.changed:
+            self._left_s = lambda: deadline - clock()
             while True:
                 state = self._state()
+                # An answer of another history is none: its node is asked again.
+                self._found = [found for found in self._found if plans.is_of_this_log(found.answer, state)]
                 outcome = plans.count(self._made, [found.answer for found in self._found], state)
                 now = clock()
                 if not isinstance(outcome, Waiting) or now >= deadline:
@@ -107,7 +109,7 @@ class Attempt:
                     return Judged(self._made, outcome, tuple(self._found), state)
                 if now >= again:
                     again = now + RESEND_S
-                    self._send_all(deadline - now)
+                    self._send_all()
                     continue  # an answer may be there already
                 self.changed.wait(max(min(again, deadline) - now, 0.001))
 
@@ -116,31 +118,30 @@ class Attempt:
         with self.changed:
             self.changed.notify_all()
 
-    def _send_all(self, left_s: float) -> None:
+    def _send_all(self) -> None:
         answered = {found.answer.node for found in self._found}
         for node in self._made.asked:
             if node not in answered and node not in self._asking:
-                self._send(node, left_s)
+                self._send(node)
 
-    def _send(self, node: NodeId, left_s: float, known: Epoch | None = None) -> None:
-        """``known``: the epoch of a replica that has said to be behind, so that it gets the entries it lacks."""
-        entries = () if known is None else self._entries.between(known, self._made.epoch)
-        data = self._message(node, entries)
+    def _send(self, node: NodeId) -> None:
+        data, left_s = self._message(node), self._left_s()
         self._asking.add(node)
         self._asked.add(node)
         self._peers.call(
             node, self._ask.method, data, min(left_s, CALL_S), lambda answer: self._answered(node, answer, left_s)
         )
 
-    def _message(self, node: NodeId, entries: tuple[bytes, ...]) -> bytes:
-        ask, cluster_id, epoch = self._ask, self._state().cluster_id, self._made.epoch
+    def _message(self, node: NodeId) -> bytes:
+        ask, made, cluster_id = self._ask, self._made, self._state().cluster_id
         if ask.cell is not None:
-            return pack(WriteRequest(cluster_id, node, epoch, entries, ask.key, ask.cell))
+            return pack(WriteRequest(cluster_id, node, made.epoch, made.state_id, ask.key, ask.cell))
         # The whole cell comes from one replica, and from any that must be asked twice.
-        is_digest = ask.is_lean and node != self._made.asked[0] and node not in self._asked
-        return pack(ReadRequest(cluster_id, node, epoch, entries, ask.key, is_digest))
+        is_digest = ask.is_lean and node != made.asked[0] and node not in self._asked
+        return pack(ReadRequest(cluster_id, node, made.epoch, made.state_id, ask.key, is_digest))
 
     def _answered(self, node: NodeId, data: bytes | None, left_s: float) -> None:
+        """``left_s``: what was left of the time when the request was sent."""
         with self.changed:
             self._asking.discard(node)
             if self._is_over or data is None:
@@ -152,9 +153,8 @@ class Attempt:
             if reply.refused in (WRONG_NODE, FOREIGN_CLUSTER) or reply.node != node:
                 self._peers.forget(node)
             elif reply.refused == BEHIND:
-                if self._behind.get(node) != reply.epoch and reply.epoch < self._made.epoch:
-                    self._behind[node] = reply.epoch
-                    self._send(node, left_s, reply.epoch)
+                if left_s - HELD_S >= self._left_s() > 0:
+                    self._send(node)
             else:
                 self._found.append(_found(reply))
                 self.changed.notify_all()
@@ -164,5 +164,5 @@ class Attempt:
 
 
 def _found(reply: WriteReply | ReadReply) -> Found:
-    answer = Answer(reply.node, reply.epoch, reply.refused)
+    answer = Answer(reply.node, reply.epoch, reply.refused, reply.state_id)
     return Found(answer, reply.cell, reply.digest) if isinstance(reply, ReadReply) else Found(answer)

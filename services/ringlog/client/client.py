@@ -11,7 +11,7 @@ still hold it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +26,12 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.author import Author
+from ringlog.log.identity import Memory, Seen
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import open_metadata
 from ringlog.log.port import MetadataLog
+from ringlog.log.reading import SILENCE_S
+from ringlog.log.replay import Tell, catch_up, say
 from ringlog.log.replica import Replica
 from ringlog.log.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
 from ringlog.runtime.clock import Clock, SystemClock
@@ -37,7 +40,6 @@ from ringlog.wire.draw import Draw, SystemDraw
 from ringlog.wire.records import Request, encode_request
 
 TIMEOUT_S = 30.0
-START_S = 30.0
 ENVELOPE_BYTES_MAX = 4 * 1024
 """Room for the envelope beside the command: a request whose entry would be too large is refused before it is sent."""
 
@@ -51,10 +53,14 @@ class Logs:
     results: MetadataLog
 
     @staticmethod
-    def of_kafka(bootstrap_servers: str, cluster: str, submitter: str = "client") -> Logs:
-        """The cluster's topics. ``submitter``: whose logs these are, for rules that delay them."""
+    def of_kafka(
+        bootstrap_servers: str, cluster: str, submitter: str = "client", metadata: MetadataLog | None = None
+    ) -> Logs:
+        """The cluster's topics. ``submitter``: whose logs these are, for rules that delay them. ``metadata``: if it is
+        open already.
+        """
         return Logs(
-            open_metadata(bootstrap_servers, cluster, submitter),
+            metadata or open_metadata(bootstrap_servers, cluster, submitter),
             KafkaLog(bootstrap_servers, cluster, REQUESTS),
             KafkaLog(bootstrap_servers, cluster, RESULTS, isolation="read_committed"),
         )
@@ -68,7 +74,8 @@ class Logs:
 class Client:
     """One submitter's connection to a cluster. Safe from threads; use it as a context, or ``start`` and ``close`` it.
 
-    ``record``: see ``Replica``. ``logs``: other adapters than Kafka's, which the client then closes as its own.
+    ``record``, ``seen``: see ``Replica``. ``tell``: hears of a long replay. ``logs``: other adapters than Kafka's,
+    which the client then closes as its own. ``replica``: one that the caller runs; it stays the caller's, with its log.
     """
 
     def __init__(
@@ -78,35 +85,56 @@ class Client:
         submitter: str = "client",
         *,
         cluster_id: str | None = None,
-        record: Path | None = None,
+        record: Path | Memory | None = None,
+        seen: Iterable[Seen] = (),
+        tell: Tell = say,
         resend_s: float = RESEND_S,
         clock: Clock | None = None,
         draw: Draw | None = None,
         logs: Logs | None = None,
+        replica: Replica | None = None,
     ) -> None:
-        self._logs = logs if logs is not None else Logs.of_kafka(bootstrap_servers, cluster, submitter)
+        metadata = None if replica is None else replica.log
+        self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata)
+        self._is_guest = replica is not None
+        self._tell = tell
         clock = clock or SystemClock()
         draw = draw or SystemDraw()
         self._author = Author(submitter, clock, draw)
-        self.replica = Replica(self._logs.metadata, cluster_id=cluster_id, record=record)
+        self.replica = replica or Replica(self._logs.metadata, cluster_id=cluster_id, record=record, seen=seen)
         self.direct = DirectAuthor(self._logs.metadata, self.replica, submitter, clock, draw)
         self._engine = Engine(self.replica, self._logs.requests, self._logs.results, resend_s=resend_s)
 
-    def start(self, timeout_s: float = START_S) -> Client:
-        """Replay the log and stand at the end of the results. Raises NotFounded, TopicMissing, other LogErrors."""
+    def start(self, silence_s: float = SILENCE_S) -> Client:
+        """Replay the log, however long that takes, and stand at the end of the results; closed again where it raises.
+
+        Raises LogUnavailable when nothing comes for ``silence_s``, NotFounded, TopicMissing, other LogErrors.
+        """
         try:
-            self.replica.start()
-            if self.replica.read_barrier(timeout_s).epoch == 0:
-                raise NotFounded(self._logs.metadata.name)
-            self._engine.start()
+            return self.follow(silence_s=silence_s)
         except BaseException:
             self.close()
             raise
+
+    def follow(self, look: Callable[[], None] = lambda: None, silence_s: float = SILENCE_S) -> Client:
+        """As ``start``; where it raises LogUnavailable or TopicMissing it may be called again, and goes on from there.
+
+        ``look``: called now and then while it replays; may raise.
+        """
+        if not self.replica.has_begun:
+            self.replica.start()
+        if catch_up(self.replica, silence_s=silence_s, look=look, tell=self._tell).epoch == 0:
+            raise NotFounded(self._logs.metadata.name)
+        self._engine.start()
         return self
 
     def close(self) -> None:
         """Stop; submissions without an answer end with SubmissionTimedOut."""
         self._engine.stop()
+        if self._is_guest:
+            self._logs.requests.close()
+            self._logs.results.close()
+            return
         self.replica.stop()
         self._logs.close()
 
@@ -122,6 +150,10 @@ class Client:
     def state(self) -> ClusterState:
         """The newest folded state."""
         return self.replica.state
+
+    def catch_up(self, silence_s: float = SILENCE_S) -> ClusterState:
+        """As ``read_barrier``, without a deadline while the replica gets on: see ``ringlog.log.replay``."""
+        return catch_up(self.replica, silence_s=silence_s, tell=self._tell)
 
     def read_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
         """A state with everything that was in the log when this was called."""

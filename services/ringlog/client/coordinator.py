@@ -24,14 +24,13 @@ from threading import Lock
 
 from ringlog.client import plans
 from ringlog.client.attempt import Ask, Attempt, Found, Judged
-from ringlog.client.entries import RecentEntries
 from ringlog.client.errors import RequestImpossible, RequestTimedOut, TooLarge
 from ringlog.client.peers import Find, Peers, StatusPages
 from ringlog.client.plans import Access, Answer, Failed, Level, Plan, Replan, Request, Satisfied, Waiting
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId
-from ringlog.log.errors import WaitTimedOut
+from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.replica import Replica
 from ringlog.wire.cells import Cell, Key, digest_of, key_of, rank
 from ringlog.wire.data import KEY_BYTES_MAX, VALUE_BYTES_MAX
@@ -87,16 +86,14 @@ class Coordinator:
         self._replica = replica
         self._datacenter = datacenter
         self._clock = clock
-        self._entries = RecentEntries()
         self._peers = Peers(find or StatusPages(lambda: replica.state))
         self._lock = Lock()
         self._attempts: set[Attempt] = set()
-        self._subscriptions = (replica.subscribe(self._entries.follow), replica.subscribe(self._hear))
+        self._subscription = replica.subscribe(self._hear)
 
     def close(self) -> None:
         """End; requests under way time out."""
-        for subscription in self._subscriptions:
-            subscription.close()
+        self._subscription.close()
         self._peers.close()
 
     def __enter__(self) -> Coordinator:
@@ -169,13 +166,14 @@ class Coordinator:
         what = f"{ask.method.lower()} of {ask.key.keyspace} {ask.key.name[:40]!r} at {ask.request.level}"
         attempts, has_looked = 0, False
         waited_for: tuple[str, ...] = ()
+        refused: tuple[str, ...] = ()
         while True:
             state = self._replica.state
             made = plans.plan(state, ask.request)
             if isinstance(made, Plan):
                 attempts += 1
                 judged = self._attempt(ask, made, kept, deadline)
-                outcome = judged.outcome
+                outcome, refused = judged.outcome, _refusals(judged) or refused
                 if isinstance(outcome, Satisfied):
                     return _Success(judged, outcome.counted, attempts)
                 if isinstance(outcome, Replan):
@@ -185,14 +183,14 @@ class Coordinator:
             elif has_looked:
                 raise RequestImpossible(what, made.code, made.detail)
             else:
-                self._look(deadline)
-                has_looked = True
+                has_looked = self._look(deadline)
+                waited_for = () if has_looked else ("the metadata log",)
             if self._clock() >= deadline:
-                raise RequestTimedOut(what, timeout_s, waited_for, self._replica.state.epoch)
+                raise RequestTimedOut(what, timeout_s, waited_for, self._replica.state.epoch, refused)
             self._pause(state, deadline)
 
     def _attempt(self, ask: Ask, made: Plan, kept: Sequence[Found], deadline: float) -> Judged:
-        attempt = Attempt(ask, made, kept, self._peers, self._entries, lambda: self._replica.state)
+        attempt = Attempt(ask, made, kept, self._peers, lambda: self._replica.state)
         with self._lock:
             self._attempts.add(attempt)
         try:
@@ -201,9 +199,13 @@ class Coordinator:
             with self._lock:
                 self._attempts.discard(attempt)
 
-    def _look(self, deadline: float) -> None:
-        """Nobody may say that something is impossible who has not looked for the newest state."""
-        self._replica.read_barrier(max(deadline - self._clock(), 0.1))
+    def _look(self, deadline: float) -> bool:
+        """Nobody may say that something is impossible who has not looked for the newest state. Was it possible?"""
+        try:
+            self._replica.read_barrier(max(deadline - self._clock(), 0.1))
+        except (LogUnavailable, WaitTimedOut):
+            return False
+        return True
 
     def _pause(self, known: ClusterState, deadline: float) -> None:
         """A moment, or less if there is a newer state."""
@@ -220,6 +222,12 @@ class Coordinator:
             attempts = tuple(self._attempts)
         for attempt in attempts:
             attempt.wake()
+
+
+def _refusals(judged: Judged) -> tuple[str, ...]:
+    """Who refused, and with which code."""
+    answers = [found.answer for found in judged.found if found.answer.refused]
+    return tuple(sorted({f"{_name(judged.state, answer.node)} {answer.refused}" for answer in answers}))
 
 
 def _name(state: ClusterState, node: NodeId) -> str:

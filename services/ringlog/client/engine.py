@@ -23,7 +23,15 @@ from ringlog.client.results import Submitted
 from ringlog.client.submission import Asked, answer_of_log, answer_of_result
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
-from ringlog.log.errors import LogDamaged, LogError, LogUnavailable, ReplicaHalted, TopicMissing, WaitTimedOut
+from ringlog.log.errors import (
+    LogDamaged,
+    LogError,
+    LogUnavailable,
+    RecordTooLarge,
+    ReplicaHalted,
+    TopicMissing,
+    WaitTimedOut,
+)
 from ringlog.log.port import LogRecord, MetadataLog, Tail
 from ringlog.log.replica import Replica, Subscription
 from ringlog.wire.errors import WireError
@@ -137,6 +145,10 @@ class Engine:
             try:
                 if waiting:
                     self._requests.append([pending.data for pending in waiting])
+            except RecordTooLarge as error:
+                for pending in waiting:
+                    if len(pending.data) >= error.size:
+                        self._fail(pending, error)
             except LogUnavailable as error:
                 log.warning("requests_unanswered", requests=len(waiting), error=error.message)
             with self._lock:
@@ -197,8 +209,9 @@ class Engine:
         waiting = [result for result in results if result.request_id in self._pending]
         if not waiting:
             return []
+        nearest_s = min((pending.deadline for pending in self._all()), default=0.0) - time.monotonic()
         try:
-            state = self._replica.read_barrier(BARRIER_S)
+            state = self._replica.read_barrier(min(BARRIER_S, max(nearest_s, LISTEN_S)))
         except (LogUnavailable, TopicMissing, WaitTimedOut):
             return waiting
         for result in waiting:

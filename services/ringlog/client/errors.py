@@ -73,18 +73,25 @@ class TakeOverRefused(ClientError):
 
 
 class RequestTimedOut(ClientError):
-    """Too few answers in time. A read may be asked again; of a write nobody knows whether it will be seen."""
+    """Too few answers in time. A read may be asked again; of a write nobody knows whether it will be seen.
+
+    ``refused``: who refused the last time, and with which code.
+    """
 
     code = "request_timed_out"
 
-    def __init__(self, what: str, waited_s: float, waited_for: tuple[str, ...], epoch: Epoch) -> None:
+    def __init__(
+        self, what: str, waited_s: float, waited_for: tuple[str, ...], epoch: Epoch, refused: tuple[str, ...] = ()
+    ) -> None:
         nodes = ", ".join(waited_for) or "a plan that can succeed"
+        told = f"; refused: {', '.join(refused)}" if refused else ""
         super().__init__(
-            f"{what}: {waited_s:.1f} s waited for {nodes} at epoch {epoch}",
+            f"{what}: {waited_s:.1f} s waited for {nodes} at epoch {epoch}{told}",
             "ask again; a write with the same timestamp and value has the same effect once or twice",
         )
         self.waited_for = waited_for
         self.epoch = epoch
+        self.refused = refused
 
 
 class RequestImpossible(ClientError):

@@ -6,21 +6,35 @@ was. Making the topics can be repeated until it succeeds: nothing counts before 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from ringlog.client.direct import TIMEOUT_S, DirectAuthor
-from ringlog.client.errors import ClientError
+from ringlog.client.errors import ClientError, NotFounded
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.model import InitializeCluster
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import EMPTY_STATE
 from ringlog.kernel.values import Micros
+from ringlog.log.errors import LogTruncated
 from ringlog.log.opening import open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.producer import AckedProducer
+from ringlog.log.reading import read_to_end
+from ringlog.log.replay import Tell, catch_up, say
 from ringlog.log.replica import Replica
-from ringlog.log.topics import SCHEMAS, admin_client, create_topics, topic_name, verify_topics
+from ringlog.log.topics import (
+    SCHEMAS,
+    admin_client,
+    copies_of,
+    create_topics,
+    profile_of,
+    topic_name,
+    verify_topics,
+)
 from ringlog.runtime.clock import Clock
 from ringlog.wire.draw import Draw
+from ringlog.wire.entries import decode_entry
 from ringlog_schemas import published
 
 
@@ -28,7 +42,8 @@ from ringlog_schemas import published
 class Founding:
     """The cluster of a log.
 
-    ``here``: this call founded it. ``submitter`` and ``at``: who did, and when by its clock.
+    ``here``: this call founded it. ``submitter`` and ``at``: who did, and when by its clock. ``copies``: of each entry;
+    0: not looked up.
     """
 
     cluster_id: str
@@ -36,6 +51,7 @@ class Founding:
     submitter: str
     at: Micros
     here: bool
+    copies: int = 0
 
 
 class FoundingRefused(ClientError):
@@ -57,13 +73,14 @@ def found(
     timeout_s: float = TIMEOUT_S,
     clock: Clock | None = None,
     draw: Draw | None = None,
+    tell: Tell = say,
 ) -> Founding:
     """Found the cluster on a log that ``replica`` folds, or learn who did; read back in both cases.
 
     Raises FoundingRefused, SubmissionTimedOut (call it again), LogError.
     """
     here = False
-    if replica.read_barrier(timeout_s).epoch == 0:
+    if catch_up(replica, silence_s=timeout_s, tell=tell).epoch == 0:
         author = DirectAuthor(metadata, replica, submitter, clock, draw)
         command = InitializeCluster(name, tuple(sorted((settings or {}).items())))
         answer = author.submit(command, timeout_s=timeout_s, since_epoch=0)
@@ -73,6 +90,25 @@ def found(
     founder = replica.founder
     assert founder is not None, "an epoch above 0 has a founding entry"
     return Founding(founder.cluster_id, replica.state.name, founder.submitter, founder.at, here)
+
+
+def founded_as(metadata: MetadataLog, look: Callable[[], None] = lambda: None) -> str:
+    """The id of the log's cluster, which is that of its first valid founding entry; nothing after it is read.
+
+    ``look``: called before each wait; may raise. Raises NotFounded, LogTruncated, LogUnavailable, TopicMissing.
+    """
+    begin = metadata.begin_offset()
+    if begin > 0:
+        raise LogTruncated(f"{metadata.name} begins at offset {begin}", "entries were deleted: restore the topic")
+    tail = metadata.tail(begin)
+    try:
+        for record in read_to_end(metadata, tail, look=look):
+            state = fold(EMPTY_STATE, decode_entry(record.data)).state
+            if state.epoch > 0:
+                return state.cluster_id
+    finally:
+        tail.close()
+    raise NotFounded(metadata.name)
 
 
 def publish_schemas(bootstrap_servers: str, cluster: str) -> int:
@@ -100,18 +136,25 @@ def found_cluster(
     *,
     submitter: str = "founder",
     timeout_s: float = TIMEOUT_S,
+    replication: int | None = None,
+    tell: Tell = say,
 ) -> Founding:
     """Make the cluster's topics where they are missing, check their settings, publish the schemas, and found it.
 
-    Raises TopicMisconfigured, LogUnavailable, and what ``found`` raises. Calling it again goes on where it stopped.
+    ``replication``: copies of each record; None: three on three brokers, one on a single one. Raises CopiesUndecided
+    where it is neither, TopicMisconfigured, LogUnavailable, and what ``found`` raises. Calling it again goes on where
+    it stopped.
     """
     admin = admin_client(bootstrap_servers)
-    create_topics(admin, cluster)
-    verify_topics(admin, cluster, bootstrap_servers)
+    named = len({one.strip() for one in bootstrap_servers.split(",") if one.strip()})
+    profile = profile_of(admin, cluster, replication, named)
+    create_topics(admin, cluster, profile)
+    verify_topics(admin, cluster, bootstrap_servers, tend=True)
     publish_schemas(bootstrap_servers, cluster)
     metadata = open_metadata(bootstrap_servers, cluster, submitter)
     try:
         with Replica(metadata) as replica:
-            return found(metadata, replica, cluster, settings, submitter=submitter, timeout_s=timeout_s)
+            founding = found(metadata, replica, cluster, settings, submitter=submitter, timeout_s=timeout_s, tell=tell)
+            return replace(founding, copies=copies_of(admin, cluster))
     finally:
         metadata.close()

@@ -2,10 +2,15 @@
 
 A node that cannot be reached, or that answers for another one, is looked up again before the next call: it may have
 been started anew elsewhere.
+
+The directory's addresses are what nodes said when they registered, and who listens there by now may be anybody. So a
+look-up has one deadline for all of it, reads a bounded answer, and takes it only from the node that was asked for.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +25,8 @@ from ringlog.wire.data import MESSAGE_BYTES_MAX, SERVICE
 
 LOOK_UP_S = 1.0
 LOOK_UPS_AT_ONCE = 8
+PORT_MAX = 65_535
+STATUS_BYTES_MAX = 64 * 1024
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -49,15 +56,55 @@ class StatusPages:
 
     def __call__(self, node: NodeId) -> str:
         """Where the node's data side listens; raises Unreachable."""
-        found = self._state().nodes.get(node)
+        state = self._state()
+        found = state.nodes.get(node)
         if found is None:
             raise Unreachable(f"the directory has no node {node}")
         try:
-            status = httpx.get(f"http://{found.address}/v1/status", timeout=LOOK_UP_S, trust_env=False)
-            port = int(status.raise_for_status().json()["data_port"])
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            page = asyncio.run(_status_page(found.address))
+        except TimeoutError as late:
+            raise Unreachable(f"{found.address} did not tell its status within {LOOK_UP_S:g} s") from late
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             raise Unreachable(f"{found.address} does not tell its data port: {error}") from error
+        try:
+            port = decode_status(page, node, state.cluster_id)
+        except ValueError as error:
+            raise Unreachable(f"{found.address} {error}") from error
         return f"{found.address.rpartition(':')[0]}:{port}"
+
+
+def decode_status(page: bytes, node: NodeId, cluster_id: str) -> int:
+    """The data port that a status page tells, if it is that of ``node``. Raises ValueError.
+
+    A node that has not read the log yet does not know its cluster.
+    """
+    try:
+        status = json.loads(page)
+        said, port = (status["node"], status["cluster_id"] or cluster_id), status["data_port"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"does not tell its data port: {error}") from error
+    if said != (node, cluster_id):
+        raise ValueError(f"is node {said[0]!s:.40} of cluster {said[1]!s:.40}, not {node}")
+    if type(port) is not int or not 0 < port <= PORT_MAX:
+        raise ValueError(f"tells {port!r:.40} as its data port")
+    return port
+
+
+async def _status_page(address: str) -> bytes:
+    """The body of a node's status page. Raises TimeoutError, httpx.HTTPError, ValueError."""
+    url, plain = f"http://{address}/v1/status", {"Accept-Encoding": "identity"}
+    async with (
+        asyncio.timeout(LOOK_UP_S),
+        httpx.AsyncClient(trust_env=False, timeout=None) as http,
+        http.stream("GET", url, headers=plain) as answer,
+    ):
+        answer.raise_for_status()
+        body = b""
+        async for part in answer.aiter_raw():
+            body += part
+            if len(body) > STATUS_BYTES_MAX:
+                raise ValueError(f"more than {STATUS_BYTES_MAX} bytes")
+        return body
 
 
 class Peers:

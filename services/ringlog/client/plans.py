@@ -15,6 +15,8 @@ judges the answers; it is to be asked again after each answer and after each new
   Membership alone would not do. Where a group shrinks, a member that stays is given what a quorum of the others knew;
   alone it is a quorum from then on, and an answer that it gave before may miss a write that was done.
 - **Answers from the future.** An answer of an epoch above K's counts when that epoch is known, not before.
+- **Answers of another history.** An epoch does not name a state, its id does: an answer whose state was not the one of
+  that epoch in the log that the coordinator knows is no answer (``is_of_this_log``).
 
 A read needs its quorum of the read group alone. What it found must then be as safe as a write before it is given away,
 or a later read could miss it: ``repair`` says whether those who had it already meet a *write's* needs, which during a
@@ -29,6 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ringlog.kernel.history import contradicts
 from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, has_reached, in_flight
 from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
@@ -86,6 +89,7 @@ class Plan:
 
     ``epoch``: of the state it was made on, which goes with every message. ``changed``: the epoch that last changed who
     serves the range. ``replicas``: everyone whose answer may count, with the epoch since which he has been a member.
+    ``state_id``: of the state it was made on.
     """
 
     request: Request
@@ -94,15 +98,20 @@ class Plan:
     asked: tuple[NodeId, ...]
     needs: tuple[Need, ...]
     replicas: tuple[Replica, ...]
+    state_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a replica said. ``epoch``: that at which it admitted the request, or refused it; ``refused``: why, if so."""
+    """What a replica said. ``epoch``: that at which it admitted the request, or refused it; ``refused``: why, if so.
+
+    ``state_id``: of the state at that epoch, in the replica's log; empty if it does not say.
+    """
 
     node: NodeId
     epoch: Epoch
     refused: str = ""
+    state_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +224,7 @@ def plan(state: ClusterState, request: Request) -> Plan | Failed:
     useful = {node for need in needs for node in need.members}
     local = request.level is Level.LOCAL_QUORUM and request.access is Access.READ
     asked = tuple(replica.node for replica in replicas if replica.node in useful or not local)
-    return Plan(request, state.epoch, live.changed, asked, tuple(needs), replicas)
+    return Plan(request, state.epoch, live.changed, asked, tuple(needs), replicas, state.state_id)
 
 
 def _needs(state: ClusterState, request: Request, group: str, members: tuple[NodeId, ...]) -> tuple[Need, ...] | Failed:
@@ -262,6 +271,14 @@ def count(made: Plan, answers: Iterable[Answer], newest: ClusterState) -> Outcom
     if met(now.needs, counted | silent):
         return Waiting(tuple(sorted(silent)), newest.epoch)
     return Replan(good)
+
+
+def is_of_this_log(answer: Answer, newest: ClusterState) -> bool:
+    """False if the answer's epoch was another state in the log that the coordinator knows: then it is no answer.
+
+    A refusal counts for nothing, and says why, whatever log it is of.
+    """
+    return bool(answer.refused) or not contradicts(newest, answer.epoch, answer.state_id)
 
 
 def counts(now: Plan, answer: Answer) -> bool:

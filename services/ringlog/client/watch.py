@@ -12,8 +12,11 @@ from typing import TypeVar
 
 from ringlog.client.errors import NotFounded
 from ringlog.kernel.state import ClusterState
+from ringlog.log.identity import Memory
 from ringlog.log.opening import open_metadata
 from ringlog.log.port import MetadataLog
+from ringlog.log.reading import SILENCE_S
+from ringlog.log.replay import Tell, catch_up, say
 from ringlog.log.replica import Follower, Halt, Replica, Subscription
 
 TIMEOUT_S = 30.0
@@ -23,7 +26,8 @@ T = TypeVar("T")
 class MetadataWatch:
     """Follows one cluster's metadata. Safe from threads; use it as a context, or ``start`` and ``close`` it.
 
-    ``cluster_id`` and ``record``: see ``Replica``. ``metadata``: another log than Kafka's, which the watch then closes.
+    ``cluster_id`` and ``record``: see ``Replica``. ``tell``: hears of a long replay. ``metadata``: another log than
+    Kafka's, which the watch then closes.
     """
 
     def __init__(
@@ -32,17 +36,23 @@ class MetadataWatch:
         cluster: str,
         *,
         cluster_id: str | None = None,
-        record: Path | None = None,
+        record: Path | Memory | None = None,
+        tell: Tell = say,
         metadata: MetadataLog | None = None,
     ) -> None:
         self._log = metadata if metadata is not None else open_metadata(bootstrap_servers, cluster, "watch")
+        self._tell = tell
         self.replica = Replica(self._log, cluster_id=cluster_id, record=record)
 
-    def start(self, timeout_s: float = TIMEOUT_S) -> MetadataWatch:
-        """Replay the log to its present end. Raises NotFounded, TopicMissing, TopicMisconfigured, other LogErrors."""
+    def start(self, silence_s: float = SILENCE_S) -> MetadataWatch:
+        """Replay the log to its present end, however long that takes.
+
+        Raises LogUnavailable when nothing comes for ``silence_s``, NotFounded, TopicMissing, TopicMisconfigured, other
+        LogErrors.
+        """
         try:
             self.replica.start()
-            if self.replica.read_barrier(timeout_s).epoch == 0:
+            if catch_up(self.replica, silence_s=silence_s, tell=self._tell).epoch == 0:
                 raise NotFounded(self._log.name)
         except BaseException:
             self.close()

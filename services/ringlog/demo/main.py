@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ from ringlog.demo.processes import processes
 from ringlog.demo.run import Demo, DemoFailed, Options, write_figures
 from ringlog.demo.summary import show_audit, show_summary
 from ringlog.log.errors import LogError
+from ringlog.private import private_folder, private_process
 from ringlog.runtime.context import Context
+from ringlog.runtime.kafka_config import VARIABLE
 from ringlog.stack.commands import Stack
 from ringlog.stack.errors import StackError
 
@@ -24,6 +27,8 @@ MARKER = "ringlog-demo"
 
 def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> int:
     """Run it all; the exit status is 0 only if the audit finds nothing wrong."""
+    private_process()
+    os.environ.pop(VARIABLE, None)  # its broker is its own, and plain
     stack = Stack(data / "stack")
     try:
         _empty(data)
@@ -54,7 +59,7 @@ def _empty(data: Path) -> None:
     Stack(data / "stack").down()
     for name in ("checkpoint", "logs", "nodes", "stack", "state"):
         shutil.rmtree(data / name, ignore_errors=True)
-    data.mkdir(parents=True, exist_ok=True)
+    private_folder(data, MARKER)
     (data / MARKER).touch()
 
 

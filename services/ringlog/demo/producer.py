@@ -24,6 +24,7 @@ from ringlog.demo.encoding import Encoder
 from ringlog.demo.flights import KEYSPACE, TABLE, Flight, load
 from ringlog.kernel.state import ClusterState
 from ringlog.log.topics import topic_name
+from ringlog.runtime.kafka_config import connection
 from ringlog.wire.partitions import mutation_key
 
 FAST_SHARE = 0.4
@@ -62,7 +63,7 @@ class Load:
         self.progress = Progress(len(flights))
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "batch.num.messages": 10_000,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -82,8 +82,7 @@ class Demo:
         """All steps up to the audit (which the caller runs); raises DemoFailed."""
         stack = self._stack()
         context = Context(stack.bootstrap_servers, CLUSTER, stack.redis_url)
-        self._found(context)
-        remember(context)
+        remember(replace(context, cluster_id=self._found(context)))
         self._agents(context)
         with Client(context.bootstrap, context.cluster, SUBMITTER) as client:
             client.replica.subscribe(self.commits)
@@ -99,13 +98,14 @@ class Demo:
     def _stack(self) -> StackInfo:
         self.screen.step("1. A Kafka broker and a Redis of its own")
         info = Stack(self.options.data / "stack").up()
-        self.screen.say(f"broker {info.bootstrap_servers}, {info.redis_url}, data in {info.data_dir}")
+        self.screen.say(f"broker {info.bootstrap_servers}, Redis at its socket, data in {info.data_dir}")
         return info
 
-    def _found(self, context: Context) -> None:
+    def _found(self, context: Context) -> str:
         self.screen.step("2. Found the cluster")
         founding = found_cluster(context.bootstrap, context.cluster)
         self.screen.say(f"cluster {founding.name}, id {founding.cluster_id}; its topics are made and checked")
+        return founding.cluster_id
 
     def _agents(self, context: Context) -> None:
         self.screen.step("3. Four agents, one process each")

@@ -307,8 +307,8 @@ def _placement(before: Placement | None, after: Placement | None, epoch: Epoch) 
     for end in sorted(end for end in old if end not in new):
         yield ChangeRecord(PLACEMENTS, f"{key}/{end}", None)
     for end in sorted(new):
-        group = new[end]
-        if group != old.get(end):
+        group, known = new[end], old.get(end)
+        if group is not known and group != known:
             value = PlacementChange(epoch, key, group.start, end, group.read, group.write, group.changed)
             yield ChangeRecord(PLACEMENTS, f"{key}/{end}", value)
 
@@ -330,7 +330,8 @@ def _keyspace(keyspace: Keyspace, epoch: Epoch) -> KeyspaceChange:
     )
 
 
-def _table(table: Table, epoch: Epoch) -> TableChange:
+def table_change(table: Table, epoch: Epoch) -> TableChange:
+    """The record of a table in a state of ``epoch``."""
     return TableChange(
         epoch=epoch,
         id=table.id,
@@ -420,7 +421,7 @@ _PARTS = (
     _Part(lambda state: state.nodes, _as_it_is, _single(NODES, lambda node: node.id, _node)),
     _Part(lambda state: state.placements, _as_it_is, _placement),
     _Part(lambda state: state.keyspaces, _as_it_is, _single(SCHEMA, lambda item: f"keyspace/{item.name}", _keyspace)),
-    _Part(lambda state: state.tables, _as_it_is, _single(SCHEMA, lambda item: f"table/{item.full_name}", _table)),
+    _Part(lambda state: state.tables, _as_it_is, _single(SCHEMA, lambda item: f"table/{item.full_name}", table_change)),
     _Part(lambda state: state.operations, _as_it_is, _single(OPERATIONS, lambda item: item.id, _operation)),
     _Part(lambda state: state.generations, _by_timestamp, _streams),
     _Part(lambda state: state.generations, _by_timestamp, _single(CDC_GENERATIONS, lambda item: item.id, _generation)),

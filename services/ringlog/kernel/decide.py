@@ -1,7 +1,8 @@
 """From a command to its decision: the one place that knows which rule belongs to which command.
 
 Every rule is a pure function ``(state, command, context) -> Decision`` of a family module. Rules check the command's
-own fields first (code ``bad_field``), then what they need of the state, and only then make the next state.
+own fields first (code ``bad_field``), then what they need of the state, and only then make the next state. What that
+makes larger than readers can carry is refused here, for all of them (``kernel.carried``).
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from ringlog.kernel.carried import too_large
 from ringlog.kernel.commands import (
     cdc,
+    cdc_clock,
     cdc_expiry,
     cluster,
     keyspaces,
@@ -21,6 +24,7 @@ from ringlog.kernel.commands import (
     user_types,
 )
 from ringlog.kernel.commands import model as m
+from ringlog.kernel.counts import too_many
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState
 
@@ -63,6 +67,8 @@ RULES: Final[dict[type[m.Command], Callable[[ClusterState, Any, Context], Decisi
     m.ExpireCdcGeneration: cdc_expiry.decide_expire_cdc_generation,
     m.ForgetCdcGeneration: cdc_expiry.decide_forget_cdc_generation,
     m.FenceCdcWriter: cdc.decide_fence_cdc_writer,
+    m.LowerCdcWriter: cdc_clock.decide_lower_cdc_writer,
+    m.WithdrawCdcGeneration: cdc_clock.decide_withdraw_cdc_generation,
 }
 
 DEFECT: Final = "broken_rule"
@@ -80,6 +86,7 @@ def decide(state: ClusterState, command: m.Command, context: Context) -> Decisio
         if isinstance(decision, Accepted):
             assert decision.state.epoch == state.epoch, "the epoch belongs to the fold"
             assert decision.state.history is state.history, "the history belongs to the fold"
+            return too_many(state, decision.state) or too_large(state, decision.state, command) or decision
         return decision
     except Exception as defect:
         return Rejected(DEFECT, f"{type(command).__name__}: {type(defect).__name__}: {defect}")

@@ -9,6 +9,7 @@ when the bound is raised later; ``requests`` and ``states`` are indexes of ``ent
 
 from __future__ import annotations
 
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import Applied, ClusterState, History
 from ringlog.kernel.values import Epoch
 
@@ -39,6 +40,23 @@ def find_state(state: ClusterState, state_id: str) -> Applied | None:
     return None if epoch is None else state.history.entries[epoch]
 
 
+def state_id_at(state: ClusterState, epoch: Epoch) -> str:
+    """The state id of that epoch; empty if it is not remembered, or still to come."""
+    applied = state.history.entries.get(epoch)
+    return "" if applied is None else applied.state_id
+
+
+def lies_beside(state: ClusterState, entry: Entry) -> bool:
+    """True if the author of an entry that does not follow decided on a state that this history lacks, and would know.
+
+    An author has folded no more of the log than there is before its entry. So it has folded another log, or made the
+    id up.
+    """
+    oldest = state_id_at(state, max(state.history.oldest, 1))
+    before = entry.prev_state_id
+    return state.epoch > 0 and before is not None and before > oldest and before not in state.history.states
+
+
 def successor(state: ClusterState, state_id: str | None) -> Applied | None:
     """The entry applied right after that state (None: the empty state); None if there is none or it is forgotten."""
     if state_id is None:
@@ -50,3 +68,9 @@ def successor(state: ClusterState, state_id: str | None) -> Applied | None:
 def is_expired(state: ClusterState, since_epoch: Epoch) -> bool:
     """True if a request made at ``since_epoch`` could have been applied and forgotten, or claims an epoch to come."""
     return since_epoch < state.history.oldest or since_epoch > state.epoch
+
+
+def contradicts(state: ClusterState, epoch: Epoch, state_id: str) -> bool:
+    """True if another state than ``state_id`` was the cluster's at ``epoch``; False also where nobody can tell."""
+    known = state_id_at(state, epoch)
+    return bool(known and state_id) and known != state_id

@@ -26,6 +26,8 @@ class SettingRule:
 
 
 _DAY_US: Final = 86_400_000_000
+_CENTURY_US: Final = 36_525 * _DAY_US
+"""How far a wrong clock may have been ahead, and the limits be lifted for what it left: see ``commands.cdc_clock``."""
 
 SETTINGS: Final[dict[str, SettingRule]] = {
     "cdc_generation_lead_us": SettingRule(
@@ -34,12 +36,12 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "cdc_horizon_ahead_max_us": SettingRule(
         60_000_000,
         1_000_000,
-        _DAY_US,
+        _CENTURY_US,
         "microseconds",
         "how far ahead of its clock a validator lets a writer's horizon lie",
     ),
     "cdc_horizon_lead_us": SettingRule(
-        10_000_000, 100_000, _DAY_US, "microseconds", "how far ahead of its clock a CDC writer extends its horizon"
+        10_000_000, 100_000, _CENTURY_US, "microseconds", "how far ahead of its clock a CDC writer extends its horizon"
     ),
     "cdc_leeway_us": SettingRule(
         5_000_000, 0, _DAY_US, "microseconds", "how far from now a write's timestamp may lie and still be accepted"
@@ -47,7 +49,7 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "cdc_timestamp_ahead_max_us": SettingRule(
         120_000_000,
         1_000_000,
-        _DAY_US,
+        _CENTURY_US,
         "microseconds",
         "how far ahead of its clock a validator lets a generation start",
     ),

@@ -362,7 +362,9 @@ class CdcWriter:
     """A registered CDC writer.
 
     ``floor``: the horizon found at registration, below which this incarnation never lowers it. ``fenced``: the epoch
-    since which neither this incarnation nor an earlier one can write any more; ``fence_reason``: why.
+    since which neither this incarnation nor an earlier one can write any more; ``fence_reason``: why. ``source``: the
+    topic that it logs, empty if it never said; ``decided``: positions there below which every write is decided for
+    good.
     """
 
     name: str
@@ -375,6 +377,8 @@ class CdcWriter:
     ended: tuple[str, ...]
     fenced: Epoch | None = None
     fence_reason: str = ""
+    source: str = ""
+    decided: tuple[Position, ...] = ()
 
 
 # ---------------------------------------------------------------------------------------------------- history

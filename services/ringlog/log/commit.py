@@ -56,7 +56,8 @@ def commit(
 ) -> Committed:
     """Append the chain and wait for final fates, sending open entries again every ``resend_s``.
 
-    Raises FateOpen at the deadline, ReplicaHalted or ReplicaStopped if nobody folds any more.
+    Raises FateOpen at the deadline, ReplicaHalted or ReplicaStopped if nobody folds any more, RecordTooLarge if the
+    log will never take one of the entries.
     """
     started = time.monotonic()
     judged = fates(replica.state, chain)

@@ -186,6 +186,10 @@ class DelayableLog:
         """Of the log inside."""
         return self._inner.identity()
 
+    def kafka_id(self) -> str:
+        """Of the log inside."""
+        return self._inner.kafka_id()
+
     def verify(self) -> None:
         """Of the log inside."""
         self._inner.verify()

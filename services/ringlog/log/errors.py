@@ -2,8 +2,10 @@
 
     LogError
     ├── LogUnavailable        the broker gave no answer, or a bad one: an append's fate is then unknown
+    ├── RecordTooLarge        a topic refuses a record for its size, and would refuse it for ever
     ├── LogDamaged            this is not the log that was read before; a replica halts on each of these
     │   ├── LogTruncated      it is shorter than what was read, or begins later
+    │   ├── LogForked         it was cut and has grown again: another history
     │   └── LogReplaced       another topic took its name
     ├── TopicMissing          the topic does not exist
     ├── TopicMisconfigured    the topic's settings would lose or reorder entries
@@ -17,6 +19,8 @@ Every error has a stable ``code``, a message that names the thing, and a ``hint`
 """
 
 from __future__ import annotations
+
+KEY_SHOWN_MAX = 200
 
 
 class LogError(Exception):
@@ -39,6 +43,22 @@ class LogUnavailable(LogError):
     code = "log_unavailable"
 
 
+class RecordTooLarge(LogError):
+    """A record is larger than its topic, or the client, takes: it was not written, and no repetition helps.
+
+    ``size``: bytes of key and value.
+    """
+
+    code = "record_too_large"
+
+    def __init__(self, topic: str, key: bytes | None, size: int, hint: str) -> None:
+        named = "without a key" if key is None else repr(key[:KEY_SHOWN_MAX].decode("utf-8", "backslashreplace"))
+        super().__init__(f"topic {topic} refuses the record {named} of {size:,} bytes for its size", hint)
+        self.topic = topic
+        self.key = key
+        self.size = size
+
+
 class LogDamaged(LogError):
     """This is not the log that was read before."""
 
@@ -49,6 +69,12 @@ class LogTruncated(LogDamaged):
     """The log ends before, or begins after, what this reader has read."""
 
     code = "log_truncated"
+
+
+class LogForked(LogDamaged):
+    """The log lost entries that were read, and others took their place: its epochs are other states."""
+
+    code = "log_forked"
 
 
 class LogReplaced(LogDamaged):
@@ -79,6 +105,15 @@ class TopicMisconfigured(LogError):
         self.found = found
         self.wanted = wanted
         self.mend = mend
+
+
+class CopiesUndecided(LogError):
+    """Fewer brokers are up than there may be, or two: nobody but the operator knows how many copies are meant."""
+
+    code = "copies_undecided"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "start all brokers, or say it: ringlog cluster found … --replication N")
 
 
 class ReplicaHalted(LogError):

@@ -93,6 +93,10 @@ class FaultyLog:
         """Of the log inside."""
         return self._inner.identity()
 
+    def kafka_id(self) -> str:
+        """Of the log inside."""
+        return self._inner.kafka_id()
+
     def verify(self) -> None:
         """Of the log inside."""
         self._inner.verify()

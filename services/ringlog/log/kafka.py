@@ -32,9 +32,11 @@ from ringlog.log.topics import (
     admin_client,
     delete_before,
     describe,
+    kafka_id,
     topic_name,
     verify_topics,
 )
+from ringlog.runtime.kafka_config import connection
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
@@ -46,7 +48,7 @@ _SEEMS_MISSING = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any]:
     """The settings of a consumer that is assigned its partitions and never forgets or skips by itself."""
     return {
-        "bootstrap.servers": bootstrap_servers,
+        **connection(bootstrap_servers),
         "group.id": "ringlog-assigns-and-never-joins",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -99,7 +101,7 @@ class KafkaLog:
     def append(self, records: Sequence[bytes]) -> None:
         """Append in order and wait for every acknowledgement.
 
-        Raises LogUnavailable: the fate of all is then unknown.
+        Raises LogUnavailable: the fate of all is then unknown; RecordTooLarge: one of them can never be there.
         """
         self._await([self.send(data) for data in records])
 
@@ -117,17 +119,15 @@ class KafkaLog:
 
     def identity(self) -> str:
         """The topic id (KIP-516), 32 hex digits."""
-        with self._lock:
-            if self._admin is None:
-                self._admin = admin_client(self._bootstrap)
-        return describe(self._admin, [self._topic], LOOKUP_TIMEOUT_S)[self._topic].topic_id
+        return describe(self._current_admin(), [self._topic], LOOKUP_TIMEOUT_S)[self._topic].topic_id
+
+    def kafka_id(self) -> str:
+        """The Kafka cluster's id, as its brokers tell it."""
+        return kafka_id(self._current_admin())
 
     def verify(self) -> None:
         """Raises TopicMisconfigured or TopicMissing unless the topic is as its spec says."""
-        with self._lock:
-            if self._admin is None:
-                self._admin = admin_client(self._bootstrap)
-        verify_topics(self._admin, self._cluster, self._bootstrap, [self._spec])
+        verify_topics(self._current_admin(), self._cluster, self._bootstrap, [self._spec])
 
     def tail(self, from_offset: int) -> KafkaTail:
         """A reader that is assigned partition 0 from ``from_offset`` on."""
@@ -140,11 +140,7 @@ class KafkaLog:
         """
         if self._spec is METADATA:
             raise ValueError(f"{self._topic} keeps everything")
-        with self._lock:
-            if self._admin is None:
-                self._admin = admin_client(self._bootstrap)
-            admin = self._admin
-        delete_before(admin, self._topic, offset)
+        delete_before(self._current_admin(), self._topic, offset)
 
     def close(self) -> None:
         """Flush and close what was opened."""
@@ -195,6 +191,12 @@ class KafkaLog:
             if time.monotonic() + LOOK_AGAIN_S >= deadline:
                 raise LogUnavailable(f"{self._topic}: its end is unknown: {why}", "is the broker up?")
             time.sleep(LOOK_AGAIN_S)
+
+    def _current_admin(self) -> Any:
+        with self._lock:
+            if self._admin is None:
+                self._admin = admin_client(self._bootstrap)
+            return self._admin
 
     def _current_asker(self) -> Consumer:
         with self._lock:

@@ -21,6 +21,7 @@ class MemoryLog:
     def __init__(self, name: str = "memory.metadata") -> None:
         self._name = name
         self._identity = str(uuid.uuid4())
+        self.kafka = "memory"
         self._records: list[LogRecord] = []
         self._begin = 0
         self._end = 0
@@ -50,6 +51,10 @@ class MemoryLog:
     def identity(self) -> str:
         """A UUID, another one after ``replace``."""
         return self._identity
+
+    def kafka_id(self) -> str:
+        """``memory``, or what a test makes of ``kafka``."""
+        return self.kafka
 
     def verify(self) -> None:
         """A list in memory has no settings."""

@@ -76,6 +76,13 @@ class MetadataLog(Protocol):
         """
         ...
 
+    def kafka_id(self) -> str:
+        """The id that the brokers' storage was once formatted with: another Kafka, or a wiped one, has another.
+
+        Empty if the brokers tell none. Raises LogUnavailable.
+        """
+        ...
+
     def verify(self) -> None:
         """Raises TopicMisconfigured or TopicMissing unless the topic keeps every entry, in order, for ever."""
         ...

@@ -19,12 +19,19 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from ringlog.log.errors import LogUnavailable
-from ringlog.log.topics import RECORD_BYTES_MAX
+from ringlog.log.errors import LogUnavailable, RecordTooLarge
+from ringlog.log.topics import RECORD_BYTES_MAX, TOPICS
+from ringlog.runtime.kafka_config import connection
 
 POLL_S = 0.1
 GIVE_UP_S = 1.0
 ANY_PARTITION = -1
+TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+"""What the client, or a broker, says of a record that is too large: definite, unlike all other failures."""
+
+_LIMIT = "max.message.bytes"
+FRAMING_BYTES = 1_024
+"""More than the broker's format adds to a record that travels alone."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +48,7 @@ class Delivered:
 def producer_config(bootstrap_servers: str, client_id: str, delivery_timeout_s: float) -> dict[str, Any]:
     """The settings of a producer that keeps order and loses nothing that it acknowledged."""
     return {
-        "bootstrap.servers": bootstrap_servers,
+        **connection(bootstrap_servers),
         "client.id": client_id,
         "enable.idempotence": True,
         "acks": "all",
@@ -59,6 +66,17 @@ def producer_config(bootstrap_servers: str, client_id: str, delivery_timeout_s: 
     }
 
 
+def too_large(topic: str, key: bytes | None, size: int) -> RecordTooLarge:
+    """The error of a record that ``topic`` refuses for its ``size``, with what can be done."""
+    fixed = any(_LIMIT in spec.required and topic.endswith(f".{spec.suffix}") for spec in TOPICS)
+    if fixed and size + FRAMING_BYTES > RECORD_BYTES_MAX:
+        return RecordTooLarge(topic, key, size, f"a record of this topic has at most {RECORD_BYTES_MAX:,} bytes")
+    wanted = max(RECORD_BYTES_MAX, size + FRAMING_BYTES)
+    change = f"--entity-type topics --entity-name {topic} --add-config {_LIMIT}={wanted}"
+    mend = f"kafka-configs.sh --bootstrap-server HOST --alter {change}"
+    return RecordTooLarge(topic, key, size, f"let the topic take it, then start again: {mend}")
+
+
 class AckedProducer:
     """Sends records and tells of each what became of it. Safe from threads."""
 
@@ -74,17 +92,25 @@ class AckedProducer:
     def send(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None
     ) -> Future[Delivered]:
-        """Send one record; the future gives its place, or raises LogUnavailable when its fate is unknown.
+        """Send one record; the future gives its place, or raises LogUnavailable when its fate is unknown, or
+        RecordTooLarge if the topic refuses it for ever.
 
         ``partition``: None lets the client choose by key. Raises LogUnavailable at once if the local queue is full, or
-        this producer is closed.
+        this producer is closed, and RecordTooLarge if no topic takes so much. The future cannot be cancelled: a record
+        that was handed over is on its way.
         """
         future: Future[Delivered] = Future()
+        # Running from here on, so that a caller's cancel() changes nothing; else the answer would raise in the thread
+        # that serves everybody's.
+        future.set_running_or_notify_cancel()
         place = ANY_PARTITION if partition is None else partition
+        size = len(key or b"") + len(value or b"")
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 future.set_result(Delivered(topic, message.partition() or 0, message.offset() or 0))
+            elif error.code() in TOO_LARGE:
+                future.set_exception(too_large(topic, key, size))
             else:
                 future.set_exception(LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown"))
 
@@ -98,6 +124,8 @@ class AckedProducer:
             except BufferError as error:
                 raise LogUnavailable(f"{topic}: too many records wait for the broker", "is it up?") from error
             except KafkaException as error:
+                if error.args[0].code() in TOO_LARGE:
+                    raise too_large(topic, key, size) from error
                 refused = error
         if refused.args[0].fatal() or refused.args[0].code() == KafkaError._FATAL:
             self._replace(producer)

@@ -5,9 +5,12 @@ and position) only moves forward, record by record, and equals the fold of the l
 here, outside the state.
 
 It *halts*, for good and loudly, when going on would be a guess: an entry of a later release, another topic under the
-same name, a log shorter than what was read, another cluster than the configured one, a follower that failed. A halted
-replica still answers with its last state, but every wait on it raises. A broker that does not answer is no reason to
-halt: the replica stays where it is.
+same name, a log shorter than what was read or without its beginning, one whose epochs are other states than those that
+were seen, another cluster than the configured one, a follower that failed. A halted replica still answers with its last
+state, but every wait on it raises. A broker that does not answer is no reason to halt: the replica stays where it is.
+
+A log that is cut and grows again behind the back of a running replica shows by entries whose authors decided on states
+that this replica does not know. Then it looks whether the entry that it applied last is still where it was.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,11 +26,14 @@ from typing import TypeVar
 import structlog
 
 from ringlog.kernel.fold import fold
+from ringlog.kernel.history import lies_beside
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import (
     LogDamaged,
+    LogError,
+    LogForked,
     LogTruncated,
     LogUnavailable,
     ReplicaHalted,
@@ -35,12 +41,14 @@ from ringlog.log.errors import (
     TopicMissing,
     WaitTimedOut,
 )
-from ringlog.log.identity import Recorded, check_identity, load_record, save_record
+from ringlog.log.identity import GROWN, Memory, Recorded, RecordFile, Seen, Topic, check_identity, compared
 from ringlog.log.port import LogRecord, MetadataLog, Tail
 from ringlog.wire.entries import decode_entry
 
 POLL_S = 0.2
 WATCH_S = 5.0
+NOTE_S = 1.0
+"""How often a replica that moves notes how far it is: what a power cut takes from its memory."""
 RETRY_S = 0.05
 ASK_S = 2.0
 SUSPECT_S = 0.5
@@ -52,6 +60,7 @@ Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, in
 
 log = structlog.get_logger(__name__)
 _ALARMS = (OutcomeKind.UNREADABLE, OutcomeKind.FOREIGN, OutcomeKind.REFUSED)
+_OFF_THE_CHAIN = (OutcomeKind.STALE, OutcomeKind.EXPIRED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,8 @@ class Subscription:
 class Replica:
     """Tails one metadata log. Safe from threads; ``start`` once, ``stop`` once.
 
-    ``cluster_id``: the configured id, only compared. ``record``: a file that remembers the topic's id and the
-    position reached, so that a replaced or shortened topic is seen after a restart too.
+    ``cluster_id``: the configured id, only compared. ``record``: what remembers the log over restarts, so that another
+    one is noticed then, too: a file, or a ``Memory``. ``seen``: epochs that others remember, compared when folded.
     """
 
     def __init__(
@@ -98,18 +107,26 @@ class Replica:
         metadata: MetadataLog,
         *,
         cluster_id: str | None = None,
-        record: Path | None = None,
+        record: Path | Memory | None = None,
+        seen: Iterable[Seen] = (),
         watch_s: float = WATCH_S,
     ) -> None:
         self.log = metadata
         self.decisions = threading.Lock()
         self._cluster_id = cluster_id
-        self._record = record
+        self._memory = RecordFile(record) if isinstance(record, Path) else record
+        self._kafka = ""
+        self._seen = tuple(seen)
         self._watch_s = watch_s
         self._identity = ""
         self._state = EMPTY_STATE
         self._position = 0
         self._founder: Founder | None = None
+        self._newest: LogRecord | None = None
+        self._is_contradicted = False
+        self._noted = -1
+        self._note_failed = False
+        self._noting = threading.Lock()
         self._halted: Halt | None = None
         self._counts: Counter[OutcomeKind] = Counter()
         self._followers: list[Follower] = []
@@ -124,17 +141,18 @@ class Replica:
     def start(self) -> Replica:
         """Verify the topic, compare it with what was recorded, and begin to fold; returns at once, while it replays.
 
-        Raises TopicMissing, TopicMisconfigured, LogReplaced, LogTruncated, LogUnavailable.
+        Where it raises nothing has begun, and it may be called again. Raises TopicMissing, TopicMisconfigured,
+        LogReplaced, LogTruncated, LogUnavailable.
         """
         assert not self._threads, "a replica starts once"
         self.log.verify()
         self._identity = self.log.identity()
         begin, end = self.log.begin_offset(), self.log.end_offset()
-        if begin > 0:
-            raise LogTruncated(f"{self.log.name} begins at offset {begin}", "entries were deleted: restore the topic")
-        if self._record is not None:
-            check_identity(self.log.name, load_record(self._record), self._identity, end)
-        self._remember()
+        self._check_begin(begin)
+        if self._memory is not None:
+            self._kafka = self.log.kafka_id()
+            self._memory.meet(Topic(self.log.name, self._identity, self._kafka, end))
+            self.remember()
         self._threads = (
             threading.Thread(target=self._run, args=(begin,), name=f"replica-{self.log.name}", daemon=True),
             threading.Thread(target=self._watch, name=f"watch-{self.log.name}", daemon=True),
@@ -142,6 +160,11 @@ class Replica:
         for thread in self._threads:
             thread.start()
         return self
+
+    def expect(self, seen: Iterable[Seen]) -> None:
+        """Compare these, too, when they are folded. Before the start."""
+        assert not self._threads, "what was folded cannot be compared any more"
+        self._seen += tuple(seen)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop folding; whoever waits gets ReplicaStopped. The log itself stays open: it belongs to the caller."""
@@ -151,8 +174,8 @@ class Replica:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
-        if self._threads and self._halted is None:
-            self._remember()
+        if self._threads:
+            self.remember()
 
     def __enter__(self) -> Replica:
         return self.start()
@@ -171,6 +194,11 @@ class Replica:
     def position(self) -> int:
         """The offset that will be folded next: everything before it is in ``state``."""
         return self._position
+
+    @property
+    def has_begun(self) -> bool:
+        """True once it folds."""
+        return bool(self._threads)
 
     @property
     def identity(self) -> str:
@@ -200,7 +228,7 @@ class Replica:
         ReplicaStopped.
         """
         deadline = time.monotonic() + timeout_s
-        end = self._ask_end(deadline)
+        end = self.end_offset(timeout_s)
         left = max(deadline - time.monotonic(), 0.0)
         return self.wait_for(
             lambda _: self._state if self._position >= end else None,
@@ -253,7 +281,7 @@ class Replica:
                         return
                 self._publish(tail.position)
         except LogDamaged as error:
-            self._halt(Halt(error.code, error.message, self._position, error.hint))
+            self._halt_on(error)
         except Exception as error:
             log.exception("replica_failed", log=self.log.name)
             self._halt(
@@ -283,6 +311,12 @@ class Replica:
                 )
             if before.epoch == 0 and folded.state.epoch > 0 and not self._founded(folded.state, item, record.offset):
                 return False
+            if not self._agrees(folded.state, record.offset + 1):
+                return False
+            if folded.state is not before:
+                self._newest = record
+            elif outcome.kind in _OFF_THE_CHAIN and isinstance(item, Entry) and lies_beside(before, item):
+                self._is_contradicted = True
             self._state = folded.state
             self._position = record.offset + 1
             for follower in tuple(self._followers):
@@ -295,10 +329,27 @@ class Replica:
             detail = f"this is cluster {state.cluster_id}, configured is {self._cluster_id}"
             self._halt(Halt("cluster_mismatch", detail, offset, "correct the configured id, or the cluster's name"))
             return False
+        try:
+            seen = None if self._memory is None else self._memory.seen_of(state.cluster_id)
+        except LogDamaged as error:
+            self._halt_on(error)
+            return False
+        self._seen += () if seen is None else (seen,)
         self._founder = Founder(state.cluster_id, item.submitter, item.at, offset)
         return True
 
+    def _agrees(self, state: ClusterState, position: int) -> bool:
+        """False, and halted, if this log at ``position`` is not the one that somebody saw."""
+        try:
+            self._seen = compared(self._seen, state, position)
+        except LogForked as error:
+            self._halt_on(error)
+            return False
+        return True
+
     def _publish(self, position: int) -> None:
+        if not self._agrees(self._state, position):
+            return
         with self._changed:
             if position >= self._position:
                 self._position = position
@@ -321,7 +372,7 @@ class Replica:
         """
         suspected, missing_since = False, None
         pause = self._watch_s
-        while not self._stopping.wait(pause) and not self._is_over():
+        while self._rests(pause):
             try:
                 self._look()
                 suspected, missing_since = False, None
@@ -334,31 +385,87 @@ class Replica:
                     self._halt(Halt(error.code, error.message, self._position, "the topic was deleted: restore it"))
             except LogDamaged as error:
                 if suspected:
-                    self._halt(Halt(error.code, error.message, self._position, error.hint))
+                    self._halt_on(error)
                 suspected = True
             in_doubt = suspected or missing_since is not None
             pause = min(SUSPECT_S, self._watch_s) if in_doubt else self._watch_s
 
+    def _rests(self, pause_s: float) -> bool:
+        """Let time go by, and note meanwhile how far the replica is; False when it is over."""
+        until = time.monotonic() + pause_s
+        while (left := until - time.monotonic()) > 0:
+            if self._stopping.wait(min(left, NOTE_S)) or self._is_over():
+                return False
+            self.remember()
+        return not self._is_over()
+
     def _look(self) -> None:
         recorded = Recorded(self._identity, self._position)
-        check_identity(self.log.name, recorded, self.log.identity(), self._end_of_what_is_there())
-        self._remember()
+        identity = self.log.identity()
+        begin, end = self._bounds_of_what_is_there()
+        check_identity(self.log.name, recorded, identity, end)
+        self._check_begin(begin)
+        self._check_newest()
 
-    def _end_of_what_is_there(self) -> int:
-        """The end of a topic that has just told its id: a reader's client may still believe that there is none."""
+    def _check_begin(self, begin: int) -> None:
+        if begin > 0:
+            raise LogTruncated(
+                f"{self.log.name} begins at offset {begin}",
+                "entries were deleted, and nobody can start without them: restore the topic",
+            )
+
+    def _check_newest(self) -> None:
+        """If somebody's entries contradict this replica: is what it applied last still where it was?"""
+        newest = self._newest
+        if not self._is_contradicted or newest is None:
+            return
+        self._is_contradicted = False
         try:
-            return self.log.end_offset()
+            self._check_at(newest)
+        except LogError:
+            self._is_contradicted = True
+            raise
+
+    def _check_at(self, newest: LogRecord) -> None:
+        tail = self.log.tail(newest.offset)
+        try:
+            found = tail.poll(ASK_S, 1)
+        finally:
+            tail.close()
+        if not found and tail.position <= newest.offset:
+            raise LogUnavailable(f"{self.log.name}: offset {newest.offset} was not read", "is the broker up?")
+        if not found or found[0] != newest:
+            raise LogForked(
+                f"{self.log.name} has another entry at offset {newest.offset} than was read there",
+                GROWN,
+            )
+
+    def _bounds_of_what_is_there(self) -> tuple[int, int]:
+        """Begin and end of a topic that has just told its id: a reader's client may still believe there is none."""
+        try:
+            return self.log.begin_offset(), self.log.end_offset()
         except TopicMissing as error:
             raise LogUnavailable(f"{self.log.name} is there, and its end is unknown", "is the broker up?") from error
 
-    def _remember(self) -> None:
-        if self._record is not None:
+    def remember(self) -> None:
+        """Note durably how far this log was read, if there is a memory and that is news."""
+        with self._noting:
+            with self._turn:
+                state, position = self._state, self._position
+                if self._memory is None or self._halted is not None or position == self._noted:
+                    return
+            whose = state.cluster_id, state.name, self._kafka
             try:
-                save_record(self._record, Recorded(self._identity, self._position))
+                self._memory.keep(Recorded(self._identity, position, state.epoch, state.state_id, *whose))
+                self._noted, self._note_failed = position, False
             except (OSError, LogDamaged) as error:
-                log.warning("position_not_recorded", file=str(self._record), error=str(error))
+                if not self._note_failed:
+                    log.warning("position_not_recorded", log=self.log.name, error=str(error))
+                self._note_failed = True
 
-    def _ask_end(self, deadline: float) -> int:
+    def end_offset(self, timeout_s: float) -> int:
+        """The offset after the last record that is in the log now. Raises as ``read_barrier`` does."""
+        deadline = time.monotonic() + timeout_s
         while True:
             self._raise_if_over()
             try:
@@ -367,6 +474,9 @@ class Replica:
                 if time.monotonic() + RETRY_S > deadline:
                     raise
                 self._stopping.wait(RETRY_S)
+
+    def _halt_on(self, error: LogError) -> None:
+        self._halt(Halt(error.code, error.message, self._position, error.hint))
 
     def _halt(self, halt: Halt) -> None:
         with self._changed:

@@ -2,10 +2,12 @@
 
 A CDC writer that is taken for dead may only be slow: its process may wake in a week, with records in its hands. A
 fence in the metadata log does not reach it; only the broker does. So rights are given under a name of their own each
-time: the principal ``ringlog.<cluster>.<writer>.<number>``, with SCRAM credentials and an ACL for the CDC topic and
-the dead letters. To fence a writer, every principal that it ever had gets an ACL that *denies* writing: Kafka asks the
-authorizer at every produce request, of connections that are open, too, and a denial wins over whatever allows. Denials
-are never taken back and numbers never used twice (the denials are what remembers them), so it is for ever.
+time: the principal ``ringlog/<cluster>/<writer>/<number>``, with SCRAM credentials and an ACL for the CDC topic and
+the dead letters. No name of a cluster or a writer can hold a slash, so no two writers share one. (They were written
+with dots, which names may hold; those of a writer are still found, and fenced.) To fence a writer, every principal that
+it ever had gets an ACL that *denies* writing: Kafka asks the authorizer at every produce request, of connections that
+are open, too, and a denial wins over whatever allows. Denials are never taken back and numbers never used twice (the
+denials are what remembers them), so it is for ever.
 
 That it holds is not believed but seen: ``takes_records`` tries as that very principal, at the leader of every
 partition, with a record that no topic takes. Who is refused for its size still had the right to write; nothing is
@@ -21,7 +23,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +44,7 @@ from confluent_kafka.admin import (
 
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.topics import CDC, DEAD_LETTERS, RECORD_BYTES_MAX, topic_name
+from ringlog.runtime.kafka_config import PLAIN, connection, current
 
 MECHANISM = "SCRAM-SHA-256"
 ITERATIONS = 4_096
@@ -88,15 +91,12 @@ class Rights:
 
     def java_properties(self, protocol: str) -> dict[str, str]:
         """What a Java client is given, by Kafka's names."""
-        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-        login = f'{module} required username="{self.principal}" password="{self.password}";'
-        return {"security.protocol": protocol, "sasl.mechanism": MECHANISM, "sasl.jaas.config": login}
+        return PLAIN.as_user(protocol, MECHANISM, self.principal, self.password).java()
 
 
 def grant(admin: AdminClient, cluster: str, writer: str) -> Rights:
     """Make credentials that no writer had before, with the right to write. Raises NoAuthorizer, LogUnavailable."""
-    numbers = [int(name.rpartition(".")[2]) for name in principals(admin, cluster, writer)]
-    made = Rights(f"{_prefix(cluster, writer)}{max(numbers, default=0) + 1}", secrets.token_urlsafe(24))
+    made = Rights(next_principal(principals(admin, cluster, writer), cluster, writer), secrets.token_urlsafe(24))
     _bind(admin, cluster, made.principal, (AclOperation.WRITE, AclOperation.DESCRIBE), AclPermissionType.ALLOW)
     _set_password(admin, made)
     return made
@@ -115,9 +115,25 @@ def principals(admin: AdminClient, cluster: str, writer: str) -> tuple[str, ...]
         AclPermissionType.ANY,
     )
     found = _answer(admin.describe_acls(wanted, request_timeout=TIMEOUT_S))
-    ours = re.compile(re.escape(f"User:{_prefix(cluster, writer)}") + r"([1-9][0-9]*)")
-    names = {binding.principal.removeprefix("User:") for binding in found if ours.fullmatch(binding.principal)}
-    return tuple(sorted(names, key=lambda name: int(name.rpartition(".")[2])))
+    return principals_among((binding.principal.removeprefix("User:") for binding in found), cluster, writer)
+
+
+def principals_among(names: Iterable[str], cluster: str, writer: str) -> tuple[str, ...]:
+    """Those that are, or were once, given to this writer of this cluster, oldest first, each once."""
+    prefixes = "|".join(
+        re.escape(prefix) for prefix in (f"ringlog/{cluster}/{writer}/", f"ringlog.{cluster}.{writer}.")
+    )
+    ours = re.compile(f"(?:{prefixes})[1-9][0-9]*")
+    return tuple(sorted({name for name in names if ours.fullmatch(name)}, key=_number))
+
+
+def next_principal(had: Iterable[str], cluster: str, writer: str) -> str:
+    """A principal that this writer never had, and no other one can have; ``had``: all that it had."""
+    return f"ringlog/{cluster}/{writer}/{max(map(_number, had), default=0) + 1}"
+
+
+def _number(principal: str) -> int:
+    return int(re.split("[./]", principal)[-1])
 
 
 def deny(admin: AdminClient, cluster: str, principal: str) -> Rights:
@@ -145,11 +161,7 @@ def takes_records(
 ) -> tuple[int, ...]:
     """Partitions of the CDC topic whose leader lets the principal write; nothing is written. Raises LogUnavailable."""
     options = {
-        "bootstrap.servers": listener,
-        "security.protocol": protocol,
-        "sasl.mechanism": MECHANISM,
-        "sasl.username": rights.principal,
-        "sasl.password": rights.password,
+        **connection(listener, current().security.as_user(protocol, MECHANISM, rights.principal, rights.password)),
         "message.max.bytes": 4 * TOO_LARGE,
         "message.timeout.ms": int(TIMEOUT_S * 1_000),
         "retries": 0,
@@ -177,10 +189,6 @@ def _may_write(options: Mapping[str, Any], topic: str, partition: int) -> bool:
         return True
     why = "no answer" if error is None else error.str()
     raise LogUnavailable(f"partition {partition} could not be tried: {why}", "is the listener of the writers up?")
-
-
-def _prefix(cluster: str, writer: str) -> str:
-    return f"ringlog.{cluster}.{writer}."
 
 
 def _bind(

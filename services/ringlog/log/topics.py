@@ -2,12 +2,19 @@
 
 ``required`` settings are what correctness rests on and are checked at every start; ``initial`` ones are only set when
 the topic is made, and operators may change them. The metadata topic keeps everything, for ever, in order: no
-retention by time or size, no compaction, no election of a replica that lacks acknowledged records. Its records carry
-wall clocks, and a fast clock must not make the broker refuse an entry, so the limit on timestamps ahead of the
-broker's clock is lifted.
+retention by time or size, no compaction, no election of a replica that lacks acknowledged records.
 
-Every topic with state has ``replication 3, min.insync.replicas 2`` where there are three brokers; with fewer, one
-copy. A single broker acknowledges before the record is on the disk: a power cut can lose the newest ones.
+**Clocks.** Records carry the wall clocks of their authors, in every topic but ``mutations``, where the broker's counts.
+A clock that is wrong must not make the broker refuse a record, so its limits on timestamps are lifted wherever our own
+times stand (``ANY_CLOCK``, one rule for all topics). Whoever looks after a cluster raises them where they are lower.
+
+**Copies.** A new cluster's topics have ``replication 3, min.insync.replicas 2`` where there are three brokers, and one
+copy where there is one and no other is known of. In between somebody must say (``CopiesUndecided``): a broker that is
+down for a moment must not make a cluster of single copies. Of ``n`` copies at least ``least_insync(n)`` must have a
+record before it is acknowledged, so that any two choices of them share one, and at most ``n``, or nothing could be
+written. That setting is what remembers the founding: who takes copies away from a topic comes below it. Fewer copies
+than brokers would allow are no less than at founding, and told. A single broker acknowledges before the record is on
+the disk: a power cut can lose the newest ones.
 """
 
 from __future__ import annotations
@@ -18,23 +25,33 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from ringlog.log.errors import LogUnavailable, TopicMisconfigured, TopicMissing
+from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
+from ringlog.runtime.kafka_config import connection
 
 RECORD_BYTES_MAX = 2 * 1024 * 1024
 REPLICATION_MAX = 3
 REQUEST_TIMEOUT_S = 15.0
 LOOK_AGAIN_S = 0.02
 
+log = structlog.get_logger(__name__)
+
 _DAY_MS = 24 * 60 * 60 * 1000
 _FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 _SAFE = {"unclean.leader.election.enable": "false"}
-_ANY_CLOCK = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
+_NO_LIMIT = str(2**63 - 1)
+ANY_CLOCK = {"message.timestamp.after.max.ms": _NO_LIMIT, "message.timestamp.before.max.ms": _NO_LIMIT}
+"""How far the times of records may lie from the broker's clock: as far as they like."""
+_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 _LARGE = {"max.message.bytes": str(RECORD_BYTES_MAX)}
 _DELETE = {"cleanup.policy": "delete"}
 _COMPACT = {"cleanup.policy": "compact"}
+_BRISK = {"segment.ms": "600000", "max.compaction.lag.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
+"""For compacted topics with some records a second, of which the newest of each key counts and which are read whole at
+every start: the segment in use is never compacted, and by default it is in use for a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,18 @@ class TopicSpec:
     partitions: int
     required: Mapping[str, str]
     initial: Mapping[str, str] = field(default_factory=dict)
+    at_most: Mapping[str, str] = field(default_factory=dict)
+    """Numbers: set when it is made, and lowered by whoever looks after the cluster if they are greater."""
+
+    @property
+    def raised(self) -> Mapping[str, str]:
+        """What is set when it is made, and raised by whoever looks after the cluster if it is less."""
+        return {} if self.required.get("message.timestamp.type") == "LogAppendTime" else ANY_CLOCK
+
+    @property
+    def made_with(self) -> Mapping[str, str]:
+        """All that is set when it is made."""
+        return {**self.initial, **self.at_most, **self.raised, **self.required}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +84,23 @@ class TopicProfile:
     min_insync: int
 
 
-def _compacted(suffix: str) -> TopicSpec:
-    return TopicSpec(suffix, 1, _SAFE | _COMPACT, _LARGE)
+def least_insync(copies: int) -> int:
+    """How many of so many copies must have a record before it is acknowledged: more than half, of three or more."""
+    return copies // 2 + 1 if copies >= REPLICATION_MAX else 1
 
 
-METADATA = TopicSpec("metadata", 1, _SAFE | _FOREVER | _DELETE | _ANY_CLOCK | _LARGE)
+def _compacted(suffix: str, at_most: Mapping[str, str] | None = None) -> TopicSpec:
+    return TopicSpec(suffix, 1, _SAFE | _COMPACT, _LARGE, at_most or {})
+
+
+METADATA = TopicSpec("metadata", 1, _SAFE | _FOREVER | _DELETE | {"message.timestamp.type": "CreateTime"} | _LARGE)
 REQUESTS = TopicSpec("requests", 1, _SAFE | _DELETE | _LARGE, {"retention.ms": str(7 * _DAY_MS)})
 RESULTS = TopicSpec("results", 1, _SAFE | _FOREVER | _DELETE, _LARGE)
-ACKS = _compacted("acks")
+ACKS = _compacted("acks", _BRISK)
 MUTATIONS = TopicSpec(
     "mutations",
     4,
-    _SAFE | _DELETE | {"message.timestamp.type": "LogAppendTime"},
+    _SAFE | _DELETE | _APPEND_TIME,
     _LARGE | {"retention.ms": str(7 * _DAY_MS)},
 )
 CDC = TopicSpec(
@@ -75,7 +109,7 @@ CDC = TopicSpec(
 DEAD_LETTERS = TopicSpec(
     "dead-letters", 1, _SAFE | _DELETE, {"max.message.bytes": str(2 * RECORD_BYTES_MAX)} | _FOREVER
 )
-AGENTS = _compacted("agents")
+AGENTS = _compacted("agents", _BRISK)
 SCHEMAS = _compacted("schemas")
 
 CHANGE_TOPICS = ("nodes", "placements", "schema", "operations", "cdc-generations", "cdc-streams", "epochs")
@@ -90,7 +124,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     DEAD_LETTERS,
     AGENTS,
     SCHEMAS,
-    *(_compacted(suffix) for suffix in CHANGE_TOPICS),
+    *(_compacted(suffix, _BRISK if suffix == "epochs" else None) for suffix in CHANGE_TOPICS),
 )
 
 
@@ -101,13 +135,44 @@ def topic_name(cluster: str, suffix: str) -> str:
 
 def admin_client(bootstrap_servers: str) -> AdminClient:
     """An admin client for these functions."""
-    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2, "socket.nagle.disable": True})
+    return AdminClient({**connection(bootstrap_servers), "log_level": 2, "socket.nagle.disable": True})
 
 
-def profile_of(admin: AdminClient) -> TopicProfile:
-    """Three copies and two acknowledgements where at least three brokers are up, else one and one."""
-    brokers = len(_call(admin.list_topics, timeout=REQUEST_TIMEOUT_S).brokers)
-    return TopicProfile(REPLICATION_MAX, 2) if brokers >= REPLICATION_MAX else TopicProfile(1, 1)
+def profile_of(admin: AdminClient, cluster: str, wanted: int | None = None, named: int = 1) -> TopicProfile:
+    """How many copies the topics of a cluster get: ``wanted``; else as many as its metadata topic has, if there is one;
+    else what the brokers allow. ``named``: addresses that whoever asks has been given for them.
+
+    Raises CopiesUndecided, LogUnavailable.
+    """
+    known = _call(admin.list_topics, timeout=REQUEST_TIMEOUT_S)
+    up = len(known.brokers)
+    metadata = known.topics.get(topic_name(cluster, METADATA.suffix))
+    if wanted is None and metadata is not None and metadata.partitions:
+        copies = min(len(partition.replicas) for partition in metadata.partitions.values())
+        return TopicProfile(copies, copies // 2 + 1)
+    holders = {one for topic in known.topics.values() for part in topic.partitions.values() for one in part.replicas}
+    return chosen(up, max(len(holders.difference(known.brokers)), named - up, 0), wanted)
+
+
+def chosen(up: int, others: int, wanted: int | None = None) -> TopicProfile:
+    """The copies of new topics where so many brokers are up, and there is a sign of so many others that are not.
+
+    A sign is a copy on a broker that is not up, or one more address. Raises CopiesUndecided.
+    """
+    if wanted is not None:
+        if not 1 <= wanted <= up:
+            raise CopiesUndecided(f"{wanted} copies of each record need {wanted} brokers, and {_are_up(up)}")
+        return TopicProfile(wanted, wanted // 2 + 1)
+    if up >= REPLICATION_MAX:
+        return TopicProfile(REPLICATION_MAX, least_insync(REPLICATION_MAX))
+    if up > 1 or others:
+        missing = f", and {others} more {'is' if others == 1 else 'are'} known of" if others else ""
+        raise CopiesUndecided(f"{_are_up(up)}{missing}: how many copies shall each record have?")
+    return TopicProfile(1, 1)
+
+
+def _are_up(brokers: int) -> str:
+    return "one broker is up" if brokers == 1 else f"{brokers} brokers are up"
 
 
 def create_topics(
@@ -116,15 +181,21 @@ def create_topics(
     """Make the topics that do not exist yet; existing ones stay as they are. Returns the names of those made.
 
     When it returns, every partition has a leader: a controller answers before the brokers have heard of the topic.
-    Raises LogUnavailable if the broker gives no answer; calling it again goes on where it stopped.
+    Raises CopiesUndecided; LogUnavailable if the broker gives no answer: calling it again goes on where it stopped.
     """
-    copies = profile if profile is not None else profile_of(admin)
+    copies = profile if profile is not None else profile_of(admin, cluster)
     wanted = [
         NewTopic(
             topic_name(cluster, spec.suffix),
             num_partitions=spec.partitions,
             replication_factor=copies.replication,
-            config={**spec.initial, **spec.required, "min.insync.replicas": str(copies.min_insync)},
+            config={
+                **spec.initial,
+                **spec.at_most,
+                **spec.raised,
+                **spec.required,
+                "min.insync.replicas": str(copies.min_insync),
+            },
         )
         for spec in specs
     ]
@@ -156,11 +227,14 @@ def _await_leaders(admin: AdminClient, names: Sequence[str]) -> None:
 
 
 def verify_topics(
-    admin: AdminClient, cluster: str, bootstrap_servers: str, specs: Sequence[TopicSpec] = TOPICS
+    admin: AdminClient, cluster: str, bootstrap_servers: str, specs: Sequence[TopicSpec] = TOPICS, *, tend: bool = False
 ) -> Mapping[str, str]:
     """Check that every topic exists with its partitions, copies and required settings; returns name -> topic id.
 
-    Raises TopicMissing, TopicMisconfigured (the first wrong setting, and the command that mends it), LogUnavailable.
+    ``tend``: for a process that looks after the cluster. It raises the limits of ``ANY_CLOCK`` where they are lower,
+    lowers the numbers of ``at_most`` where they are greater, and warns of topics with fewer copies than the brokers
+    allow. Raises TopicMissing, TopicMisconfigured (the first
+    wrong setting, and the command that mends it), LogUnavailable.
     """
     names = [topic_name(cluster, spec.suffix) for spec in specs]
     brokers = len(_call(admin.list_topics, timeout=REQUEST_TIMEOUT_S).brokers)
@@ -172,8 +246,23 @@ def verify_topics(
     found = {resource.name: _result(future, resource.name) for resource, future in configs.items()}
     for spec, name in zip(specs, names, strict=True):
         settings = {key: entry.value for key, entry in found[name].items()}
-        _check(spec, described[name], settings, brokers, bootstrap_servers)
+        lower = {key: value for key, value in spec.raised.items() if settings.get(key, value) != value}
+        if tend and lower and _set(admin, name, lower):
+            settings |= lower
+        greater = {key: most for key, most in spec.at_most.items() if float(settings.get(key, most)) > float(most)}
+        if tend and greater:
+            _set(admin, name, greater)
+        _check(spec, described[name], settings, bootstrap_servers)
+    few = [name for name in names if described[name].replication < min(brokers, REPLICATION_MAX)]
+    if tend and few and brokers >= REPLICATION_MAX:
+        mend = f"kafka-reassign-partitions.sh --bootstrap-server {bootstrap_servers} --execute (3 replicas each)"
+        log.warning("few_copies", topics=few, copies=described[few[0]].replication, brokers=brokers, mend=mend)
     return {name: described[name].topic_id for name in names}
+
+
+def kafka_id(admin: AdminClient) -> str:
+    """The id that the brokers' storage was formatted with; empty if they tell none. Raises LogUnavailable."""
+    return str(_call(admin.list_topics, timeout=REQUEST_TIMEOUT_S).cluster_id or "")
 
 
 def delete_before(admin: AdminClient, name: str, offset: int) -> None:
@@ -214,32 +303,50 @@ def describe(
     return found
 
 
+def copies_of(admin: AdminClient, cluster: str) -> int:
+    """How many copies each entry of the metadata log has. Raises TopicMissing, LogUnavailable."""
+    name = topic_name(cluster, METADATA.suffix)
+    return describe(admin, [name])[name].replication
+
+
 def _hex(topic_id: Any) -> str:
     high = topic_id.get_most_significant_bits() % 2**64
     low = topic_id.get_least_significant_bits() % 2**64
     return f"{high:016x}{low:016x}"
 
 
-def _check(
-    spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str], brokers: int, bootstrap_servers: str
-) -> None:
+def _check(spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str], bootstrap_servers: str) -> None:
     if topic.partitions != spec.partitions:
         mend = "none: partitions cannot be taken away; found the cluster anew under another name"
         if topic.partitions < spec.partitions:
             change = f"--topic {topic.name} --partitions {spec.partitions}"
             mend = f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --alter {change}"
         raise TopicMisconfigured(topic.name, "partitions", str(topic.partitions), str(spec.partitions), mend)
-    copies = REPLICATION_MAX if brokers >= REPLICATION_MAX else 1
-    if topic.replication < copies:
-        mend = f"kafka-reassign-partitions.sh --bootstrap-server {bootstrap_servers} --execute (with {copies} replicas)"
-        raise TopicMisconfigured(topic.name, "replication", str(topic.replication), f"at least {copies}", mend)
-    insync = {"min.insync.replicas": "2" if topic.replication >= REPLICATION_MAX else "1"}
-    for name, wanted in sorted({**spec.required, **insync}.items()):
+    insync, copies = settings.get("min.insync.replicas", "absent"), topic.replication
+    wanted = {**spec.required, **spec.raised, "min.insync.replicas": insync}
+    if not insync.isdigit() or not least_insync(copies) <= int(insync) <= copies:
+        wanted["min.insync.replicas"] = str(least_insync(copies))
+    for name, value in sorted(wanted.items()):
         found = settings.get(name, "absent")
-        if found != wanted:
-            change = f"--entity-type topics --entity-name {topic.name} --add-config {name}={wanted}"
+        if found != value:
+            change = f"--entity-type topics --entity-name {topic.name} --add-config {name}={value}"
             mend = f"kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter {change}"
-            raise TopicMisconfigured(topic.name, name, found, wanted, mend)
+            raise TopicMisconfigured(topic.name, name, found, value, mend)
+
+
+def _set(admin: AdminClient, name: str, values: Mapping[str, str]) -> bool:
+    """Set these settings of a topic; False if the broker lets nobody do that here."""
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    try:
+        _call(admin.incremental_alter_configs, [resource], request_timeout=REQUEST_TIMEOUT_S)[resource].result(
+            timeout=REQUEST_TIMEOUT_S + 5
+        )
+    except (KafkaException, LogUnavailable, TimeoutError) as error:
+        log.warning("setting_not_changed", topic=name, settings=sorted(values), why=str(error))
+        return False
+    log.info("setting_changed", topic=name, **{key.replace(".", "_"): value for key, value in values.items()})
+    return True
 
 
 def _call(function: Any, *args: Any, **options: Any) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-import uuid
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from ringlog.kernel.history import state_id_at
 from ringlog.kernel.settings import setting
 from ringlog.log.topics import topic_name
 from ringlog.node.data_side import DataSide
@@ -16,6 +16,7 @@ from ringlog.node.holder import Holder
 from ringlog.node.identity import NodeFolder
 from ringlog.node.tries import news_of
 from ringlog.runtime.clock import Clock
+from ringlog.runtime.kafka_config import connection
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 DELIVERY_MS = 20_000
@@ -28,13 +29,12 @@ What = tuple[int, tuple[str, ...], tuple[tuple[str, str, int, int], ...]]
 
 
 class Acks:
-    """Publishes to the cluster's acks. One incarnation; not for several threads."""
+    """Publishes to the cluster's acks, as the incarnation of ``folder``; not for several threads."""
 
     def __init__(self, bootstrap: str, cluster: str, folder: NodeFolder, clock: Clock) -> None:
         self._topic = topic_name(cluster, "acks")
         self._folder = folder
         self._clock = clock
-        self._incarnation = str(uuid.uuid4())
         self._last: What = (0, (), ())
         self._failed = False
         self._bootstrap = bootstrap
@@ -44,7 +44,7 @@ class Acks:
     def _connected(self) -> Producer:
         return Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **connection(self._bootstrap),
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "message.timeout.ms": DELIVERY_MS,
@@ -69,9 +69,12 @@ class Acks:
             if epoch == 0 or (now == self._last and not self._failed):
                 return
             cluster_id, rows = holder.state.cluster_id, len(holder.store)
-        self._folder.keep(cluster_id, epoch)
+            state_id = state_id_at(holder.state, epoch)
+        self._folder.keep(cluster_id, epoch, state_id)
         at = self._clock.now_us()
-        ack = NodeAck(cluster_id, holder.node, self._incarnation, epoch, epoch, reports, rows, at, tries)
+        ack = NodeAck(
+            cluster_id, holder.node, self._folder.incarnation, epoch, epoch, reports, rows, at, tries, state_id
+        )
         self._failed = False
         self._last = now
         try:

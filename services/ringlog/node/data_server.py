@@ -8,31 +8,33 @@ control and streams. A refusal is an answer with a code. A status other than OK 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import grpc
 
-from ringlog.node import row_stream
+from ringlog.kernel.history import contradicts, state_id_at
+from ringlog.kernel.values import Epoch
+from ringlog.node import checks, row_stream
+from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.pages import Body, grouped, sent
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Behind, Fetch, Reply
+from ringlog.node.taking import SILENCE_S, Watched
 from ringlog.wire.cells import Cell, Key, digest_of
 from ringlog.wire.data import (
     BAD_STREAM,
     BEHIND,
     BUSY,
     FOREIGN_CLUSTER,
-    KEY_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     NOT_READY,
+    OTHER_HISTORY,
     PAGE_BYTES_MAX,
     SERVICE,
-    TOO_LARGE,
-    VALUE_BYTES_MAX,
     WRONG_NODE,
     Cells,
     ReadReply,
@@ -51,6 +53,8 @@ from ringlog.wire.errors import WireError
 
 T = TypeVar("T")
 WORKERS = 48
+CALLS_MAX = 1_024
+"""Calls in hand and waiting; one more is told that there are too many."""
 STREAMS_MAX = 4
 STOP_S = 2.0
 OPTIONS = (
@@ -75,14 +79,16 @@ class DataServer:
         address: str,
         port: int = 0,
         page_bytes: int = PAGE_BYTES_MAX,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._host = host
         self._holder = holder
         self._cluster_id = cluster_id
         self._page_bytes = page_bytes
+        self._silence_s = silence_s
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
         self._server = grpc.server(
-            ThreadPoolExecutor(WORKERS, thread_name_prefix="data"), options=OPTIONS, maximum_concurrent_rpcs=None
+            ThreadPoolExecutor(WORKERS, thread_name_prefix="data"), options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX
         )
         handlers = {
             "Write": grpc.unary_unary_rpc_method_handler(self._write),
@@ -117,29 +123,29 @@ class DataServer:
 
     def _write(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(WriteRequest, data, context)
-        refused = self._misdirected(request.cluster_id, request.node) or _too_large(request.key, request.cell)
+        refused = self._misdirected(request.cluster_id, request.node) or checks.write_refusal(request)
         if refused:
             return pack(WriteReply(self._host.node, self._epoch(), refused))
         try:
-            found = self._host.write(request.key, request.cell, request.epoch, request.entries)
+            found = self._host.write(request.key, request.cell, request.epoch, request.state_id)
         except NodeFailed as unknown:
             context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether it was written: {unknown}")
         if isinstance(found, Behind):
             return pack(WriteReply(self._host.node, self._epoch(), BEHIND))
-        return pack(WriteReply(self._host.node, found.epoch, found.refused))
+        return pack(WriteReply(self._host.node, found.epoch, found.refused, self._state_id(found.epoch)))
 
     def _read(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(ReadRequest, data, context)
-        refused = self._misdirected(request.cluster_id, request.node)
+        refused = self._misdirected(request.cluster_id, request.node) or checks.read_refusal(request)
         if refused:
             return pack(ReadReply(self._host.node, self._epoch(), refused))
         try:
-            found = self._host.read(request.key, request.epoch, request.entries)
+            found = self._host.read(request.key, request.epoch, request.state_id)
         except NodeFailed as failed:
             context.abort(grpc.StatusCode.ABORTED, str(failed))
         if isinstance(found, Behind):
             return pack(ReadReply(self._host.node, self._epoch(), BEHIND))
-        return pack(_read_reply(self._host.node, found, request.digest))
+        return pack(_read_reply(self._host.node, found, request.digest, self._state_id(found.epoch)))
 
     def _status(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(StatusRequest, data, context)
@@ -150,6 +156,9 @@ class DataServer:
 
     def _epoch(self) -> int:
         return self._host.value.state.epoch
+
+    def _state_id(self, epoch: Epoch) -> str:
+        return state_id_at(self._host.value.state, epoch)
 
     def _misdirected(self, cluster_id: str, node: str) -> str:
         """The code that refuses a message for somebody else."""
@@ -162,17 +171,27 @@ class DataServer:
 
     def _stream(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = _unpacked(StreamRequest, data, context)
-        yield from self._guarded(request, lambda: self._cells(request))
+        yield from self._watched(context, self._guarded(request, lambda: self._cells(request)))
 
     def _stream_rows(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = _unpacked(RowsRequest, data, context)
-        yield from self._guarded(request, lambda: self._rows(request))
+        yield from self._watched(context, self._guarded(request, lambda: self._rows(request)))
+
+    def _watched(self, context: grpc.ServicerContext, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """The messages of a stream, as long as somebody takes them."""
+        watched = Watched(context.cancel, self._silence_s)
+        try:
+            yield from watched.taken(messages)
+        finally:
+            watched.close()
 
     def _guarded(
         self, request: StreamRequest | RowsRequest, pages: Callable[[], Iterator[StreamPage]]
     ) -> Iterator[bytes]:
         """The messages of a stream, of which there are not too many at once."""
-        refused = self._misdirected(request.cluster_id, request.node)
+        refused = self._misdirected(request.cluster_id, request.node) or checks.stream_refusal(request)
+        if not refused and contradicts(self._host.value.state, request.epoch, request.state_id):
+            refused = OTHER_HISTORY
         if not refused and not self._streams.acquire(blocking=False):
             refused = BUSY
         if refused:
@@ -187,8 +206,8 @@ class DataServer:
     def _cells(self, request: StreamRequest) -> Iterator[StreamPage]:
         node = self._host.node
         found = self._host.snapshot(Fetch(request.operation, request.epoch, node, request.replication, request.ranges))
-        if isinstance(found, dict):
-            yield from sent(node, self._epoch(), bodies(found, request.after, self._page_bytes))
+        if isinstance(found, Excerpt):
+            yield from sent(node, self._epoch(), bodies(found.after(request.after), self._page_bytes))
         else:
             yield StreamPage(node, self._epoch(), BEHIND if isinstance(found, Behind) else found)
 
@@ -207,22 +226,18 @@ class DataServer:
             yield from sent(node, self._epoch(), rows)
 
 
-def bodies(cells: dict[Key, Cell], after: Key | None, page_bytes: int) -> Iterator[Body]:
-    """The bodies of cells in ascending order, from the one after ``after`` on."""
-    wanted = ((key, cell) for key, cell in cells.items() if after is None or key > after)
-    for group in grouped(((one, len(one[0].name) + len(one[1].value)) for one in wanted), page_bytes):
+def bodies(cells: Iterable[tuple[Key, Cell]], page_bytes: int) -> Iterator[Body]:
+    """The bodies of cells, which ascend."""
+    for group in grouped(((one, len(one[0].name) + len(one[1].value)) for one in cells), page_bytes):
         yield pack(Cells(group)), len(group)
 
 
-def _read_reply(node: str, found: Reply, digest: bool) -> ReadReply:
+def _read_reply(node: str, found: Reply, digest: bool, state_id: str) -> ReadReply:
     cell = found.cell
     if not digest or cell is None:
-        return ReadReply(node, found.epoch, found.refused, cell)
-    return ReadReply(node, found.epoch, found.refused, Cell(cell.timestamp, b"", cell.deleted), digest_of(cell))
-
-
-def _too_large(key: Key, cell: Cell) -> str:
-    return TOO_LARGE if len(key.name) > KEY_BYTES_MAX or len(cell.value) > VALUE_BYTES_MAX else ""
+        return ReadReply(node, found.epoch, found.refused, cell, state_id=state_id)
+    shown = Cell(cell.timestamp, b"", cell.deleted)
+    return ReadReply(node, found.epoch, found.refused, shown, digest_of(cell), state_id)
 
 
 def _unpacked(record: type[T], data: bytes, context: grpc.ServicerContext) -> T:

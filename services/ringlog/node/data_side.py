@@ -7,6 +7,7 @@ and the node acknowledges what both have.
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 
 import structlog
@@ -15,6 +16,7 @@ from ringlog.client.peers import Peers, StatusPages
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, OperationId
 from ringlog.log.errors import LogError, WaitTimedOut
+from ringlog.log.identity import Seen
 from ringlog.log.replica import Replica
 from ringlog.node.data_server import DataServer
 from ringlog.node.errors import NodeFailed
@@ -44,7 +46,7 @@ class DataSide:
 
     def __init__(self, folder: NodeFolder, options: NodeOptions, holder: Holder, clock: Clock) -> None:
         self._state = ClusterState()
-        cells = options.folder / CELLS
+        cells = self._cells = options.folder / CELLS
         try:
             self._host = RegisterHost(folder.node, cells)
         except (JournalDamaged, OSError) as damaged:
@@ -64,8 +66,14 @@ class DataSide:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
+    def seen(self) -> tuple[Seen, ...]:
+        """What the registers were adopted under: the log must have it."""
+        epoch, state_id = self._host.adopted
+        return (Seen(epoch, state_id, str(self._cells)),) if state_id else ()
+
     def start(self, replica: Replica) -> None:
         """Follow the log and answer."""
+        keep_from_collections()
         self._thread = threading.Thread(target=self._follow, args=(replica,), name="registers", daemon=True)
         self._thread.start()
         self._server.start()
@@ -97,9 +105,9 @@ class DataSide:
         """How the registers are."""
         return self._host.status()
 
-    def row_pull(self, fetch: Fetch, cluster_id: str) -> RowPull:
-        """A stream of rows that the node gains."""
-        return RowPull(self._peers, self._host.node, cluster_id, fetch)
+    def row_pull(self, fetch: Fetch, state: ClusterState) -> RowPull:
+        """A stream of rows that the node gains under ``state``."""
+        return RowPull(self._peers, self._host.node, state, fetch)
 
     def _follow(self, replica: Replica) -> None:
         try:
@@ -116,3 +124,12 @@ class DataSide:
 
     def _newer(self, state: ClusterState) -> ClusterState | None:
         return state if state.epoch > self._state.epoch else None
+
+
+def keep_from_collections() -> None:
+    """Have the cyclic garbage collector leave alone what there is by now: it stays for as long as the process.
+
+    Nobody is answered during a full collection, and it would walk through all of it.
+    """
+    gc.collect()
+    gc.freeze()

@@ -21,17 +21,16 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ringlog.kernel.commands.model import StreamReport
 from ringlog.kernel.generations.admission import Rules, refusal, rules_of
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.ownership.placements import placement_key, placement_of_keyspace
-from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Operation
-from ringlog.node.owned import NOTHING, Owned, owned_by
+from ringlog.node.checks import token_of_partition
+from ringlog.node.owned import NOTHING, Owned, Served, loses, owned_by
 from ringlog.node.peek import peek, plain
 from ringlog.node.store import RowStore, Version, checksum
 from ringlog.wire.errors import WireError
@@ -42,6 +41,9 @@ KEPT, NOT_MINE = "kept", "not_mine"
 """Verdicts on writes that no rule refuses."""
 UNREADABLE = "unreadable"
 """The verdict on bytes that are no write."""
+RULED_BY = ("cluster_id", "tables", "generations", "settings")
+OWNED_BY = ("tables", "keyspaces", "placements")
+"""The parts of the state that writes are judged by, and those that say whose the rows are. Most epochs change none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Holder:
         self._fetching: dict[str, list[Fetch]] = {}
         self._received: dict[str, list[Snapshot]] = {}
         self._owned: dict[str, Owned] = {}
+        self._served: dict[str, Served] = {}
         self._rules = Rules()
 
     # -------------------------------------------------------------------------------------------- epochs
@@ -103,23 +106,42 @@ class Holder:
         with self.lock:
             if state.epoch <= self.state.epoch:
                 return []
-            before, tables, self.state = self._owned, self.state.tables, state
-            self._rules = rules_of(state)
-            self._owned = {
-                name: owned_by(placement_of_keyspace(state, table.keyspace), self.node)
-                for name, table in state.tables.items()
-            }
-            for table in self.store.tables():
-                owned = self._owned.get(table, NOTHING)
-                if table in state.tables and state.tables[table].id != tables[table].id:
-                    self.store.keep(table, NOTHING.takes)  # another table of that name: these rows are none of it
-                elif owned != before.get(table):
-                    self.store.keep(table, owned.takes)
+            old, before, self.state = self.state, self._owned, state
+            if any(getattr(state, part) is not getattr(old, part) for part in RULED_BY):
+                self._rules = rules_of(state)
+            if any(getattr(state, part) is not getattr(old, part) for part in OWNED_BY):
+                self._owned = self._owned_under(state)
+                self._forget(old, before)
             current = {op.id: op for op in state.operations.values() if self._gains(op)}
             self.reports = {name: report for name, report in self.reports.items() if name in current}
             self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}
             self._received = {name: parts for name, parts in self._received.items() if name in current}
             return [fetch for name in sorted(current) for fetch in self._begin(current[name])]
+
+    def _owned_under(self, state: ClusterState) -> dict[str, Owned]:
+        """What the node serves of each table. Worked out once for each placement, and only where that has changed."""
+        served: dict[str, Served] = {}
+        owned: dict[str, Owned] = {}
+        for name, table in state.tables.items():
+            placement = placement_of_keyspace(state, table.keyspace)
+            if placement is None:
+                owned[name] = NOTHING
+                continue
+            if placement.key not in served:
+                served[placement.key] = (placement, owned_by(placement, self.node, self._served.get(placement.key)))
+            owned[name] = served[placement.key][1]
+        self._served = served
+        return owned
+
+    def _forget(self, old: ClusterState, before: dict[str, Owned]) -> None:
+        """Drop the rows that are not the node's any more. Only tables of which it has lost a range are looked at."""
+        for table in self.store.tables():
+            present = self.state.tables.get(table)
+            owned = self._owned.get(table, NOTHING)
+            if present is not None and present.id != old.tables[table].id:
+                self.store.keep(table, NOTHING.takes)  # another table of that name: these rows are none of it
+            elif loses(before.get(table, NOTHING), owned):
+                self.store.keep(table, owned.takes)
 
     def serves(self) -> bool:
         """True if the node replicates any range of any table."""
@@ -157,7 +179,7 @@ class Holder:
         if head is None:
             return False
         owned = self._owned.get(head[0])
-        return owned is not None and not owned.takes(_token(compose(head[1])))
+        return owned is not None and not owned.takes(token_of_partition(compose(head[1])))
 
     def judge(self, value: bytes, append_time_us: int) -> str:
         """Judge one record of the mutations topic: a verdict of ``admit``, or ``unreadable``."""
@@ -169,7 +191,7 @@ class Holder:
             return UNREADABLE
 
     def _seen(self, value: bytes) -> Mutation:
-        """As much of a write as ``admit`` looks at: cells only where the table has a rule for them."""
+        """As much of a write as ``admit`` looks at: values only where the table has a rule for them."""
         found = plain(value)
         if found is not None:
             shape = self._rules.tables.get(f"{found.keyspace}.{found.table}")
@@ -189,7 +211,7 @@ class Holder:
                 return code
             name = f"{mutation.keyspace}.{mutation.table}"
             key = compose([part for part in mutation.partition_key if part is not None])
-            token = _token(key)
+            token = token_of_partition(key)
             if not self._owned[name].takes(token):
                 return NOT_MINE
             self.store.add(Version(name, token, key, mutation.clustering_key, mutation.timestamp, value))
@@ -210,7 +232,7 @@ class Holder:
             owned = self._owned.get(table)
             if owned is None:
                 raise NotServed(f"epoch {self.state.epoch} has no table {table}")
-            if not owned.answers(_token(partition_key)):
+            if not owned.answers(token_of_partition(partition_key)):
                 raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
             return self.state.epoch, self.store.partition(table, partition_key)
 
@@ -250,13 +272,17 @@ class Holder:
         return Snapshot(versions, checksum(versions))
 
     def receive(self, fetch: Fetch, snapshot: Snapshot) -> bool:
-        """Keep streamed rows if the operation still wants them; False refuses a late stream."""
+        """Keep streamed rows if the operation still wants them; False refuses a late stream.
+
+        A table that was dropped meanwhile has none: the source may not know that yet.
+        """
         with self.lock:
             waiting = self._fetching.get(fetch.operation)
             if waiting is None or fetch not in waiting:
                 return False
             for version in snapshot.versions:
-                self.store.add(version)
+                if self._owned.get(version.table, NOTHING).takes(version.token):
+                    self.store.add(version)
             received = self._received.setdefault(fetch.operation, [])
             received.append(snapshot)
             waiting.remove(fetch)
@@ -274,8 +300,3 @@ class Holder:
 
     def _report(self, operation: str, rows: int, digest: str) -> None:
         self.reports[operation] = StreamReport(self.node, operation, rows, digest)
-
-
-@lru_cache(maxsize=65_536)
-def _token(key: bytes) -> int:
-    return token_of(key)

@@ -1,11 +1,15 @@
-"""What a node keeps on disk: who it is, and the newest epoch that it acknowledged.
+"""What a node keeps on disk: who it is, in which cluster, and the newest epoch that it acknowledged.
 
 Rows are not kept here: the mutations topic has them. Cells of registers are, beside these files (see
 ``ringlog.node.journal``). A folder belongs to one process at a time (a lock that the kernel of
-the machine drops with the process, also with a killed one), so two processes never act as the same node.
+the machine drops with the process, also with a killed one), so two processes of one machine never act as the same node;
+of processes on copies of a folder only the latest counts (``wire.incarnations``, ``node.rivals``).
 
-Invariant: the epoch is on the disk before an acknowledgement of it leaves the node, and never goes back; a restarted
-node that cannot get there again (another log, a log cut short) ends instead of serving.
+Invariant: the epoch is on the disk, with the id of its state, before an acknowledgement of it leaves the node, and
+never goes back; a restarted node that cannot get there again (another log, a log cut short, one that was cut and has
+grown again) ends instead of serving.
+
+A folder is one node of one *cluster*, which is its id: the same names in another cluster are another folder.
 """
 
 from __future__ import annotations
@@ -21,7 +25,10 @@ from typing import Any
 
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import is_uuid
+from ringlog.log.identity import Seen
 from ringlog.node.errors import NodeFailed
+from ringlog.private import private_folder
+from ringlog.wire.incarnations import incarnation
 
 IDENTITY, ACKNOWLEDGED, LOCK = "identity.json", "acknowledged.json", "lock"
 PORT_MAX = 65_535
@@ -41,15 +48,28 @@ class NodeOptions:
     folder: Path
 
 
+def folder_of(nodes: Path, cluster: str, cluster_id: str, name: str) -> Path:
+    """Where node ``name`` of a cluster is kept under ``nodes``.
+
+    A folder of release 0.1.0 has only names in its path; it stays where it is if it is that cluster's.
+    Raises NodeFailed.
+    """
+    earlier = nodes / cluster / name
+    if earlier.is_dir() and _uuid(_read(earlier / ACKNOWLEDGED), "cluster_id") in ("", cluster_id):
+        return earlier
+    return nodes / f"{cluster}.{cluster_id}" / name
+
+
 class NodeFolder:
-    """The folder of one node, locked until ``close``; ``socket`` listens on the node's port.
+    """The folder of one node, locked until ``close``; ``socket`` listens on the node's port. ``cluster_id``: the
+    cluster that it is opened for; empty: whichever it is of. ``incarnation``: this start of the node.
 
     Raises NodeFailed where another process has it, a file is not readable, or the port is taken.
     """
 
-    def __init__(self, options: NodeOptions) -> None:
+    def __init__(self, options: NodeOptions, cluster_id: str = "") -> None:
         self._folder = options.folder
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder, LOCK, IDENTITY)
         self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,9 +82,11 @@ class NodeFolder:
             self.port: int = self.socket.getsockname()[1]
             self.node = node or str(uuid.uuid4())
             self.data_port = self.kept_data_port()
-            if (node, port) != (self.node, self.port):
-                self._keep_identity()
+            self._start = self.kept_start() + 1
+            self.incarnation = incarnation(self._start, str(uuid.uuid4()))
+            self._keep_identity()
             self.cluster_id, self.acknowledged = self.kept_acknowledgement()
+            self._check_cluster(cluster_id)
         except BaseException:
             os.close(self._lock)
             raise
@@ -76,21 +98,28 @@ class NodeFolder:
 
     def check(self, state: ClusterState) -> None:
         """Raise NodeFailed unless ``state``, everything that the log has, is a later one of what was acknowledged."""
-        if self.cluster_id and self.cluster_id != state.cluster_id:
-            raise NodeFailed(
-                f"{self._folder} is a node of cluster {self.cluster_id}, this one is {state.cluster_id}: "
-                "use another folder"
-            )
+        self._check_cluster(state.cluster_id)
         if state.epoch < self.acknowledged:
             raise NodeFailed(
                 f"this node acknowledged epoch {self.acknowledged}, and the log ends at epoch {state.epoch}: "
                 "restore the log; the node may have served what is not in it"
             )
 
-    def keep(self, cluster_id: str, epoch: int) -> None:
-        """Have ``epoch`` on the disk: it is about to be acknowledged."""
+    def _check_cluster(self, cluster_id: str) -> None:
+        if self.cluster_id and cluster_id and self.cluster_id != cluster_id:
+            raise NodeFailed(
+                f"{self._folder} is a node of cluster {self.cluster_id}, this one is {cluster_id}: use another folder"
+            )
+
+    def seen(self) -> tuple[Seen, ...]:
+        """What was acknowledged: the log must have it. Nothing in a folder of 0.1.0, which has no state ids."""
+        state_id = self.kept_state_id()
+        return (Seen(self.acknowledged, state_id, str(self._folder / ACKNOWLEDGED)),) if state_id else ()
+
+    def keep(self, cluster_id: str, epoch: int, state_id: str) -> None:
+        """Have ``epoch`` and its state's id on the disk: it is about to be acknowledged."""
         if epoch > self.acknowledged:
-            self._write(ACKNOWLEDGED, {"cluster_id": cluster_id, "epoch": epoch})
+            self._write(ACKNOWLEDGED, {"cluster_id": cluster_id, "epoch": epoch, "state_id": state_id})
             self.cluster_id, self.acknowledged = cluster_id, epoch
 
     def keep_data_port(self, port: int) -> None:
@@ -100,11 +129,15 @@ class NodeFolder:
             self._keep_identity()
 
     def _keep_identity(self) -> None:
-        self._write(IDENTITY, {"id": self.node, "port": self.port, "data_port": self.data_port})
+        self._write(IDENTITY, {"id": self.node, "port": self.port, "data_port": self.data_port, "start": self._start})
 
     def kept_data_port(self) -> int:
         """Port of the data side on the disk; 0 where the node never had one. Raises NodeFailed."""
         return _integer(self._read(IDENTITY), "data_port", PORT_MAX)
+
+    def kept_start(self) -> int:
+        """How many times the node was started from this folder. Raises NodeFailed."""
+        return _integer(self._read(IDENTITY), "start", EPOCH_MAX)
 
     def kept_identity(self) -> tuple[str, int]:
         """(node id, port) on the disk; empty and 0 where nothing is kept yet. Raises NodeFailed."""
@@ -116,17 +149,12 @@ class NodeFolder:
         kept = self._read(ACKNOWLEDGED)
         return _uuid(kept, "cluster_id"), _integer(kept, "epoch", EPOCH_MAX)
 
+    def kept_state_id(self) -> str:
+        """The id of the acknowledged epoch's state on the disk; empty where it is not kept. Raises NodeFailed."""
+        return _uuid(self._read(ACKNOWLEDGED), "state_id")
+
     def _read(self, name: str) -> dict[str, Any]:
-        path = self._folder / name
-        try:
-            kept = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as broken:
-            raise NodeFailed(f"{path} is not readable ({broken}): restore it; do not start without it") from broken
-        if not isinstance(kept, dict):
-            raise NodeFailed(f"{path} does not hold what a node keeps: restore it; do not start without it")
-        return kept
+        return _read(self._folder / name)
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         path = self._folder / name
@@ -141,6 +169,18 @@ class NodeFolder:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as broken:
+        raise NodeFailed(f"{path} is not readable ({broken}): restore it; do not start without it") from broken
+    if not isinstance(kept, dict):
+        raise NodeFailed(f"{path} does not hold what a node keeps: restore it; do not start without it")
+    return kept
 
 
 def _uuid(kept: dict[str, Any], name: str) -> str:

@@ -1,22 +1,27 @@
 """What a node's disk holds, as a value: the fold of the journal's records in order.
 
-A record forgets first and keeps then; cells are kept where they win. The fold of a whole image's
-records on nothing is that image.
+A record forgets first and keeps then; cells are kept where they win. The fold of a whole image's records on nothing is
+that image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 from immutables import Map
 
 from ringlog.kernel.values import Epoch, NodeId, OperationId
-from ringlog.wire.cells import Cell, Key, newest
+from ringlog.node import tree
+from ringlog.node.cells import Cells, newest_of
+from ringlog.node.packed import Unpacked, packed, unpacked
+from ringlog.wire.cells import Key
 from ringlog.wire.data import JournalRecord, StreamMark
 
-CELLS_PER_RECORD = 1_000
+RECORD_CELLS = 1_000
+RECORD_BYTES = 1024 * 1024
+"""A record of an image is closed when it has so many cells, or this size."""
+_NOTHING = JournalRecord()
 
 StreamName = tuple[OperationId, NodeId, str]
 """Operation, source, replication."""
@@ -24,35 +29,82 @@ StreamName = tuple[OperationId, NodeId, str]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """``epoch``: the newest adopted one; ``start``: number of the node's last start; ``marks``: how far streams are."""
+    """``epoch``: the newest adopted one, which made the state ``state_id``; ``start``: number of the node's last start;
+    ``marks``: how far streams are.
+    """
 
     epoch: Epoch = 0
     start: int = 0
-    cells: Map[Key, Cell] = field(default_factory=Map)
+    cells: Cells = field(default_factory=Cells)
     marks: Map[StreamName, Key] = field(default_factory=Map)
+    state_id: str = ""
+
+
+class Folding:
+    """The fold of many records. Cells wait in a table until something is forgotten, or all are there."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._fresh: dict[bytes, bytes] = {}
+
+    def add(self, found: Unpacked) -> None:
+        """One more record."""
+        record, keys, cells = found
+        if record.dropped or record.gone:
+            self._settle()
+            image = self._image
+            kept = image.cells.without(record.gone).without_keys(record.dropped)
+            self._image = Image(image.epoch, image.start, kept, image.marks, image.state_id)
+        fresh = self._fresh
+        for key, cell in zip(keys, cells, strict=True):
+            held = fresh.get(key)
+            fresh[key] = cell if held is None else newest_of(held, cell)
+        self._image = _told(self._image, record)
+
+    def image(self) -> Image:
+        """What it is by now."""
+        self._settle()
+        return self._image
+
+    def _settle(self) -> None:
+        image, self._fresh, fresh = self._image, {}, self._fresh
+        self._image = Image(image.epoch, image.start, image.cells.with_many(fresh), image.marks, image.state_id)
 
 
 def fold(image: Image, record: JournalRecord) -> Image:
     """The image after one more record."""
-    cells, marks = image.cells, image.marks
-    for key in record.dropped:
-        if key in cells:
-            cells = cells.delete(key)
-    for key, cell in record.cells:
-        cells = cells.set(key, newest(cells.get(key), cell))
+    folding = Folding(image)
+    folding.add(unpacked(packed(record)))
+    return folding.image()
+
+
+def _told(image: Image, record: JournalRecord) -> Image:
+    """The image after what a record tells beside cells and what is forgotten."""
+    marks = image.marks
     for name in sorted(marks):
         if name[0] in record.ended:
             marks = marks.delete(name)
     for mark in record.marks:
         marks = marks.set((mark.operation, mark.source, mark.replication), mark.after)
-    return Image(max(image.epoch, record.epoch), max(image.start, record.start), cells, marks)
+    adopted = record if record.epoch > image.epoch else image
+    return Image(adopted.epoch, max(image.start, record.start), image.cells, marks, adopted.state_id)
 
 
-def records_of(image: Image) -> Iterator[JournalRecord]:
+def records_of(image: Image) -> Iterator[Unpacked]:
     """The records of a whole image; the last one has the number of cells as its ``total``."""
     marks = tuple(StreamMark(*name, after) for name, after in sorted(image.marks.items()))
-    yield JournalRecord(epoch=image.epoch, start=image.start, marks=marks)
-    cells = iter(image.cells.items())
-    while some := tuple(islice(cells, CELLS_PER_RECORD)):
-        yield JournalRecord(cells=some)
-    yield JournalRecord(total=len(image.cells))
+    yield JournalRecord(epoch=image.epoch, start=image.start, marks=marks, state_id=image.state_id), (), ()
+    keys: list[bytes] = []
+    cells: list[bytes] = []
+    size = 0
+    for leaf in tree.leaves(image.cells.root):
+        for key, cell in zip(leaf.keys, leaf.values, strict=True):
+            keys.append(key)
+            cells.append(cell)
+            size += len(key) + len(cell)
+            if size >= RECORD_BYTES or len(keys) >= RECORD_CELLS:
+                yield _NOTHING, keys, cells
+                keys, cells, size = [], [], 0
+    if keys:
+        yield _NOTHING, keys, cells
+    yield JournalRecord(total=len(image.cells)), (), ()

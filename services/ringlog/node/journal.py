@@ -6,78 +6,110 @@ Files of the folder, numbered from 1::
     cells-00000006.image     the fold of all journals up to number 6, whole; what it covers may be deleted
 
 **Group commit.** Whatever is appended while a sync is under way goes to the disk together with the next one. ``done``
-is called after the sync, in the order of the appends: only then may anybody be told.
+is called after the sync, in the order of the appends: only then may anybody be told. What a record does is done there,
+too: between two batches ``whole`` gives the fold of all that is on the disk, no more and no less.
 
 **Compaction.** A journal that has grown is closed, and the next one begun, in one step of the thread that writes; the
 image of all that is closed is written beside by another thread, to a file of another name first, synced, and renamed.
 Only then do the files go that it covers. A crash at any point leaves all journals, or the image that covers them.
+A journal may grow to a part of the image's size before it is closed, so the images that are ever written are some times
+what was appended, however much is held. The image is of a value that nobody changes any more, and goes to the disk in
+slices with as long a pause after each: requests wait for no more than one of them.
 
 **Recovery** takes the newest image and the journals after it. A torn end of the last journal is cut off: nobody was
-told of it. Anything else that is not whole is damage: ``JournalDamaged``, and the node must not serve. What is kept is
-synced again before anybody reads it, since a killed process leaves bytes that the disk may not have yet.
+told of it. Anything else that is not whole is damage: ``JournalDamaged``, and the node must not serve.
 
-An error of the disk ends the journal for good: after a failed sync nobody can say what is on the disk.
+An error of the disk ends the journal for good: after a failed sync nobody can say what is on the disk. What the next
+process reads may come from memory alone, and another sync of that file would say that all is well: the system counts
+pages as clean whose writing has failed. So the last journal, the only one that may have an unsynced end, is written
+anew, to another file, which is synced before it takes the name and before anybody is told what it holds.
+
+**Registers of before.** Files of the first format were written when a register was not checked on its way in: those
+whose token is not that of their name are dropped on reading, counted and told. No replica takes or gives them.
+
+Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from ringlog.node.frames import MAGIC, JournalDamaged, frame, scan
-from ringlog.node.image import Image, fold, records_of
-from ringlog.wire.data import JournalRecord, pack, unpack
+from ringlog.node.cells import key_of
+from ringlog.node.checks import is_sound
+from ringlog.node.frames import HEAD_BYTES, MAGIC, JournalDamaged, Scanned, Sealer, scan, sealer_of
+from ringlog.node.image import Folding, Image, records_of
+from ringlog.node.packed import Unpacked, joined, packed, unpacked
+from ringlog.wire.data import JournalRecord
 from ringlog.wire.errors import WireError
 
 log = structlog.get_logger("ringlog.node")
 
 COMPACT_BYTES = 16 * 1024 * 1024
+"""So large at least is a journal that is closed."""
+IMAGE_SHARE = 2
+"""And so large a part of the image: a half."""
+SLICE_BYTES = 1024 * 1024
+PAUSE_S_MAX = 0.25
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 JOURNAL, IMAGE, FRESH = ".journal", ".image", ".new"
 
 Done = Callable[[], None]
+Pause = Callable[[float], object]
+"""Waits so many seconds, or less."""
 
 
 class Journal:
     """One node's journal in ``folder``, for one process at a time. Safe from threads.
 
-    ``image``: what the disk holds; it moves on as records get there. ``failure``: why it has ended, if it has.
-    Raises JournalDamaged, OSError.
+    ``whole``: called in the journal's thread, gives the fold of what the disk held when it was opened, and of every
+    record whose ``done`` was called. ``failure``: why it has ended, if it has. Raises JournalDamaged, OSError.
     """
 
-    def __init__(self, folder: Path, compact_bytes: int = COMPACT_BYTES) -> None:
+    def __init__(self, folder: Path, whole: Callable[[], Image], compact_bytes: int = COMPACT_BYTES) -> None:
         self._folder = folder
+        self._whole = whole
         self._compact_bytes = compact_bytes
         folder.mkdir(parents=True, exist_ok=True)
         self.failure: BaseException | None = None
-        self.image, self._number, self._size = recover(folder)
-        self._file = os.open(self._journal(self._number), os.O_WRONLY | os.O_APPEND)
+        self._found: Image | None
+        self._found, self._number, self._size = recover(folder)
+        self._image_bytes = max((path.stat().st_size for path in folder.glob(f"cells-*{IMAGE}")), default=0)
+        self._open()
         self._synced = self._size
-        self._waiting: list[tuple[bytes, JournalRecord, Done]] = []
+        self._waiting: list[tuple[bytes, Done]] = []
         self._changed = threading.Condition()
-        self._closing = False
+        self._closing = threading.Event()
         self._compaction: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
+
+    def found(self) -> Image:
+        """What the disk held when it was opened; to be taken once: the journal does not keep it."""
+        found, self._found = self._found, None
+        assert found is not None, "it was taken already"
+        return found
 
     def append(self, record: JournalRecord, done: Done) -> None:
         """Have a record on the disk soon; ``done`` is called then, in the journal's thread, and must not wait.
 
         After a failure it never is. Raises WireError if a field does not fit.
         """
-        data = pack(record)
+        data = packed(record)
         with self._changed:
-            self._waiting.append((data, record, done))
+            self._waiting.append((data, done))
             self._changed.notify()
 
     def close(self) -> None:
         """Write what waits, and end."""
         with self._changed:
-            self._closing = True
+            self._closing.set()
             self._changed.notify()
         self._thread.join()
         if self._compaction is not None:
@@ -90,21 +122,21 @@ class Journal:
         try:
             while batch := self._take():
                 self._commit(batch)
-                for _, _, done in batch:
+                for _, done in batch:
                     done()
-                if self._size >= self._compact_bytes and (self._compaction is None or not self._compaction.is_alive()):
+                if self._has_grown() and (self._compaction is None or not self._compaction.is_alive()):
                     self._compact()
         except BaseException as failure:
             log.exception("the journal has ended", folder=str(self._folder))
             self.failure = failure
 
-    def _take(self) -> list[tuple[bytes, JournalRecord, Done]]:
+    def _take(self) -> list[tuple[bytes, Done]]:
         """What waits, up to a size; empty when the journal is closed and nothing waits any more."""
         with self._changed:
-            while not self._waiting and not self._closing:
+            while not self._waiting and not self._closing.is_set():
                 self._changed.wait()
             size = count = 0
-            for data, _, _ in self._waiting:
+            for data, _ in self._waiting:
                 size += len(data)
                 count += 1
                 if size >= BATCH_BYTES_MAX:
@@ -112,103 +144,161 @@ class Journal:
             batch, self._waiting = self._waiting[:count], self._waiting[count:]
             return batch
 
-    def _commit(self, batch: list[tuple[bytes, JournalRecord, Done]]) -> None:
-        out = memoryview(b"".join(frame(data, self._synced) for data, _, _ in batch))
-        self._size += len(out)
-        while out:
-            out = out[os.write(self._file, out) :]
+    def _commit(self, batch: list[tuple[bytes, Done]]) -> None:
+        frames = []
+        for data, _ in batch:
+            frames.append(self._sealer.frame(data, self._synced, self._size))
+            self._size += len(frames[-1])
+        _write_whole(self._file, b"".join(frames))
         os.fdatasync(self._file)
         self._synced = self._size
-        image = self.image
-        for _, record, _ in batch:
-            image = fold(image, record)
-        self.image = image
 
     # ------------------------------------------------------------------------------------------- compaction
 
+    def _has_grown(self) -> bool:
+        return self._size >= max(self._compact_bytes, self._image_bytes // IMAGE_SHARE)
+
     def _compact(self) -> None:
-        covered, image = self._number, self.image
+        covered, image = self._number, self._whole()
         os.close(self._file)
         self._number += 1
-        self._size = self._synced = _create(self._journal(self._number))
-        self._file = os.open(self._journal(self._number), os.O_WRONLY | os.O_APPEND)
+        self._size = self._synced = _write(self._journal(self._number), ())
+        self._open()
         self._compaction = threading.Thread(target=self._write_image, args=(image, covered), name="image", daemon=True)
         self._compaction.start()
 
     def _write_image(self, image: Image, covered: int) -> None:
         try:
-            write_image(self._folder, image, covered)
+            self._image_bytes = write_image(self._folder, image, covered, self._closing.wait)
         except OSError as error:
             # The journals that it would have covered are still there: the next compaction covers them, too.
             log.warning("no image written", folder=str(self._folder), error=str(error))
+
+    def _open(self) -> None:
+        """Go on with the journal of the present number."""
+        path = self._journal(self._number)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+        self._sealer = sealer_of(os.pread(self._file, HEAD_BYTES, 0), path.name)
 
     def _journal(self, number: int) -> Path:
         return self._folder / f"cells-{number:08}{JOURNAL}"
 
 
 def recover(folder: Path) -> tuple[Image, int, int]:
-    """(image, number and size of the journal to go on with); cuts a torn end off. Raises JournalDamaged, OSError."""
+    """(image, number and size of the journal to go on with), which is written anew without a torn end.
+
+    Raises JournalDamaged, OSError.
+    """
     for left in folder.glob(f"cells-*{FRESH}"):
         left.unlink()
     images, journals = _numbered(folder, IMAGE), _numbered(folder, JOURNAL)
     covered = max(images, default=0)
-    image = _read_image(images[covered]) if covered else Image()
+    folding = Folding(_read_image(images[covered]) if covered else Image())
     later = sorted(number for number in journals if number > covered)
     if later != list(range(covered + 1, covered + 1 + len(later))):
         raise JournalDamaged(f"{folder} has the journals {later} after image {covered}: one is missing")
-    size = 0
+    records: tuple[Unpacked, ...] = ()
     for number in later:
         path = journals[number]
-        scanned = scan(path.read_bytes(), path.name, may_be_torn=number == later[-1])
-        for payload in scanned.payloads:
-            image = fold(image, _record(payload, path.name))
-        size = scanned.end
+        data = path.read_bytes()
+        if len(data) < HEAD_BYTES and any(map(_is_sealed, (*images.values(), *journals.values()))):
+            raise JournalDamaged(f"{path.name} has lost its head")
+        scanned = scan(data, path.name, may_be_torn=number == later[-1])
+        if scanned.end < len(data):
+            log.warning("torn end cut off", journal=path.name, bytes=len(data) - scanned.end)
+        records = _records(scanned, path.name)
+        for record in records:
+            folding.add(record)
     last = later[-1] if later else covered + 1
-    path = folder / f"cells-{last:08}{JOURNAL}"
-    if size == 0:
-        size = _create(path)
-    else:
-        torn = path.stat().st_size - size
-        if torn:
-            log.warning("torn end cut off", journal=path.name, bytes=torn)
-        with path.open("r+b") as out:
-            out.truncate(size)
-            os.fsync(out.fileno())
-        _sync_folder(folder)
+    size = _write(folder / f"cells-{last:08}{JOURNAL}", records)
     _forget(folder, covered)
-    return image, last, size
+    return folding.image(), last, size
 
 
-def write_image(folder: Path, image: Image, covered: int) -> None:
-    """Have an image on the disk that covers the journals up to a number, then forget those. Raises OSError."""
-    path = folder / f"cells-{covered:08}{IMAGE}"
+def write_image(folder: Path, image: Image, covered: int, pause: Pause = lambda _: None) -> int:
+    """Have an image on the disk that covers the journals up to a number, then forget those; its size. Raises OSError.
+
+    ``pause`` is called between slices, with the time that the last one took.
+    """
+    size = _write(folder / f"cells-{covered:08}{IMAGE}", records_of(image), pause)
+    _forget(folder, covered)
+    return size
+
+
+def _write(path: Path, records: Iterable[Unpacked], pause: Pause = lambda _: None) -> int:
+    """Have a file on the disk, whole before it has its name; its size. Raises OSError."""
     fresh = path.with_suffix(FRESH)
-    with fresh.open("wb") as out:
-        out.write(MAGIC)
-        for record in records_of(image):
-            out.write(frame(pack(record), 0))
-        out.flush()
+    sealer = Sealer.new()
+    part, size, begun = bytearray(sealer.head()), 0, time.monotonic()
+    with fresh.open("wb", buffering=0) as out:
+        for record, keys, cells in records:
+            part += sealer.frame(joined(record, keys, cells), 0, size + len(part))
+            if len(part) >= SLICE_BYTES:
+                size += _write_whole(out.fileno(), part)
+                os.fdatasync(out.fileno())
+                pause(min(time.monotonic() - begun, PAUSE_S_MAX))
+                part, begun = bytearray(), time.monotonic()
+        size += _write_whole(out.fileno(), part)
+        out.seek(0)
+        _write_whole(out.fileno(), sealer.head(born=size))
         os.fsync(out.fileno())
     fresh.replace(path)
-    _sync_folder(folder)
-    _forget(folder, covered)
+    _sync_folder(path.parent)
+    return size
+
+
+def _write_whole(file: int, data: bytes | bytearray) -> int:
+    """Write it all; its size."""
+    out = memoryview(data)
+    while out:
+        out = out[os.write(file, out) :]
+    return len(data)
 
 
 def _read_image(path: Path) -> Image:
-    image, total = Image(), -1
-    for payload in scan(path.read_bytes(), path.name, may_be_torn=False).payloads:
-        record = _record(payload, path.name)
-        image, total = fold(image, record), record.total
+    scanned = scan(path.read_bytes(), path.name, may_be_torn=False)
+    folding, total = Folding(Image()), -1
+    for found in _records(scanned, path.name):
+        folding.add(found)
+        total = found[0].total
+    image = folding.image()
     if total != len(image.cells):
         raise JournalDamaged(f"{path.name} is to hold {total} cells, and holds {len(image.cells)}")
     return image
 
 
-def _record(payload: bytes, name: str) -> JournalRecord:
+def _records(scanned: Scanned, name: str) -> tuple[Unpacked, ...]:
+    """The records of a file, without registers that no replica takes any more."""
+    records = tuple(_record(payload, name) for payload in scanned.payloads)
+    if not scanned.is_first:
+        return records
+    sound = tuple(_sound(one) for one in records)
+    dropped = sum(len(keys) for _, keys, _ in records) - sum(len(keys) for _, keys, _ in sound)
+    if not dropped:
+        return records
+    log.warning("registers dropped", file=name, count=dropped, why="their token is not that of their name")
+    return tuple(
+        (one if one.total < 0 else replace(one, total=one.total - dropped), keys, cells) for one, keys, cells in sound
+    )
+
+
+def _sound(found: Unpacked) -> Unpacked:
+    record, keys, cells = found
+    kept = [at for at, key in enumerate(keys) if is_sound(key_of(key))]
+    return found if len(kept) == len(keys) else (record, [keys[at] for at in kept], [cells[at] for at in kept])
+
+
+def _record(payload: bytes, name: str) -> Unpacked:
     try:
-        return unpack(JournalRecord, payload)
+        return unpacked(payload)
     except WireError as error:
         raise JournalDamaged(f"{name} holds what is no record of this release: {error}") from error
+
+
+def _is_sealed(path: Path) -> bool:
+    """True if the file was whole before it had its name: one of the first format may be short."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
@@ -228,16 +318,6 @@ def _forget(folder: Path, covered: int) -> None:
     for number, path in sorted(_numbered(folder, IMAGE).items()):
         if number < covered:
             path.unlink()
-
-
-def _create(path: Path) -> int:
-    """Begin an empty journal; its size."""
-    with path.open("wb") as out:
-        out.write(MAGIC)
-        out.flush()
-        os.fsync(out.fileno())
-    _sync_folder(path.parent)
-    return len(MAGIC)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -101,7 +101,7 @@ class Membership:
 
     def _barrier(self) -> ClusterState | None:
         """Everything that is in the log, however long the broker takes; None once the node is to stop."""
-        return self._patience.until_answered(lambda: self._client.read_barrier(BARRIER_S))
+        return self._patience.until_answered(lambda: self._client.catch_up(BARRIER_S))
 
     def _submit(self, command: Command) -> Submitted | None:
         """The final answer, however long the validator takes; None once the node is to stop."""

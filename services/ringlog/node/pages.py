@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from ringlog.kernel.values import Epoch, NodeId
-from ringlog.wire.data import StreamPage
+from ringlog.wire.data import WRONG_NODE, StreamPage
 
 T = TypeVar("T")
 
@@ -36,10 +36,12 @@ def sent(node: NodeId, epoch: Epoch, bodies: Iterable[Body]) -> Iterator[StreamP
     yield StreamPage(node, epoch, crc=total, count=items, is_end=True)
 
 
-def received(pages: Iterable[StreamPage]) -> Iterator[Body]:
-    """The bodies of a stream, each checked; ends with its end. Raises StreamBroken."""
+def received(pages: Iterable[StreamPage], source: NodeId) -> Iterator[Body]:
+    """The bodies of a stream of ``source``, each checked; ends with its end. Raises StreamBroken."""
     total = items = 0
     for page in pages:
+        if page.node != source:
+            raise StreamBroken(f"{page.node} answers in place of {source}", WRONG_NODE)
         if page.refused:
             raise StreamBroken(f"{page.refused} at epoch {page.epoch}: {page.detail}", page.refused)
         if page.is_end:

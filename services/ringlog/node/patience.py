@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import structlog
 
-from ringlog.client.client import Client
-from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.replica import MISSING_S
 
 T = TypeVar("T")
@@ -34,15 +33,14 @@ class Patience:
     def until_answered(self, step: Callable[[], T]) -> T | None:
         """What ``step`` gives, however long the broker takes; None once the process is to stop.
 
-        Other errors than LogUnavailable, TopicMissing and WaitTimedOut pass.
+        Other errors than LogUnavailable and TopicMissing pass.
         """
         while not self._stopping.is_set():
             try:
                 found = step()
-            except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
+            except (LogUnavailable, TopicMissing) as error:
                 self._waiting(error)
-                # No wait on the event: a signal handler that sets it may run inside of that.
-                time.sleep(RETRY_S)
+                self._stopping.wait(RETRY_S)
             else:
                 self._over()
                 return found
@@ -59,30 +57,41 @@ class Patience:
             log.info("broker_answers_again", waited_for=self._waits_for, away_s=round(time.monotonic() - since, 1))
 
 
-def connected(make: Callable[[], Client], stopping: threading.Event) -> Client | None:
-    """A client that has begun to follow the log; None once the process is to stop.
+def reached(step: Callable[[Callable[[], None]], T], stopping: threading.Event) -> T | None:
+    """What the first step on the metadata log gives; None once the process is to stop.
 
-    A broker that is away is waited for, and then for ``MISSING_S`` to find the topic again. Raises TopicMissing from a
-    broker that was there all the time; NotFounded and other LogErrors as ``Client.start`` does.
+    A broker that is away is waited for, and then for ``MISSING_S`` to find the topic again. The step is given a
+    function to call now and then while it gets on, and keeps what it has from one try to the next. Raises TopicMissing
+    from a broker that was there all the time; other errors pass.
     """
     missing_until = 0.0
 
-    def start() -> Client:
+    def look() -> None:
+        if stopping.is_set():
+            raise Stopped
+
+    def once() -> T:
         nonlocal missing_until
         try:
-            return make().start()
+            return step(look)
         except TopicMissing as error:
             if time.monotonic() >= missing_until:
                 raise GaveUp(error) from error
             raise
-        except (LogUnavailable, WaitTimedOut):
+        except LogUnavailable:
             missing_until = time.monotonic() + MISSING_S
             raise
 
     try:
-        return Patience("the metadata log", stopping).until_answered(start)
+        return Patience("the metadata log", stopping).until_answered(once)
     except GaveUp as gave_up:
         raise gave_up.error from None
+    except Stopped:
+        return None
+
+
+class Stopped(Exception):
+    """The process is to stop."""
 
 
 class GaveUp(Exception):

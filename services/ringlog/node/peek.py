@@ -1,9 +1,9 @@
-"""An encoded mutation without decoding all of it: its table and partition key, or all but its cells.
+"""An encoded mutation without decoding all of it: its table and partition key, or all but the values of its cells.
 
 A node passes over most records, since their rows belong to others. What a record says about itself decides that, never
 the key under which it travels: the pipeline goes by the content too. Reading only the head of the content costs a
-tenth of decoding it. Those that it keeps it keeps as they came: of most of them nobody asks for the cells before the
-row is read, and to find that they are cells costs a fifth of making them.
+tenth of decoding it. Those that it keeps it keeps as they came: of most of them nobody asks for the values before the
+row is read. Which columns they name decides, and there are few names: each is made once.
 
 Records are read as ``ringlog.mutations.Mutation`` has them today, in the canonical form: ids, keyspace, table,
 timestamp, time to live, operation, partition key; clustering key, cells, and what a plain write has nothing of.
@@ -12,10 +12,12 @@ Anything else is left to the decoder.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
 from ringlog.wire.canonical import number_at
 from ringlog.wire.mapping import uuid_text
-from ringlog.wire.records import MUTATION, Mutation
+from ringlog.wire.records import MUTATION, Cell, Mutation
 from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_schemas import current
 
@@ -29,6 +31,8 @@ _HEADER = header(current()[MUTATION].fingerprint)
 _ID_BYTES = 16
 _NOTHING_MORE = bytes(4)
 """No elements deleted, no collection replaced, no bounds, no further statement."""
+NAMES_KEPT = 4_096
+"""Columns whose names are remembered; a longer name than any column has comes seldom."""
 _OPERATIONS = {2 * index: symbol for index, symbol in enumerate(_symbols()) if symbol != "RANGE_DELETE"}
 """By the byte of its number: what may be a write of one statement about one row or a partition."""
 
@@ -61,8 +65,8 @@ def peek(value: bytes) -> tuple[str, tuple[bytes, ...]] | None:
 
 
 def plain(value: bytes) -> Mutation | None:
-    """The mutation without its id and its cells, if it is one statement without a time to live that says nothing beside
-    its cells; None where it is not, or decoding must tell.
+    """The mutation without its id and the values of its cells, if it is one statement without a time to live that says
+    nothing beside its cells; None where it is not, or decoding must tell.
 
     It is what the decoder accepts, byte for byte: texts are texts, and the record ends where the value does.
     """
@@ -80,7 +84,8 @@ def plain(value: bytes) -> Mutation | None:
         operation = _OPERATIONS[value[at + 1]]
         partition_key, at = _parts(value, at + 2)
         clustering_key, at = _parts(value, at)
-        if value[_past_cells(value, at) :] != _NOTHING_MORE:
+        cells, at = _cells(value, at)
+        if value[at:] != _NOTHING_MORE:
             return None
         return Mutation(
             mutation_id=None,
@@ -92,7 +97,7 @@ def plain(value: bytes) -> Mutation | None:
             operation=operation,
             partition_key=partition_key,
             clustering_key=clustering_key,
-            cells=(),
+            cells=cells,
         )
     except (IndexError, KeyError, ValueError):
         return None
@@ -124,13 +129,20 @@ def _parts(value: bytes, at: int) -> tuple[tuple[bytes | None, ...], int]:
     return tuple(parts), _past_items(value, at, count)
 
 
-def _past_cells(value: bytes, at: int) -> int:
+def _cells(value: bytes, at: int) -> tuple[tuple[Cell, ...], int]:
+    """The cells, all without a value."""
     count, at = number_at(value, at)
+    cells = []
     for _ in range(count):
         name, at = _part(value, at)
-        name.decode()
+        cells.append(_bare(name))
         at = _part(value, at + 1)[1] if _branch(value, at) else at + 1
-    return _past_items(value, at, count)
+    return tuple(cells), _past_items(value, at, count)
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _bare(name: bytes) -> Cell:
+    return Cell(name.decode(), None)
 
 
 def _past_items(value: bytes, at: int, count: int) -> int:

@@ -24,7 +24,9 @@ import structlog
 from ringlog.client.client import Client
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.state import ClusterState
-from ringlog.log.errors import LogError
+from ringlog.log.errors import LogError, TopicMissing
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import ACKS
 from ringlog.log.watch import Lost, TopicWatch
 from ringlog.node.acks import Acks
 from ringlog.node.data_side import DataSide
@@ -32,8 +34,9 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Fetch, Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.membership import Membership
-from ringlog.node.patience import Patience
-from ringlog.node.pull import STREAM_ERRORS, told
+from ringlog.node.patience import Patience, reached
+from ringlog.node.pull import STREAM_ERRORS, is_out_of_time, told
+from ringlog.node.rivals import Rivals
 from ringlog.node.server import HttpServer, make_api
 from ringlog.node.tail import Tail, Tailed
 from ringlog.runtime.clock import Clock
@@ -49,7 +52,10 @@ T = TypeVar("T")
 
 
 class NodeProcess:
-    """Runs until ``stopping`` is set. Raises NodeFailed if the folder or the port belongs to another process."""
+    """Runs until ``stopping`` is set; ``client`` has not begun yet: first the disk says what the log must have.
+
+    Raises NodeFailed if the folder or the port belongs to another process.
+    """
 
     def __init__(
         self,
@@ -57,6 +63,7 @@ class NodeProcess:
         client: Client,
         bootstrap: str,
         cluster: str,
+        cluster_id: str,
         clock: Clock,
         stopping: threading.Event,
     ) -> None:
@@ -64,7 +71,7 @@ class NodeProcess:
         self._client = client
         self._clock = clock
         self._bootstrap = bootstrap
-        self._folder = NodeFolder(options)
+        self._folder = NodeFolder(options, cluster_id)
         self._address = f"{options.host}:{self._folder.port}"
         self._stopping = stopping
         self._verdicts: Counter[str] = Counter()
@@ -73,6 +80,7 @@ class NodeProcess:
         self._watch: TopicWatch | None = None
         self._data = DataSide(self._folder, options, self._holder, clock)
         self._acks = Acks(bootstrap, cluster, self._folder, clock)
+        self._rivals = Rivals(KafkaLog(bootstrap, cluster, ACKS), self._folder.node, self._folder.incarnation)
         self._membership = Membership(client, options, self._folder.node, self._address, self._stopping)
         self._patience = Patience("the metadata log and the mutations topic", self._stopping)
         self._threads: list[threading.Thread] = []
@@ -90,12 +98,16 @@ class NodeProcess:
 
         Raises NodeFailed when the node is refused or loses the log, the topic or its own server.
         """
-        server = HttpServer(make_api(self._holder, self._options.name, self._clock, self._data), self._folder.socket)
+        api = make_api(self._holder, self._options.name, self._clock, self._data, self._options.host)
+        server = HttpServer(api, self._folder.socket)
         server.start()
         try:
-            known = self._barrier()
-            if known is not None:
-                self._folder.check(known)
+            self._client.replica.expect((*self._folder.seen(), *self._data.seen()))
+            if reached(self._client.follow, self._stopping) is None:
+                return
+            state = self._client.state
+            self._folder.check(state)
+            self._look_for_rivals(state.cluster_id)
             self._membership.register(release)
             self._data.start(self._client.replica)
             self._patience.until_answered(self._tail.assign)
@@ -109,8 +121,9 @@ class NodeProcess:
                 if not server.alive():
                     raise NodeFailed(f"the server on {self._address} ended: {server.failure}")
                 self._data.check()
-                if self._failure is not None:
-                    raise self._failure
+                failure = self._failure or self._rivals.failure
+                if failure is not None:
+                    raise failure
         finally:
             self._stopping.set()
             if self._watch is not None:
@@ -121,6 +134,7 @@ class NodeProcess:
             self._data.stop()
             self._tail.close()
             self._acks.close()
+            self._rivals.stop()
             self._folder.close()
             log.info("stopped", node=self._options.name, **self._verdicts)
 
@@ -153,13 +167,21 @@ class NodeProcess:
         if self._holder.caught_up or self._catches_up():
             self._acks.publish(self._holder, self._data)
 
+    def _look_for_rivals(self, cluster_id: str) -> None:
+        """Is this folder the node's newest one? Raises NodeFailed; acks that are missing have nothing against it."""
+        try:
+            reached(lambda _: self._rivals.look(cluster_id, self._folder.acknowledged), self._stopping)
+        except TopicMissing as missing:
+            log.warning("no acknowledgements to compare with", why=missing.message)
+        self._rivals.start()
+
     def _topic_lost(self, lost: Lost) -> None:
         """Nothing would come from it any more, or from its beginning what is not its beginning."""
         self._failure = NodeFailed(f"the mutations topic is not what it was: {lost}: replace the node by a new one")
 
     def _barrier(self) -> ClusterState | None:
         """Everything that is in the log, however long the broker takes; None once the node is to stop."""
-        return self._patience.until_answered(lambda: self._client.read_barrier(BARRIER_S))
+        return self._patience.until_answered(lambda: self._client.catch_up(BARRIER_S))
 
     def _catches_up(self) -> bool:
         """True once the node holds what it held before, and knows what it knew."""
@@ -192,15 +214,18 @@ class NodeProcess:
         said = ""
         state = self._holder.state
         source = state.nodes[fetch.source].name
-        pull, tries = self._data.row_pull(fetch, state.cluster_id), self._data.tries
+        pull, tries = self._data.row_pull(fetch, state), self._data.tries
         while not self._stopping.is_set() and self._holder.wants(fetch):
             state = self._holder.state
             if not tries.may_try(fetch, fetch.operation, state):
                 self._stopping.wait(RETRY_S)
                 continue
+            rows = pull.rows
             try:
                 snapshot = pull.once()
             except STREAM_ERRORS as waiting:
+                if is_out_of_time(waiting) and pull.rows > rows:
+                    continue  # it was not in vain, and there is more to come than one call brings
                 reason = told(waiting)
                 if reason != said:
                     said = reason

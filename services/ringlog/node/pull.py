@@ -17,14 +17,15 @@ import grpc
 import structlog
 
 from ringlog.client.peers import Peers, Unreachable
-from ringlog.node import registers
+from ringlog.kernel.history import state_id_at
+from ringlog.node.checks import cell_refusal, key_refusal
 from ringlog.node.errors import NodeFailed
 from ringlog.node.pages import Body, StreamBroken, received
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Fetch
 from ringlog.node.tries import Tries
 from ringlog.runtime.clock import Clock
-from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.wire.cells import Cell, Key
 from ringlog.wire.data import WRONG_NODE, Cells, StreamPage, StreamRequest, pack, unpack
 from ringlog.wire.errors import WireError
 
@@ -32,7 +33,8 @@ log = structlog.get_logger("ringlog.node")
 
 RETRY_S = 0.2
 CALL_S = 30.0
-"""One call's time; what has come by then is kept, and the next call goes on from there."""
+"""One call's time. What has come by then is kept, and the next call goes on from there; only a call that brings nothing
+was in vain."""
 
 
 STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError)
@@ -42,6 +44,11 @@ STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError
 def told(broken: Exception) -> str:
     """The reason in words."""
     return str(broken.details() if isinstance(broken, grpc.Call) else broken)
+
+
+def is_out_of_time(broken: Exception) -> bool:
+    """True if a call ended because its time was over, not because anything went wrong."""
+    return isinstance(broken, grpc.Call) and broken.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class Puller:
@@ -81,9 +88,12 @@ class Puller:
             if not self._tries.may_try(fetch, fetch.operation, value.state):
                 self._stopping.wait(RETRY_S)
                 continue
+            mark = self._host.mark(fetch)
             try:
                 count = self._once(fetch)
             except STREAM_ERRORS as broken:
+                if is_out_of_time(broken) and self._host.mark(fetch) != mark:
+                    continue  # it was not in vain, and there is more to come than one call brings
                 why = told(broken)
                 if why != said:
                     said = why
@@ -101,13 +111,10 @@ class Puller:
         """One call; the number of cells that came by it. Raises StreamBroken."""
         total = 0
         try:
-            for body in received(self._pages(fetch)):
+            for body in received(self._pages(fetch), fetch.source):
                 cells = cells_of(body, self._host.mark(fetch))
-                value = self._host.value
-                if not all(registers.covers(value, fetch, key) for key in cells):
-                    raise StreamBroken("cells of other ranges came")
                 if self._stopping.is_set() or not self._host.receive_page(fetch, cells):
-                    raise StreamBroken("nobody wants it any more")
+                    raise StreamBroken("nobody wants it any more, or cells of other ranges came")
                 total += len(cells)
         except StreamBroken as broken:
             if broken.code == WRONG_NODE:
@@ -122,7 +129,7 @@ class Puller:
             value.state.cluster_id,
             fetch.source,
             fetch.epoch,
-            (),
+            state_id_at(value.state, fetch.epoch),
             self._host.node,
             fetch.operation,
             fetch.replication,
@@ -140,8 +147,9 @@ def cells_of(body: Body, after: Key | None) -> dict[Key, Cell]:
     if not cells or len(cells) != count:
         raise StreamBroken(f"a page of {count} cells has {len(cells)}")
     keys = [key for key, _ in cells]
-    if any(key != key_of(key.keyspace, key.name) for key in keys):
-        raise StreamBroken("a page has registers whose token is not that of their name")
+    refused = {key_refusal(key) or cell_refusal(cell) for key, cell in cells} - {""}
+    if refused:
+        raise StreamBroken(f"a page has what no replica takes: {', '.join(sorted(refused))}")
     if any(one >= other for one, other in pairwise(keys if after is None else (after, *keys))):
         raise StreamBroken("a page has registers that do not ascend")
     return dict(cells)

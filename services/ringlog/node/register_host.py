@@ -1,11 +1,12 @@
 """The registers of a node as a running thing: ``ringlog.node.registers`` decides, this has it on disk, and waits.
 
 Threads that carry requests, one that adopts epochs and those that fetch streams share one immutable value under one
-lock. What must be durable goes to the journal first; its thread then takes the step that makes it visible:
+lock. What must be durable goes to the journal first; its thread then takes the step that makes it visible. So between
+two of its batches the value is the fold of what is on the disk: it is what the journal makes its images of.
 
 - a **write** is admitted and appended in one step, applied and answered when it is on disk;
-- an **epoch** is appended, with what is dropped by it, while nothing new is admitted; it is adopted when it is on disk.
-  So the journal has writes and epochs in the order in which they were admitted and adopted;
+- an **epoch** is appended, with the ranges that go by it, while nothing new is admitted; it is adopted when it is on
+  disk. So the journal has writes and epochs in the order in which they were admitted and adopted;
 - a **page of a stream** is kept when it is on disk, with the place where the stream goes on after a restart. No epoch
   is adopted between the two: what a cancelled operation streamed is dropped whole.
 
@@ -15,27 +16,29 @@ Reads take no step on the disk: what they find is there already.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from pathlib import Path
 
-from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
+from immutables import Map
+
+from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node import registers
+from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
-from ringlog.node.image import StreamName
+from ringlog.node.image import Image, StreamName
 from ringlog.node.journal import COMPACT_BYTES, Journal
 from ringlog.node.registers import Behind, Durable, Fetch, Registers, Reply
+from ringlog.node.spans import Span, Spans
 from ringlog.wire.cells import Cell, Key
 from ringlog.wire.data import JournalRecord, StatusReply, StreamMark
-from ringlog.wire.entries import decode_entry
 
 CATCH_UP_S = 0.2
-"""How long a request that is ahead waits for the log before its sender is asked for the entries."""
+"""How long a request that is ahead waits for this node's own log before its sender is told to ask again."""
 LOOK_S = 0.2
 
 
@@ -44,11 +47,11 @@ class RegisterHost:
 
     def __init__(self, node: NodeId, folder: Path, compact_bytes: int = COMPACT_BYTES) -> None:
         self.node = node
-        self._journal = Journal(folder, compact_bytes)
-        image = self._journal.image
+        self._journal = Journal(folder, self._whole, compact_bytes)
+        image = self._journal.found()
         self.start = image.start + 1
         self._marks: dict[StreamName, Key] = dict(image.marks)
-        self._value = registers.restarted(node, Durable(image.epoch, image.cells))
+        self._value = registers.restarted(node, Durable(image.epoch, image.cells, image.state_id))
         self._open: dict[int, Future[Reply]] = {}
         self._numbers = count(1)
         self._changed = threading.Condition()
@@ -59,6 +62,11 @@ class RegisterHost:
     def close(self) -> None:
         """Write what is under way, and end."""
         self._journal.close()
+
+    @property
+    def adopted(self) -> tuple[Epoch, str]:
+        """The newest epoch that the disk says was adopted, and the id of its state."""
+        return self._value.durable.epoch, self._value.durable.state_id
 
     @property
     def value(self) -> Registers:
@@ -73,22 +81,32 @@ class RegisterHost:
     # ---------------------------------------------------------------------------------------------- epochs
 
     def adopt(self, state: ClusterState) -> None:
-        """Serve under ``state`` from now on, if it is newer; returns once that is on disk. Raises NodeFailed."""
+        """Serve under ``state`` from now on, if it is newer; returns once that is on disk.
+
+        ``state`` is what this node's own replica of the log has folded, nobody else's word. Raises NodeFailed, also
+        where it does not descend from the state that was adopted last.
+        """
         with self._steps:
+            before = self._value
+            if not registers.is_news(before, state):
+                return
+            if registers.is_of_another_log(before, state):
+                raise NodeFailed(_other_log(before.durable, state))
+            lost = registers.lost_under(before, state)
             with self._changed:
-                before = self._value
-                after, _ = registers.adopt(before, state)
-                if after is before:
-                    return
                 self._is_adopting = True
-            ended = self._ended(after)
-            self._append_and_wait(JournalRecord(epoch=state.epoch, dropped=_dropped(before, after), ended=ended))
-            with self._changed:
-                self._value, replies = registers.adopt(self._value, state)
-                self._marks = {name: key for name, key in self._marks.items() if name[0] not in ended}
-                self._is_adopting = False
-                self._reply(replies)
-                self._changed.notify_all()
+            gone = tuple(span for span in lost if _is_in_use(self._value, span))
+            ended = self._ended(state)
+            record = JournalRecord(epoch=state.epoch, ended=ended, state_id=state.state_id, gone=gone)
+            self._append_and_wait(record, partial(self._adopted, state, lost, ended))
+
+    def _adopted(self, state: ClusterState, lost: Spans, ended: tuple[OperationId, ...]) -> None:
+        with self._changed:
+            self._value, replies = registers.adopt(self._value, state, lost)
+            self._marks = {name: key for name, key in self._marks.items() if name[0] not in ended}
+            self._is_adopting = False
+            self._reply(replies)
+            self._changed.notify_all()
 
     def acknowledgeable(self) -> Epoch:
         """The newest epoch that the node may acknowledge as far as its registers go."""
@@ -98,33 +116,29 @@ class RegisterHost:
         """True if everything that was to be streamed for the operation is here."""
         return operation in self._value.received
 
-    def _ended(self, after: Registers) -> tuple[OperationId, ...]:
-        wanted = {fetch.operation for fetch in after.fetching}.union(after.received)
+    def _ended(self, state: ClusterState) -> tuple[OperationId, ...]:
+        wanted = registers.wanted_under(state, self.node)
         return tuple(sorted({name[0] for name in self._marks}.difference(wanted)))
 
     def _await_adoption(self) -> None:
         while not self._changed.wait_for(lambda: not self._is_adopting, LOOK_S):
             self.check()
 
-    def _catch_up(self, epoch: Epoch, entries: Sequence[bytes]) -> None:
-        """Try to get to ``epoch``: by what the sender attached, else by waiting a moment for the log."""
-        state = self._value.state
-        if state.epoch >= epoch:
-            return
-        if entries and registers.is_ready(self._value):
-            self.adopt(learned(state, entries))
-        with self._changed:
-            self._changed.wait_for(lambda: self._value.state.epoch >= epoch, CATCH_UP_S)
+    def _catch_up(self, epoch: Epoch) -> None:
+        """Wait a moment for the own log to come to ``epoch``, which is only what somebody says."""
+        if self._value.state.epoch < epoch:
+            with self._changed:
+                self._changed.wait_for(lambda: self._value.state.epoch >= epoch, CATCH_UP_S)
 
     # ------------------------------------------------------------------------------------- reads and writes
 
-    def write(self, key: Key, cell: Cell, epoch: Epoch, entries: Sequence[bytes] = ()) -> Reply | Behind:
+    def write(self, key: Key, cell: Cell, epoch: Epoch, state_id: str = "") -> Reply | Behind:
         """Keep a cell; returns when it is on disk, or refused. Raises NodeFailed: nobody knows whether it is."""
-        self._catch_up(epoch, entries)
+        self._catch_up(epoch)
         with self._changed:
             self._await_adoption()
             number = next(self._numbers)
-            self._value, verdict = registers.admit_write(self._value, number, key, cell, epoch)
+            self._value, verdict = registers.admit_write(self._value, number, key, cell, epoch, state_id)
             if verdict is not None:
                 return verdict
             future = self._open[number] = Future()
@@ -135,13 +149,13 @@ class RegisterHost:
             except TimeoutError:
                 self.check()
 
-    def read(self, key: Key, epoch: Epoch, entries: Sequence[bytes] = ()) -> Reply | Behind:
+    def read(self, key: Key, epoch: Epoch, state_id: str = "") -> Reply | Behind:
         """What a register holds, or why that is not said. Raises NodeFailed."""
-        self._catch_up(epoch, entries)
+        self._catch_up(epoch)
         with self._changed:
             self._await_adoption()
             number = next(self._numbers)
-            self._value, verdict = registers.admit_read(self._value, number, key, epoch)
+            self._value, verdict = registers.admit_read(self._value, number, key, epoch, state_id)
             if verdict is not None:
                 return verdict
             self._value, replies = registers.look_up(self._value, number)
@@ -159,8 +173,8 @@ class RegisterHost:
 
     # ------------------------------------------------------------------------------------------- streaming
 
-    def snapshot(self, fetch: Fetch) -> dict[Key, Cell] | Behind | str:
-        """As a source: the cells in ascending order, Behind until they may be given, or the code of a refusal."""
+    def snapshot(self, fetch: Fetch) -> Excerpt | Behind | str:
+        """As a source: the cells as they are now, Behind until they may be given, or the code of a refusal."""
         return registers.snapshot(self._value, fetch)
 
     def mark(self, fetch: Fetch) -> Key | None:
@@ -168,19 +182,26 @@ class RegisterHost:
         return self._marks.get((fetch.operation, fetch.source, fetch.replication))
 
     def receive_page(self, fetch: Fetch, cells: dict[Key, Cell]) -> bool:
-        """Keep a page, in ascending order, that follows ``mark``; False refuses a stream that nobody wants any more."""
+        """Keep a page, in ascending order, that follows ``mark``; False refuses a stream that nobody wants any more, or
+        cells that are none of it under the adopted epoch: a source may not know yet that their keyspace is gone.
+        """
         last = max(cells)
         mark = StreamMark(fetch.operation, fetch.source, fetch.replication, last)
         with self._steps:
-            if fetch not in self._value.fetching:
+            wanted = registers.spans_of(self._value.state, fetch)
+            if fetch not in self._value.fetching or not all(key in wanted for key in cells):
                 return False
-            self._append_and_wait(JournalRecord(cells=tuple(cells.items()), marks=(mark,)))
-            with self._changed:
-                after = registers.receive_page(self._value, fetch, cells)
-                assert after is not None, "no epoch was adopted in between"
-                self._value = after
-                self._marks[fetch.operation, fetch.source, fetch.replication] = last
+            self._append_and_wait(
+                JournalRecord(cells=tuple(cells.items()), marks=(mark,)), partial(self._page_kept, fetch, cells, last)
+            )
         return True
+
+    def _page_kept(self, fetch: Fetch, cells: dict[Key, Cell], last: Key) -> None:
+        with self._changed:
+            after = registers.receive_page(self._value, fetch, cells)
+            assert after is not None, "no epoch was adopted in between"
+            self._value = after
+            self._marks[fetch.operation, fetch.source, fetch.replication] = last
 
     def receive_end(self, fetch: Fetch) -> bool:
         """All pages are here; False refuses a stream that nobody wants any more."""
@@ -191,11 +212,22 @@ class RegisterHost:
 
     # --------------------------------------------------------------------------------------------- the disk
 
-    def _append_and_wait(self, record: JournalRecord) -> None:
+    def _append_and_wait(self, record: JournalRecord, step: Callable[[], None] = lambda: None) -> None:
+        """Have a record on the disk; ``step`` is taken as soon as it is there."""
         done = threading.Event()
-        self._journal.append(record, done.set)
+
+        def on_disk() -> None:
+            step()
+            done.set()
+
+        self._journal.append(record, on_disk)
         while not done.wait(LOOK_S):
             self.check()
+
+    def _whole(self) -> Image:
+        with self._changed:
+            durable, marks = self._value.durable, Map(self._marks)
+        return Image(durable.epoch, self.start, durable.cells, marks, durable.state_id)
 
     def status(self) -> StatusReply:
         """How the registers are."""
@@ -212,22 +244,16 @@ class RegisterHost:
         )
 
 
-def learned(state: ClusterState, entries: Sequence[bytes]) -> ClusterState:
-    """The state after the applied ones of some entries of the log; those that do not follow it change nothing."""
-    for data in entries:
-        folded = fold(state, decode_entry(data))
-        if folded.outcome.kind is OutcomeKind.APPLIED:
-            state = folded.state
-    return state
+def _other_log(durable: Durable, state: ClusterState) -> str:
+    return (
+        f"the registers are of a log in which the state at epoch {durable.epoch} was {durable.state_id}; in this one "
+        f"it was {state_id_at(state, durable.epoch)}: restore the log, or replace this node by a new one"
+    )
 
 
-def _dropped(before: Registers, after: Registers) -> tuple[Key, ...]:
-    """What goes by the adoption: cells that are held, and those that writes in hand would bring."""
-    return tuple(sorted(set(_gone(before, after))))
-
-
-def _gone(before: Registers, after: Registers) -> Iterator[Key]:
-    if after.durable.cells is not before.durable.cells:
-        yield from (key for key in before.durable.cells if key not in after.durable.cells)
-    kept = {write.number for write in after.pending}
-    yield from (write.key for write in before.pending if write.number not in kept)
+def _is_in_use(value: Registers, span: Span) -> bool:
+    """True if there are cells in the span, or writes in hand that would bring some."""
+    keyspace, first, last = span
+    return value.durable.cells.has_any(span) or any(
+        write.key.keyspace == keyspace and first <= write.key.token <= last for write in value.pending
+    )

@@ -2,8 +2,10 @@
 
 A value, and functions from it to the next one; who calls them brings messages, time and a disk. The rules:
 
-- **Epochs on the wire.** A message that is ahead waits until this replica has caught up. Where this replica is ahead it
-  answers only if it is a member at its own epoch, and names that one: the coordinator checks what lies between.
+- **Epochs on the wire.** A message that is ahead waits until this replica has caught up, by its own log: nobody's word
+  is taken for what the log has. The message names its epoch's state, too: one of another history is refused. Where this
+  replica is ahead it answers only if it is a member at its own epoch, and names that one: the coordinator checks what
+  lies between.
 - **A write is answered when it is on disk.** Between its admission and that it is *pending*, and lost by a crash.
 - **A read is answered as of the look-up.** Its answer names the epoch adopted by then, not that of the admission. What
   it finds may have been written in between, under a later epoch than it was admitted at, and too late for the snapshot
@@ -17,7 +19,8 @@ A value, and functions from it to the next one; who calls them brings messages, 
 - **Leaving.** A replica is a member of a range without a gap if it is one now, since no later than the epoch it had
   adopted before. Where that does not hold, the rows are of another time: they go when the epoch is adopted, after the
   reads that were admitted have been answered from them. A cancelled operation's rows go that way, too; a node that
-  comes back begins empty. What was pending there is refused, not applied.
+  comes back begins empty. What was pending there is refused, not applied. What is held belongs to the node under the
+  state that it serves; so an epoch is asked about those ranges only whose groups it changed.
 
 Source: CEP-21, sections on replicas, streaming and the progress barrier; ``ringlog.client.plans`` is the other half.
 """
@@ -26,23 +29,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from immutables import Map
-
+from ringlog.kernel.history import contradicts
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
-from ringlog.kernel.ring.ranges import Range, in_range, index_at
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Operation, RangeGroup, Replica
-from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
-from ringlog.wire.cells import Cell, Key, newest
-from ringlog.wire.data import BAD_STREAM, NOT_MEMBER, NOT_READY
+from ringlog.kernel.ring.ranges import Range, ranges_between
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, Operation, Placement, RangeGroup, Replica
+from ringlog.kernel.values import Epoch, NodeId, OperationId
+from ringlog.node.cells import Cells, Excerpt
+from ringlog.node.spans import NOWHERE, WHOLE, Spans
+from ringlog.wire.cells import Cell, Key
+from ringlog.wire.data import BAD_STREAM, NOT_MEMBER, NOT_READY, OTHER_HISTORY
 
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What is on disk: the newest adopted epoch and, in one piece with it, the cells that belong to it."""
+    """What is on disk: the newest adopted epoch and, in one piece with it, the cells that belong to it.
+
+    ``state_id``: of the state at that epoch; empty where it was not kept.
+    """
 
     epoch: Epoch = 0
-    cells: Map[Key, Cell] = field(default_factory=Map)
+    cells: Cells = field(default_factory=Cells)
+    state_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,26 +132,32 @@ def is_ready(replica: Registers) -> bool:
     return replica.state.epoch >= max(replica.durable.epoch, 1)
 
 
-def adopt(replica: Registers, state: ClusterState) -> Step:
+def is_of_another_log(replica: Registers, state: ClusterState) -> bool:
+    """True if ``state`` does not descend from the one that the replica adopted last: it must not be adopted."""
+    return contradicts(state, replica.durable.epoch, replica.durable.state_id)
+
+
+def is_news(replica: Registers, state: ClusterState) -> bool:
+    """True if ``state`` is one to adopt: newer than the present one, and not below what is on disk."""
+    return state.epoch >= replica.durable.epoch and state.epoch > replica.state.epoch
+
+
+def adopt(replica: Registers, state: ClusterState, lost: Spans | None = None) -> Step:
     """Serve under ``state`` from now on, if it is newer; ``durable`` must be on disk before anything is done under it.
 
-    Reads of rows that go are answered, writes to them refused.
+    Reads of rows that go are answered, writes to them refused. ``lost``: what ``lost_under`` gave, if it was asked.
     """
-    before = replica.durable.epoch
-    if state.epoch < before or state.epoch <= replica.state.epoch:
+    if not is_news(replica, state):
         return replica, ()
-    lost = _lost(replica, state, before)
+    lost = lost_under(replica, state) if lost is None else lost
     answered = tuple(_looked_up(replica, reading) for reading in replica.reading if reading.key in lost)
-    cells = replica.durable.cells
-    for key in sorted(key for key in lost if key in cells):
-        cells = cells.delete(key)
     refused = tuple(
         Reply(write.number, state.epoch, refused=NOT_MEMBER) for write in replica.pending if write.key in lost
     )
-    wanted = _gaining(state, replica.node)
+    wanted = wanted_under(state, replica.node)
     after = Registers(
         replica.node,
-        Durable(state.epoch, cells),
+        Durable(state.epoch, replica.durable.cells.without(lost), state.state_id),
         state,
         tuple(write for write in replica.pending if write.key not in lost),
         tuple(reading for reading in replica.reading if reading.key not in lost),
@@ -162,13 +176,6 @@ def acknowledgeable(replica: Registers) -> Epoch:
     return min((write.epoch for write in replica.pending), default=replica.state.epoch)
 
 
-def _keys(replica: Registers) -> set[Key]:
-    keys = set(replica.durable.cells)
-    keys.update(write.key for write in replica.pending)
-    keys.update(reading.key for reading in replica.reading)
-    return keys
-
-
 def _group(state: ClusterState, key: Key) -> RangeGroup | None:
     placement = placement_of_keyspace(state, key.keyspace)
     return group_at(placement, key.token) if placement is not None and placement.ends else None
@@ -178,41 +185,54 @@ def _member(group: tuple[Replica, ...], node: NodeId) -> Replica | None:
     return next((replica for replica in group if replica.node == node), None)
 
 
-def _lost(replica: Registers, state: ClusterState, before: Epoch) -> frozenset[Key]:
-    """The registers that the node takes no writes of under ``state``, or has not without a gap since ``before``."""
-    old = replica.state
-    if is_ready(replica) and state.placements is old.placements and state.keyspaces is old.keyspaces:
-        return frozenset()  # what is held belongs to the node under the old state, and nothing has moved since
-    stays: dict[str, tuple[tuple[Token, ...], tuple[bool, ...]]] = {}
-    lost = set()
-    for key in _keys(replica):
-        if key.keyspace not in stays:
-            stays[key.keyspace] = _stays(state, replica.node, key.keyspace, before)
-        ends, stayed = stays[key.keyspace]
-        if not ends or not stayed[index_at(ends, key.token)]:
-            lost.add(key)
-    return frozenset(lost)
+def lost_under(replica: Registers, state: ClusterState) -> Spans:
+    """The registers that the node takes no writes of under ``state``, or has not without a gap since before.
+
+    Of those that it may hold: after a restart any, else those that belong to it under the present state.
+    """
+    old = replica.state if is_ready(replica) else None
+    if old is not None and state.placements is old.placements and state.keyspaces is old.keyspaces:
+        return NOWHERE
+    names = replica.durable.cells.keyspaces() if old is None else sorted(old.keyspaces)
+    known: dict[tuple[int, int], tuple[Range, ...]] = {}
+    lost = {}
+    for name in names:
+        now = placement_of_keyspace(state, name)
+        was = None if old is None else placement_of_keyspace(old, name)
+        if (id(was), id(now)) not in known:  # most keyspaces share one
+            known[id(was), id(now)] = _lost_ranges(was, now, replica)
+        lost[name] = known[id(was), id(now)]
+    return Spans(lost)
 
 
-def _stays(
-    state: ClusterState, node: NodeId, keyspace: str, before: Epoch
-) -> tuple[tuple[Token, ...], tuple[bool, ...]]:
-    """The ends of a keyspace's ranges, and of which of them the node has been a write replica since ``before``."""
-    placement = placement_of_keyspace(state, keyspace)
-    if placement is None:
-        return (), ()
-    members = (_member(group.write, node) for group in placement.ranges)
-    return placement.ends, tuple(member is not None and member.since <= before for member in members)
+def _lost_ranges(was: Placement | None, now: Placement | None, replica: Registers) -> tuple[Range, ...]:
+    """What goes with a step from one placement to the next; ``was``: None if anything may be held."""
+    if now is None or not now.ends:
+        return (WHOLE,)
+    if now is was:
+        return ()
+    ranges = zip(ranges_between(now.ends), now.ranges, strict=True)
+    if was is not None and was.ends == now.ends:
+        changed = [(one, group) for (one, group), old in zip(ranges, was.ranges, strict=True) if group is not old]
+    else:
+        changed = list(ranges)
+    return tuple(one for one, group in changed if not _stays(group, replica.node, replica.durable.epoch))
+
+
+def _stays(group: RangeGroup, node: NodeId, before: Epoch) -> bool:
+    """True if the node has been a write replica since ``before``."""
+    member = _member(group.write, node)
+    return member is not None and member.since <= before
 
 
 # ------------------------------------------------------------------------------------------- reads and writes
 
 
 def admit_write(
-    replica: Registers, number: int, key: Key, cell: Cell, epoch: Epoch
+    replica: Registers, number: int, key: Key, cell: Cell, epoch: Epoch, state_id: str = ""
 ) -> tuple[Registers, Reply | Behind | None]:
-    """Take a write that was planned at ``epoch``; None: its answer comes with ``apply``."""
-    verdict = _admitted(replica, key, epoch, is_read=False, number=number)
+    """Take a write that was planned at ``epoch``, on state ``state_id``; None: its answer comes with ``apply``."""
+    verdict = _admitted(replica, key, epoch, state_id, is_read=False, number=number)
     if verdict is not None:
         return replica, verdict
     write = Pending(number, key, cell, replica.state.epoch)
@@ -228,9 +248,11 @@ def apply(replica: Registers, number: int) -> Step:
     return _with(replace(replica, pending=rest), {write.key: write.cell}), (Reply(number, write.epoch),)
 
 
-def admit_read(replica: Registers, number: int, key: Key, epoch: Epoch) -> tuple[Registers, Reply | Behind | None]:
-    """Take a read that was planned at ``epoch``; None: its answer comes with ``look_up``."""
-    verdict = _admitted(replica, key, epoch, is_read=True, number=number)
+def admit_read(
+    replica: Registers, number: int, key: Key, epoch: Epoch, state_id: str = ""
+) -> tuple[Registers, Reply | Behind | None]:
+    """Take a read that was planned at ``epoch``, on state ``state_id``; None: its answer comes with ``look_up``."""
+    verdict = _admitted(replica, key, epoch, state_id, is_read=True, number=number)
     if verdict is not None:
         return replica, verdict
     return replace(replica, reading=(*replica.reading, Reading(number, key))), None
@@ -245,12 +267,16 @@ def look_up(replica: Registers, number: int) -> Step:
     return replace(replica, reading=rest), (_looked_up(replica, reading),)
 
 
-def _admitted(replica: Registers, key: Key, epoch: Epoch, is_read: bool, number: int) -> Reply | Behind | None:
+def _admitted(
+    replica: Registers, key: Key, epoch: Epoch, state_id: str, is_read: bool, number: int
+) -> Reply | Behind | None:
     """None if the request may be taken at the adopted epoch."""
     if not is_ready(replica):
         return Reply(number, replica.state.epoch, refused=NOT_READY)
     if replica.state.epoch < epoch:
         return Behind(epoch)
+    if contradicts(replica.state, epoch, state_id):
+        return Reply(number, replica.state.epoch, refused=OTHER_HISTORY)
     group = _group(replica.state, key)
     members = () if group is None else group.read if is_read else group.write
     if _member(members, replica.node) is None:
@@ -264,17 +290,18 @@ def _looked_up(replica: Registers, reading: Reading) -> Reply:
 
 def _with(replica: Registers, cells: dict[Key, Cell]) -> Registers:
     """The replica with these cells where they win."""
-    held = replica.durable.cells
-    for key, cell in sorted(cells.items()):
-        held = held.set(key, newest(held.get(key), cell))
-    return replace(replica, durable=replace(replica.durable, cells=held))
+    durable = replica.durable
+    return replace(replica, durable=replace(durable, cells=durable.cells.with_newest(cells.items())))
 
 
 # -------------------------------------------------------------------------------------------------- streaming
 
 
-def snapshot(replica: Registers, fetch: Fetch) -> dict[Key, Cell] | Behind | str:
-    """This replica as a source: the cells, or Behind until it may give them, or the code of a refusal."""
+def snapshot(replica: Registers, fetch: Fetch) -> Excerpt | Behind | str:
+    """This replica as a source: the cells as they are now, or Behind until it may give them, or the code of a refusal.
+
+    Takes no time for them: who reads them pays for what is read.
+    """
     if not is_ready(replica) or replica.state.epoch < fetch.epoch:
         return Behind(fetch.epoch)
     operation = replica.state.operations.get(fetch.operation)
@@ -289,7 +316,7 @@ def snapshot(replica: Registers, fetch: Fetch) -> dict[Key, Cell] | Behind | str
         return BAD_STREAM
     if acknowledgeable(replica) < operation.stage_epoch:
         return Behind(fetch.epoch)
-    return {key: cell for key, cell in sorted(replica.durable.cells.items()) if _covers(replica.state, fetch, key)}
+    return Excerpt(replica.durable.cells, spans_of(replica.state, fetch))
 
 
 def receive(replica: Registers, fetch: Fetch, cells: dict[Key, Cell]) -> Registers | None:
@@ -308,12 +335,13 @@ def receive_page(replica: Registers, fetch: Fetch, cells: dict[Key, Cell]) -> Re
     return _with(replica, cells) if fetch in replica.fetching else None
 
 
-def covers(replica: Registers, fetch: Fetch, key: Key) -> bool:
-    """True if the key belongs to what is fetched."""
-    return _covers(replica.state, fetch, key)
+def spans_of(state: ClusterState, fetch: Fetch) -> Spans:
+    """The registers that belong to what is fetched."""
+    keyspaces = state.keyspaces.values()
+    return Spans({one.name: fetch.ranges for one in keyspaces if placement_key(one) == fetch.replication})
 
 
-def _gaining(state: ClusterState, node: NodeId) -> dict[OperationId, Operation]:
+def wanted_under(state: ClusterState, node: NodeId) -> dict[OperationId, Operation]:
     """The operations that this node must stream for now, by id."""
     return {
         name: operation
@@ -337,12 +365,3 @@ def _begun(replica: Registers, operation: Operation) -> Registers:
     if not fetches:
         return replace(replica, received=(*replica.received, operation.id))
     return replace(replica, fetching=(*replica.fetching, *fetches))
-
-
-def _covers(state: ClusterState, fetch: Fetch, key: Key) -> bool:
-    keyspace = state.keyspaces.get(key.keyspace)
-    return (
-        keyspace is not None
-        and placement_key(keyspace) == fetch.replication
-        and any(in_range(key.token, start, end) for start, end in fetch.ranges)
-    )

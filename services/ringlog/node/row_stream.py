@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ringlog.client.peers import Peers
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId
+from ringlog.node.checks import token_of_partition
 from ringlog.node.holder import Fetch, Snapshot
 from ringlog.node.pages import Body, StreamBroken, grouped, received
 from ringlog.node.store import Version, checksum, inside, order
@@ -37,23 +40,31 @@ def rows_of(body: Body, after: Version | None, fetch: Fetch) -> tuple[Version, .
         raise StreamBroken("a page has rows that do not ascend")
     if not all(inside(one.token, fetch.ranges) for one in rows):
         raise StreamBroken("rows of other ranges came")
+    if any(one.token != token_of_partition(one.partition_key) for one in rows):
+        raise StreamBroken("a page has rows whose token is not that of their key")
     return rows
 
 
 class RowPull:
-    """One stream of rows; ``once`` is called until it gives them all."""
+    """One stream of rows under ``state``; ``once`` is called until it gives them all."""
 
-    def __init__(self, peers: Peers, node: NodeId, cluster_id: str, fetch: Fetch) -> None:
+    def __init__(self, peers: Peers, node: NodeId, state: ClusterState, fetch: Fetch) -> None:
         self._peers = peers
         self._node = node
-        self._cluster_id = cluster_id
+        self._cluster_id = state.cluster_id
+        self._state_id = state_id_at(state, fetch.epoch)
         self._fetch = fetch
         self._rows: list[Version] = []
+
+    @property
+    def rows(self) -> int:
+        """How many have come so far."""
+        return len(self._rows)
 
     def once(self) -> Snapshot:
         """All rows; raises StreamBroken, Unreachable, WireError, grpc.RpcError where there are more to come."""
         try:
-            for body in received(self._pages()):
+            for body in received(self._pages(), self._fetch.source):
                 self._rows += rows_of(body, self._last(), self._fetch)
         except StreamBroken as broken:
             if broken.code == WRONG_NODE:
@@ -70,7 +81,7 @@ class RowPull:
             self._cluster_id,
             fetch.source,
             fetch.epoch,
-            (),
+            self._state_id,
             self._node,
             fetch.operation,
             fetch.replication,

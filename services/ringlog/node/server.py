@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 
 from ringlog.node.data_side import DataSide
 from ringlog.node.holder import Holder, NotReady, NotServed
+from ringlog.node.hosts import OwnHosts
 from ringlog.node.merge import LiveCell, LiveRow, merged
 from ringlog.runtime.clock import Clock
 from ringlog.wire.records import decode_mutation
@@ -36,9 +37,12 @@ def _sayable(why: Exception) -> str:
     return str(why).encode("utf-8", "backslashreplace").decode()
 
 
-def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = None) -> FastAPI:
-    """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers."""
+def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = None, host: str = "127.0.0.1") -> FastAPI:
+    """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers; ``host``: the
+    name that it is registered under.
+    """
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
+    api.add_middleware(OwnHosts, host=host)
 
     @api.exception_handler(RequestValidationError)
     def malformed(_request: Request, broken: RequestValidationError) -> Response:
@@ -52,6 +56,7 @@ def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = No
         with holder.lock:
             return about_data | {
                 "node": holder.node,
+                "cluster_id": holder.state.cluster_id,
                 "name": name,
                 "epoch": holder.state.epoch,
                 "ready": holder.caught_up,

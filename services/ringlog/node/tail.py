@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.topics import admin_client, describe, topic_name
 from ringlog.node.errors import NodeFailed
+from ringlog.runtime.kafka_config import connection
 
 RECORDS_PER_POLL = 2_000
 POLL_S = 0.05
@@ -39,7 +40,7 @@ class Tail:
         self._topic = topic_name(cluster, "mutations")
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "group.id": f"{cluster}.node.{node}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",

@@ -1,7 +1,8 @@
 """What time it is: the one place where processes read a clock.
 
 Wall time goes into entries (``at``) and is shown to people; monotonic time drives retries and deadlines. Neither
-decides anything about safety: a wrong clock makes a process look too early or too late, and nothing else.
+decides anything about safety: a wrong clock makes a process look too early or too late. What one that was ahead leaves
+in the log, an operator can take back (``kernel.commands.cdc_clock``).
 """
 
 from __future__ import annotations

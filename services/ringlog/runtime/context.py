@@ -1,44 +1,154 @@
-"""The cluster used last, remembered so that the next command needs no options.
+"""The clusters that this user knows, and the one in use, so that the next command needs no options.
 
-``ringlog demo`` and ``ringlog cluster found`` write ``context.json`` in the data folder; whatever is given by
-option or by a ``RINGLOG_*`` variable goes before it.
+``ringlog cluster found``, ``ringlog cluster use`` and ``ringlog demo`` put a cluster in use; nothing else does.
+Whatever is given by option or by a ``RINGLOG_*`` variable goes before it. ``context.json`` in the data folder keeps
+them, closed to other users: the address of a Redis may hold its password.
+
+A cluster is its id, not its name: two brokers may have clusters of one name. At one broker a name means one cluster, so
+one that was founded there anew takes the place of its namesake. No two entries have the same (broker, name).
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from ringlog.private import FILE_MODE, FileUnusable, private_folder, write_private
+from ringlog.runtime.kafka_config import VARIABLE, use
 from ringlog.runtime.settings import default_data_dir
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A cluster and where its broker (``host:port,…``) and its cache (a Redis URL, may be empty) are."""
+    """A cluster and where its broker (``host:port,…``) and its cache (a Redis URL, may be empty) are.
+
+    ``kafka_config``: path of the file that its broker wants (see ``kafka_config``), may be empty; ``cluster_id``: empty
+    where no command has asked for it yet.
+    """
 
     bootstrap: str
     cluster: str
     redis: str
+    kafka_config: str = ""
+    cluster_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All known clusters, and which of them is in use (None: no one)."""
+
+    clusters: tuple[Context, ...] = ()
+    current: Context | None = None
+
+
+def remember(context: Context) -> None:
+    """Know this cluster, and have later commands use it. Raises FileUnusable, FolderUnusable."""
+    _change(lambda known: Known((*_without(known.clusters, context), context), context))
+
+
+def forget(gone: Callable[[Context], bool]) -> tuple[Context, ...]:
+    """Know these clusters no more; returns them. Where the one in use was among them, none is in use."""
+    lost = tuple(context for context in known().clusters if gone(context))
+    if lost:
+        _change(
+            lambda known: Known(
+                tuple(context for context in known.clusters if not gone(context)),
+                None if known.current is None or gone(known.current) else known.current,
+            )
+        )
+    return lost
+
+
+def recall() -> Context | None:
+    """The cluster in use, if there is one and the file is readable."""
+    return known().current
+
+
+def known() -> Known:
+    """The clusters of the file; none where it is not there, or not readable."""
+    try:
+        found = json.loads(_path().read_text(encoding="utf-8"))
+        if "clusters" not in found:  # 0.1.0 knew one
+            only = _context(found)
+            return Known((only,), only)
+        clusters = tuple(_context(fields) for fields in found["clusters"])
+        number = found["current"]
+        return Known(clusters, None if number is None else clusters[int(number)])
+    except (OSError, ValueError, AttributeError, LookupError, TypeError, RecursionError):
+        return Known()
+
+
+def kafka_config_of(bootstrap: str) -> str:
+    """The file that this broker wants, as far as is known; empty: none."""
+    return next((context.kafka_config for context in _at(bootstrap) if context.kafka_config), "")
+
+
+def log_in_at(bootstrap: str) -> None:
+    """Use the file that the broker wants, if one is known and no other was given. Raises BadKafkaConfig."""
+    file = kafka_config_of(bootstrap)
+    if file and VARIABLE not in os.environ:
+        use(Path(file))
+
+
+def redis_of(bootstrap: str) -> str:
+    """The cache that belongs to this broker, as far as is known; empty: none."""
+    return next((context.redis for context in _at(bootstrap) if context.redis), "")
+
+
+def _at(bootstrap: str) -> list[Context]:
+    """The known clusters of this broker: the one in use first, then the one that was in use last before it, and so on.
+
+    Of several at one broker an older one may have the file, or the cache, of before these were moved.
+    """
+    found = known()
+    there = [context for context in reversed(found.clusters) if context.bootstrap == bootstrap]
+    return sorted(there, key=lambda context: context != found.current)
+
+
+def _context(fields: Any) -> Context:
+    optional = {name: str(fields.get(name, "")) for name in ("kafka_config", "cluster_id")}
+    return Context(str(fields["bootstrap"]), str(fields["cluster"]), str(fields["redis"]), **optional)
+
+
+def _without(clusters: Sequence[Context], fresh: Context) -> tuple[Context, ...]:
+    place = (fresh.bootstrap, fresh.cluster)
+    return tuple(
+        context
+        for context in clusters
+        if (context.bootstrap, context.cluster) != place
+        and not (fresh.cluster_id and context.cluster_id == fresh.cluster_id)
+    )
 
 
 def _path() -> Path:
     return default_data_dir() / "context.json"
 
 
-def remember(context: Context) -> None:
-    """Make this cluster the one that later commands use."""
-    path = _path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(asdict(context), indent=2) + "\n", encoding="utf-8")
-    fresh.replace(path)
+def _change(change: Callable[[Known], Known]) -> None:
+    private_folder(_path().parent, "context.json", "agents", "nodes", "stack", "demo")
+    with _alone():
+        after = change(known())
+        number = None if after.current is None else after.clusters.index(after.current)
+        found = {"current": number, "clusters": [asdict(context) for context in after.clusters]}
+        write_private(_path(), json.dumps(found, indent=2) + "\n")
 
 
-def recall() -> Context | None:
-    """The cluster used last, if that is known and readable."""
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One command at a time changes the file."""
+    path = _path().with_name("context.lock")
     try:
-        found = json.loads(_path().read_text(encoding="utf-8"))
-        return Context(str(found["bootstrap"]), str(found["cluster"]), str(found["redis"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    except OSError as error:
+        raise FileUnusable.of(error, path) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -29,7 +29,9 @@ class Settings(BaseSettings):
     """Settings of one process; each can be given as ``RINGLOG_<NAME>``.
 
     ``session_timeout_s``: how long a killed worker keeps its consumer group's partition, hence how long a take-over
-    lasts. ``delays``: a folder of rules that hold back entries of the metadata log, for tests of a live stack.
+    lasts. ``redis_timeout_s``: how long the keeper waits for each answer of Redis. ``delays``: a folder of rules that
+    hold back entries of the metadata log, for tests of a live stack. ``kafka_config``: a client.properties with what
+    all Kafka clients need to log in (``ringlog.runtime.kafka_config``).
     """
 
     model_config = SettingsConfigDict(env_prefix="RINGLOG_", extra="ignore", frozen=True)
@@ -39,6 +41,14 @@ class Settings(BaseSettings):
     cluster: str = Field(default="ringlog", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
     data_dir: Path = Field(default_factory=default_data_dir)
     session_timeout_s: float = Field(default=6.0, ge=1.0, le=300.0)
+    redis_timeout_s: float = Field(default=2.0, ge=0.1, le=300.0)
     delays: Path | None = None
+    kafka_config: Path | None = None
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+
+    @field_validator("delays", "kafka_config", mode="before")
+    @classmethod
+    def _empty_is_none(cls, given: object) -> object:
+        """An empty variable names no file; as a path it would be the folder that one is in."""
+        return None if given == "" else given

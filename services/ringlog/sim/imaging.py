@@ -88,7 +88,9 @@ def _replaced_twice(chance: Chance) -> list[Drawn]:
 
 
 def changes(chance: Chance, what: str, table: str) -> list[Command]:
-    """What operators ask for. ``what``: create, switch (to other images), off, anew (dropped and made again)."""
+    """What operators ask for. ``what``: create, switch (to other images), off, silent (no log at all), anew (dropped
+    and made again).
+    """
     created = CreateTable(
         KEYSPACE, table, draw_uuid(chance), (*COLUMNS, Column("w", "text")), ("k",), ("c",), chance.pick(ON)
     )
@@ -97,5 +99,7 @@ def changes(chance: Chance, what: str, table: str) -> list[Command]:
     if what == "anew":
         return [DropTable(KEYSPACE, table), created]
     silent = CdcOptions(enabled=False, ttl=1)
+    if what == "silent":
+        return [AlterTable(KEYSPACE, table, (), silent)]
     options = chance.pick(ON) if what == "switch" else chance.pick([OFF, OFF, silent])
     return [AlterTable(KEYSPACE, table, (), options)]

@@ -40,4 +40,9 @@ def losing(chance: Chance, founded: int, writer: str) -> list[Drawn]:
         # The new checkpoint does not have it easy either.
         at = start + 1_500 + 700 * number
         drawn.append((at * MS, "mid_batch", (chance.between(1, 12), chance.between(100, 500))))
+    if with_images and chance.happens(0.5):
+        # For a while the table had no log; what was written then has no rows, also when it is decided anew.
+        off, on = chance.between(10, 250), chance.between(300, start + 1_500)
+        drawn += [(off * MS, "images", ("silent", IMAGED[0])), (on * MS, "images", ("switch", IMAGED[0]))]
+        drawn += [(at * MS, "imaged_burst", (4,)) for at in (off + 20, on + 50)]
     return drawn

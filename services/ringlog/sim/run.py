@@ -24,6 +24,7 @@ from ringlog.sim.actors.imaged import EXECUTOR
 from ringlog.sim.actors.keeper import KeeperWorker
 from ringlog.sim.actors.node import SimNode
 from ringlog.sim.actors.operator import SimOperator
+from ringlog.sim.actors.outsider import SimOutsider
 from ringlog.sim.actors.producer import SimProducer
 from ringlog.sim.actors.publisher import PublisherWorker
 from ringlog.sim.actors.role import Worker, member
@@ -35,7 +36,18 @@ from ringlog.sim.imaging import changes
 from ringlog.sim.prefix import cluster_id_of, prefix_of, registration, schema_commands, settings_of, tokens_of
 from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
 from ringlog.sim.rest import what_is_not_done
-from ringlog.sim.script import AGENT_HOSTS, APPLICATIONS, CONSUMER, OPERATOR, PRODUCER, WRITER, Action, Script, told
+from ringlog.sim.script import (
+    AGENT_HOSTS,
+    APPLICATIONS,
+    CONSUMER,
+    OPERATOR,
+    OUTSIDER,
+    PRODUCER,
+    WRITER,
+    Action,
+    Script,
+    told,
+)
 from ringlog.sim.simulation import Simulation
 from ringlog.sim.world import MS, SECOND, Host, Violation, World
 
@@ -85,6 +97,7 @@ class Run:
         self.operator = SimOperator(self.sim, self.world.host(OPERATOR))
         self.producer = SimProducer(self.sim, self.world.host(PRODUCER))
         self.applications = {name: SimApplication(self.sim, self.world.host(name)) for name in APPLICATIONS}
+        self.outsider = SimOutsider(self.sim, self.world.host(OUTSIDER))
         self.job = self.sim.shared["job"] = SimCdcJob(self.sim, self.world.host(WRITER))
         self.consumer = self.sim.shared["consumer"] = SimConsumer(self.sim, self.world.host(CONSUMER))
 
@@ -112,6 +125,7 @@ class Run:
         self.registers = register_keys(
             self.script.seed, tuple(token for number in numbers for token in tokens_of(shape, number))
         )
+        self.outsider.start(self.registers)
         disturb(self.sim, [one.host for one in self.applications.values()], [n.host for n in self.nodes.values()])
         self.boot(self.world.host(OPERATOR))
         self.boot(self.world.host(WRITER))

@@ -25,6 +25,7 @@ from ringlog.sim.world import MS, SECOND
 
 AGENT_HOSTS = ("agents-1", "agents-2")
 OPERATOR, PRODUCER, WRITER, CONSUMER = "operator", "producer", "spark", "consumer"
+OUTSIDER = "outsider"
 APPLICATIONS = ("app-1", "app-2")
 ROLES = ("validator", "coordinator", "publisher", "keeper")
 

@@ -14,9 +14,10 @@ import base64
 import secrets
 from pathlib import Path
 
+from ringlog.private import private_folder
 from ringlog.stack.artifacts import jars
 from ringlog.stack.errors import StackError
-from ringlog.stack.java import JAVA_MAJOR_MIN, find_java
+from ringlog.stack.java import WANTED, find_java
 from ringlog.stack.layout import Layout, Settings
 from ringlog.stack.ports import HOST
 
@@ -111,7 +112,7 @@ def own_properties(layout: Layout) -> dict[str, str]:
 
 def write_files(layout: Layout, settings: Settings) -> None:
     """Writes the broker's settings and its logging configuration into the data folder."""
-    layout.broker.mkdir(parents=True, exist_ok=True)
+    private_folder(layout.broker, ours=True)
     lines = [f"{key}={value}" for key, value in {**properties(layout, settings), **own_properties(layout)}.items()]
     _properties_file(layout).write_text("\n".join(lines) + "\n", encoding="utf-8")
     (layout.broker / "log4j2.yaml").write_text(_LOG4J, encoding="utf-8")
@@ -140,7 +141,7 @@ def _properties_file(layout: Layout) -> Path:
 def _java(layout: Layout, *, heap_mib: int) -> list[str]:
     java = find_java()
     if java is None:
-        raise StackError("java_missing", f"No Java {JAVA_MAJOR_MIN} or newer in JAVA_HOME or PATH.", "Run: make setup")
+        raise StackError("java_missing", f"No {WANTED} in JAVA_HOME or PATH.", "Run: make setup")
     class_path = ":".join(str(path) for path in jars("kafka"))
     return [
         java.path,

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import json
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ringlog.stack.commands import Stack
+from ringlog.stack.commands import Stack, record
 from ringlog.stack.errors import StackError
 from ringlog.stack.report import ChildStatus, StackInfo, StackStatus
 
@@ -26,7 +27,8 @@ Data = Annotated[Path | None, typer.Option("--data", envvar="RINGLOG_STACK_DATA"
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 
-def _fail(error: StackError) -> NoReturn:
+def fail(error: StackError) -> NoReturn:
+    """Print the error and end."""
     _errors.print(f"[red]{error.code}[/red]:", end=" ")
     _errors.print(str(error), markup=False)
     raise typer.Exit(1)
@@ -45,13 +47,15 @@ def up(
     """Start whatever does not run, and wait until it takes work."""
     started = time.monotonic()
     try:
-        if as_json:
-            _print_json(dataclasses.asdict(Stack(data).up(profile)))
-            return
-        with _errors.status("starting the broker and Redis"):
+        with nullcontext() if as_json else _errors.status("starting the broker and Redis"):
             info = Stack(data).up(profile)
     except StackError as error:
-        _fail(error)
+        fail(error)
+    with suppress(OSError):  # the stack works without, and this user's own folder is none of its business
+        record(Path(info.data_dir))
+    if as_json:
+        _print_json(dataclasses.asdict(info))
+        return
     _show_info(info, time.monotonic() - started)
 
 
@@ -70,7 +74,7 @@ def status(data: Data = None, as_json: Json = False) -> None:
     try:
         found = Stack(data).status()
     except StackError as error:
-        _fail(error)
+        fail(error)
     if as_json:
         _print_json(dataclasses.asdict(found))
     else:
@@ -109,7 +113,7 @@ def logs(
     try:
         path = Stack(data).logs(name)
     except StackError as error:
-        _fail(error)
+        fail(error)
     with path.open(encoding="utf-8", errors="replace") as stream:
         last = list(collections.deque(stream, maxlen=lines))
         if as_json:
@@ -130,29 +134,8 @@ def down(data: Data = None, as_json: Json = False) -> None:
     try:
         stopped = Stack(data).down()
     except StackError as error:
-        _fail(error)
+        fail(error)
     if as_json:
         _print_json({"stopped": stopped})
     else:
         typer.echo("stopped" if stopped else "nothing ran")
-
-
-@app.command()
-def reset(
-    data: Data = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Stop everything and delete the stack's data and logs."""
-    stack = Stack(data)
-    try:
-        folder = stack.status().data_dir
-        if not yes:
-            typer.confirm(f"Delete all data of the stack in {folder}?", abort=True, err=True)
-        deleted = stack.reset()
-    except StackError as error:
-        _fail(error)
-    if as_json:
-        _print_json({"reset": deleted, "data_dir": folder})
-    else:
-        typer.echo(f"deleted the data in {folder}" if deleted else f"no stack in {folder}")

@@ -8,14 +8,17 @@ back when a record can be produced and Redis answers. Data stay; ports stay unle
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+from ringlog.private import private_folder
 from ringlog.stack import broker, ports, probes, redis_server
 from ringlog.stack.errors import StackError
 from ringlog.stack.layout import (
@@ -26,6 +29,8 @@ from ringlog.stack.layout import (
     default_data_dir,
     read_settings,
     read_state,
+    state_folder,
+    write_json,
     write_settings,
 )
 from ringlog.stack.processes import is_alive, is_locked, kill, locked, start_tick, wait_until
@@ -36,6 +41,8 @@ STARTS_MAX = 3
 _STOP_S_MAX = 40.0
 _KILL_S_MAX = 10.0
 _TAIL_LINES = 15
+STACKS = "stacks.json"
+"""Folders of the stacks that this user has started."""
 
 
 class Stack:
@@ -53,7 +60,7 @@ class Stack:
         if profile is not None and profile not in PROFILES:
             raise StackError("unknown_profile", f"No profile {profile!r}; there are: {', '.join(PROFILES)}.")
         deadline = time.monotonic() + timeout_s
-        self._layout.logs.mkdir(parents=True, exist_ok=True)
+        self._prepare()
         with locked(self._layout.command_lock, wait=True):
             for _ in range(STARTS_MAX):
                 settings = self._ask(profile)
@@ -64,6 +71,19 @@ class Stack:
                         "start_timeout", f"The stack did not take work within {timeout_s:.0f} s.", self._hint()
                     )
             raise StackError("start_failed", f"A part of the stack ended at each of {STARTS_MAX} starts.", self._hint())
+
+    def address(self) -> tuple[str, str] | None:
+        """(brokers, Redis URL) while the broker runs. Raises StackError ``bad_settings``."""
+        settings = read_settings(self._layout)
+        if settings is None or not _runs(read_state(self._layout), "broker"):
+            return None
+        return f"{ports.HOST}:{settings.broker_port}", redis_server.url(self._layout)
+
+    @property
+    def bootstrap_servers(self) -> str | None:
+        """Where its broker is when it runs; None for a folder without a stack. Raises StackError ``bad_settings``."""
+        settings = read_settings(self._layout)
+        return None if settings is None else f"{ports.HOST}:{settings.broker_port}"
 
     def status(self) -> StackStatus:
         """What runs now, by looking at the processes and asking each; takes no lock and changes nothing."""
@@ -113,6 +133,11 @@ class Stack:
 
     # -- up, step by step (the command lock is held) -------------------------------------------------------------------
 
+    def _prepare(self) -> None:
+        """The folders, closed to others, also those that were open until now. Raises FolderUnusable."""
+        private_folder(self._layout.root, self._layout.settings.name, self._layout.own_properties.name)
+        private_folder(self._layout.logs, ours=True)
+
     def _ask(self, profile: str | None) -> Settings:
         """Writes down what is wanted and makes a supervisor look at it."""
         settings = read_settings(self._layout)
@@ -120,8 +145,8 @@ class Stack:
         if not supervised:
             self._end_leftovers()
         if settings is None:
-            ours, controllers, redis = ports.choose(3)
-            settings = Settings(broker.new_cluster_id(), ours, controllers, redis, profile="default", request=0)
+            ours, controllers = ports.choose(2)
+            settings = Settings(broker.new_cluster_id(), ours, controllers, profile="default", request=0)
         settings = self._with_usable_ports(settings)
         settings = dataclasses.replace(settings, profile=profile or settings.profile, request=settings.request + 1)
         write_settings(self._layout, settings)
@@ -135,18 +160,14 @@ class Stack:
     def _with_usable_ports(self, settings: Settings) -> Settings:
         """Keeps the ports of what runs and the free ones; draws new ones for those that somebody else has taken."""
         state = read_state(self._layout)
-        wanted = (settings.broker_port, settings.controller_port, settings.redis_port)
-        owners = ("broker", "broker", "redis")
-        free = [_runs(state, name) or ports.becomes_free(port) for name, port in zip(owners, wanted, strict=True)]
+        wanted = (settings.broker_port, settings.controller_port)
+        free = [_runs(state, "broker") or ports.becomes_free(port) for port in wanted]
         spare = iter(ports.choose(free.count(False), avoid=frozenset(wanted)))
-        ours, controllers, redis = (
-            port if is_free else next(spare) for port, is_free in zip(wanted, free, strict=True)
-        )
-        return dataclasses.replace(settings, broker_port=ours, controller_port=controllers, redis_port=redis)
+        ours, controllers = (port if is_free else next(spare) for port, is_free in zip(wanted, free, strict=True))
+        return dataclasses.replace(settings, broker_port=ours, controller_port=controllers)
 
     def _spawn_supervisor(self) -> None:
         self._layout.state.unlink(missing_ok=True)
-        self._layout.logs.mkdir(parents=True, exist_ok=True)
         sources = str(Path(__file__).parents[2])
         known = os.environ.get("PYTHONPATH")
         subprocess.run(
@@ -183,7 +204,7 @@ class Stack:
             return time.monotonic() >= deadline or not all(_runs(state, name) for name in CHILDREN)
 
         def redis_or_not() -> bool:
-            return redis_server.answers(settings.redis_port) or give_up()
+            return redis_server.answers(self._layout) or give_up()
 
         def broker_or_not() -> bool:
             return probes.takes_connections(ports.HOST, settings.broker_port) or give_up()
@@ -193,7 +214,7 @@ class Stack:
         if give_up():
             return False
         ready = probes.takes_records(f"{ports.HOST}:{settings.broker_port}", give_up)
-        return ready and redis_server.answers(settings.redis_port) and not give_up()
+        return ready and redis_server.answers(self._layout) and not give_up()
 
     def _info(self) -> StackInfo:
         settings, state = read_settings(self._layout), read_state(self._layout)
@@ -201,7 +222,7 @@ class Stack:
             raise StackError("start_failed", f"{self._layout.root} was changed while the stack started.")
         return StackInfo(
             bootstrap_servers=f"{ports.HOST}:{settings.broker_port}",
-            redis_url=f"redis://{ports.HOST}:{settings.redis_port}/0",
+            redis_url=redis_server.url(self._layout),
             data_dir=str(self._layout.root),
             supervisor_pid=state.supervisor_pid,
             broker_pid=state.broker.pid,
@@ -250,16 +271,46 @@ class Stack:
     def _child_status(self, name: str, settings: Settings, state: State | None) -> ChildStatus:
         child = state.child(name) if state is not None else None
         running = _runs(state, name)
-        port = settings.broker_port if name == "broker" else settings.redis_port
-        asks = redis_server.answers(port) if name == "redis" else probes.takes_connections(ports.HOST, port)
+        if name == "redis":
+            address, asks = str(self._layout.redis_socket), redis_server.answers(self._layout)
+        else:
+            address = f"{ports.HOST}:{settings.broker_port}"
+            asks = probes.takes_connections(ports.HOST, settings.broker_port)
         return ChildStatus(
             name=name,
             running=running,
             answers=running and asks,
-            address=f"{ports.HOST}:{port}",
+            address=address,
             pid=child.pid if child is not None and running else None,
             exit_code=child.exit_code if child is not None else None,
         )
+
+
+def addresses() -> tuple[tuple[str, str], ...]:
+    """(brokers, Redis URL) of every stack of this user that runs now."""
+    found = []
+    for root in dict.fromkeys((*_recorded(), str(default_data_dir()))):
+        with suppress(StackError, OSError):  # a folder that is broken, or gone, has no address
+            address = Stack(root).address()
+            found += [] if address is None else [address]
+    return tuple(found)
+
+
+def record(root: Path) -> None:
+    """Know the folder of a stack, so that its Redis is found for its broker. Raises OSError."""
+    if str(root) not in _recorded():
+        private_folder(state_folder(), "stack")
+        with locked(state_folder() / "stacks.lock", wait=True):
+            whole = [other for other in _recorded() if Layout(Path(other)).settings.is_file()]
+            write_json(state_folder() / STACKS, [*whole, str(root)])
+
+
+def _recorded() -> tuple[str, ...]:
+    try:
+        found = json.loads((state_folder() / STACKS).read_text(encoding="utf-8"))
+        return tuple(str(root) for root in found)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return ()
 
 
 def _runs(state: State | None, name: str) -> bool:

@@ -9,24 +9,32 @@ process id that may have been given to somebody else, says whether one lives.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringlog.private import write_private
 from ringlog.stack.errors import StackError
 
 CHILDREN = ("broker", "redis")
 
 
+SOCKET_BYTES_MAX = 100
+"""The system takes some 108 bytes for the path of a socket."""
+
+
+def state_folder() -> Path:
+    """Ringlog's folder below the XDG state folder."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "ringlog"
+
+
 def default_data_dir() -> Path:
     """``RINGLOG_STACK_DATA``, else the XDG state folder."""
     chosen = os.environ.get("RINGLOG_STACK_DATA")
-    if chosen:
-        return Path(chosen).absolute()
-    base = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "ringlog" / "stack"
+    return Path(chosen).absolute() if chosen else state_folder() / "stack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,15 @@ class Layout:
     def redis(self) -> Path:
         return self.root / "redis"
 
+    @property
+    def redis_socket(self) -> Path:
+        """In the data folder; where that path is too long for a socket, in a folder of its own below ``/tmp``."""
+        inside = self.redis / "redis.sock"
+        if len(os.fsencode(inside)) <= SOCKET_BYTES_MAX:
+            return inside
+        which = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path("/tmp") / f"ringlog-{os.geteuid()}-{which}" / "redis.sock"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -78,7 +95,6 @@ class Settings:
     kafka_cluster_id: str
     broker_port: int
     controller_port: int
-    redis_port: int
     profile: str
     request: int
 
@@ -108,9 +124,7 @@ class State:
 
 def write_json(path: Path, value: object) -> None:
     """Replaces a small file in one step, durable enough to outlive the process that wrote it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_private(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_settings(layout: Layout, settings: Settings) -> None:
@@ -121,10 +135,12 @@ def write_settings(layout: Layout, settings: Settings) -> None:
 def read_settings(layout: Layout) -> Settings | None:
     """The settings, None for a folder that never held a stack; raises StackError ``bad_settings`` for anything else."""
     try:
-        return Settings(**json.loads(layout.settings.read_text(encoding="utf-8")))
+        fields = json.loads(layout.settings.read_text(encoding="utf-8"))
+        fields.pop("redis_port", None)  # 0.1.0 had its Redis on a port
+        return Settings(**fields)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StackError(
             "bad_settings", f"{layout.settings} is not a stack's settings: {error}.", "Mend or remove it."
         ) from error

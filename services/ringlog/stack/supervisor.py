@@ -23,6 +23,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from ringlog.private import private_process
 from ringlog.stack import broker, redis_server
 from ringlog.stack.errors import StackError
 from ringlog.stack.layout import CHILDREN, Child, Layout, Settings, State, read_settings, write_state
@@ -76,7 +77,7 @@ class Supervisor:
         try:
             # Redis first: it is there at once, and it answers while the broker still starts.
             if not self._runs("redis"):
-                self._start("redis", redis_server.run_command(self._layout, settings))
+                self._start("redis", redis_server.run_command(self._layout))
             if not self._runs("broker"):
                 self._start_broker(settings)
         except (StackError, OSError) as error:
@@ -166,6 +167,7 @@ def _say(text: str) -> None:
 def main() -> None:
     """``python -m ringlog.stack.supervisor DATA``: prints the pid of the detached supervisor and returns at once."""
     layout = Layout(Path(sys.argv[1]))
+    private_process()
     detached = os.fork()
     if detached:
         print(detached, flush=True)

@@ -250,13 +250,18 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "parts": _Field(read.number, _always(1)),
         "ranges": _Field(read.list_of(read.generation_range)),
     },
-    "RegisterCdcWriter": {"writer": _TEXT, "incarnation": _Field(read.text, _uuid)},
+    "RegisterCdcWriter": {
+        "writer": _TEXT,
+        "incarnation": _Field(read.text, _uuid),
+        "source": _Field(read.text, _always("")),
+    },
     "AdvanceCdcWriter": {
         "writer": _TEXT,
         "incarnation": _Field(read.text, _of_writer("incarnation")),
         "horizon": _Field(read.number, _of_writer("horizon")),
         "low_watermark": _Field(read.number, _of_writer("low_watermark")),
         "positions": _Field(read.positions, _always(())),
+        "decided": _Field(read.positions, _always(())),
     },
     "CommitCdcGeneration": {
         "generation": _TEXT,
@@ -277,6 +282,13 @@ _FIELDS: Mapping[str, Mapping[str, _Field]] = {
         "positions": _Field(read.positions),
         "reason": _TEXT,
     },
+    "LowerCdcWriter": {
+        "writer": _TEXT,
+        "incarnation": _Field(read.text, _of_writer("incarnation")),
+        "horizon": _NUMBER,
+        "reason": _TEXT,
+    },
+    "WithdrawCdcGeneration": {"generation": _TEXT, "seed": _Field(read.hex_bytes, _seed), "reason": _TEXT},
 }
 
 

@@ -1,7 +1,8 @@
 """What coordinators and nodes say to each other, and what a node keeps on its disk: the schemas of the family ``data``.
 
 Every message is a single object. A request says who is meant and under which epoch it was planned; an answer says
-at which epoch it was admitted. Refusals are answers with a code of ``REFUSALS``, never errors of the transport.
+at which epoch it was admitted. Beside an epoch stands the id of its state: two logs may have the same epochs. Refusals
+are answers with a code of ``REFUSALS``, never errors of the transport.
 """
 
 from __future__ import annotations
@@ -29,15 +30,20 @@ MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 
 BEHIND, BUSY, FOREIGN_CLUSTER, WRONG_NODE = "behind", "busy", "foreign_cluster", "wrong_node"
 BAD_STREAM, NOT_MEMBER, NOT_READY, TOO_LARGE = "bad_stream", "not_member", "not_ready", "too_large"
+BAD_CELL, BAD_EPOCH, BAD_TOKEN, OTHER_HISTORY = "bad_cell", "bad_epoch", "bad_token", "other_history"
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
+        BAD_CELL: "A delete has no value.",
+        BAD_EPOCH: "An epoch is 0 or greater.",
         BAD_STREAM: "The operation does not have this node as the source of these ranges, or not any more.",
-        BEHIND: "The replica has not adopted the plan's epoch yet: attach the entries after its own, or ask again.",
+        BAD_TOKEN: "The token of the key is not that of its name.",
+        BEHIND: "The replica has not adopted the plan's epoch yet: ask again.",
         BUSY: "The source sends as many streams as it may already: ask again.",
         FOREIGN_CLUSTER: "The message is for another cluster.",
         NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",
         NOT_READY: "The node has not caught up yet with what it must know to answer: after a restart, or as a source.",
+        OTHER_HISTORY: "The replica's log has another state at the plan's epoch: one of two logs is not the cluster's.",
         TOO_LARGE: "Key or value is larger than a replica takes.",
         WRONG_NODE: "The message is for another node: its address is not what it was.",
     }
@@ -52,7 +58,7 @@ class WriteRequest:
     cluster_id: str
     node: str
     epoch: int
-    entries: tuple[bytes, ...]
+    state_id: str
     key: Key
     cell: Cell
 
@@ -64,6 +70,7 @@ class WriteReply:
     node: str
     epoch: int
     refused: str = ""
+    state_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class ReadRequest:
     cluster_id: str
     node: str
     epoch: int
-    entries: tuple[bytes, ...]
+    state_id: str
     key: Key
     digest: bool
 
@@ -87,6 +94,7 @@ class ReadReply:
     refused: str = ""
     cell: Cell | None = None
     digest: bytes = b""
+    state_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class StreamRequest:
     cluster_id: str
     node: str
     epoch: int
-    entries: tuple[bytes, ...]
+    state_id: str
     target: str
     operation: str
     replication: str
@@ -125,7 +133,7 @@ class RowsRequest:
     cluster_id: str
     node: str
     epoch: int
-    entries: tuple[bytes, ...]
+    state_id: str
     target: str
     operation: str
     replication: str
@@ -197,7 +205,11 @@ class StreamMark:
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
-    """One step of what a node has on its disk; ``total`` is -1 unless the record ends a whole image."""
+    """One step of what a node has on its disk; ``total`` is -1 unless the record ends a whole image.
+
+    ``gone``: keyspace, first and last token. ``cells`` stand beside the record (``ringlog.node.packed``), and in it
+    where an earlier release wrote it.
+    """
 
     epoch: int = 0
     start: int = 0
@@ -206,6 +218,8 @@ class JournalRecord:
     marks: tuple[StreamMark, ...] = ()
     ended: tuple[str, ...] = ()
     total: int = -1
+    state_id: str = ""
+    gone: tuple[tuple[str, int, int], ...] = ()
 
 
 RECORDS: tuple[type[Any], ...] = (

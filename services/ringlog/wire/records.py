@@ -67,7 +67,10 @@ class FailedTries:
 
 @dataclass(frozen=True, slots=True)
 class NodeAck:
-    """How far a node is: ``applied`` durably, every write admitted below ``drained`` applied."""
+    """How far a node is: ``applied`` durably, every write admitted below ``drained`` applied.
+
+    ``incarnation``: see ``wire.incarnations``. ``state_id``: of the applied epoch; empty: not told.
+    """
 
     cluster_id: str
     node: str
@@ -78,11 +81,23 @@ class NodeAck:
     rows: int
     at: int
     tries: tuple[FailedTries, ...] = ()
+    state_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedProposal:
+    """What an agent would do and is refused ``since`` (microseconds, its clock): for whom, what, and why."""
+
+    subject: str
+    command: str
+    code: str
+    detail: str
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """What an agent is doing; ``state``: starting, standby, active or halted."""
+    """What an agent is doing; ``state``: starting, standby, active or halted. ``why``: it ended by itself, and why."""
 
     role: str
     instance: str
@@ -90,6 +105,8 @@ class AgentStatus:
     epoch: int
     state: str
     at: int
+    refused: tuple[RefusedProposal, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +175,10 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class CdcRow:
-    """One row of the CDC log. ``stream_id`` and ``time``: 16 bytes; ``generation`` and ``timestamp``: microseconds."""
+    """One row of the CDC log. ``stream_id`` and ``time``: 16 bytes; ``generation`` and ``timestamp``: microseconds.
+
+    ``epoch``: the metadata epoch that it was decided by, 0: not said.
+    """
 
     stream_id: bytes
     generation: int
@@ -179,6 +199,7 @@ class CdcRow:
     cells: tuple[Cell, ...]
     deleted: tuple[str, ...]
     deleted_elements: tuple[DeletedElements, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

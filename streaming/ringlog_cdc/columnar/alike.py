@@ -26,16 +26,20 @@ from ringlog_cdc.verdicts import NO_OPERATION, ROUTED
 
 ID = STREAM = TIME = 16
 TEMPLATES = 512
-"""Kept by a worker: one for each layout, generation, source partition and length of an offset."""
+"""Kept by a worker: one for each layout, generation, source partition, length of an offset and epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an Arrow batch comes from: topic, partition, the cluster's id; offset and append time of each record."""
+    """Where an Arrow batch comes from: topic, partition, the cluster's id; offset and append time of each record.
+
+    ``epoch``: that its rows are decided by.
+    """
 
     topic: str
     partition: int
     cluster_id: bytes
+    epoch: int
     offsets: I64
     appended: I64
 
@@ -97,9 +101,19 @@ def _is_simple(layout: Layout, table: RoutingTable) -> bool:
     shape = table.tables.get(layout.name)
     if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.images:
         return False
+    if shape.columns is not None and not _names_of(layout) <= frozenset(shape.columns):
+        return False
     one = np.zeros(1, dtype=np.int64)
     named = Named(one.astype(np.int32), (layout.name,))
     return _operation(layout) != NO_OPERATION and not is_compound(layout.mutation, one, named, table)[0]
+
+
+@lru_cache(TEMPLATES)
+def _names_of(layout: Layout) -> frozenset[str]:
+    """The columns that all its mutations name."""
+    data, spans = layout.mutation.data, layout.mutation.cells.content
+    places = [(int(span.start[0]), int(span.length[0])) for span in spans]
+    return frozenset(data[start : start + size].tobytes().decode() for start, size in places)
 
 
 def _operation(layout: Layout) -> int:
@@ -145,6 +159,7 @@ def _columns(groups: Sequence[Group], places: Sequence[I64], numbers: I64, sourc
         missing_key=np.zeros(count, dtype=bool),
         clustering_sizes=np.array([layout.mutation.clustering_key.count[0] for layout in layouts], np.int32)[of_group],
         bad_component=np.zeros(count, dtype=bool),
+        unknown_column=np.zeros(count, dtype=bool),
         identities=identities.array(every),
         partitions=np.full(count, source.partition, dtype=np.int32),
         offsets=source.offsets[numbers],
@@ -206,13 +221,13 @@ def _variants(
             generation, length = int(routed.generation[at[mine[0]]]), int(lengths[at[mine[0]]])
             alike = (routed.generation[at[mine]] == generation) & (lengths[at[mine]] == length)
             chosen = mine[alike]
-            template = _template(group.layout, generation, source.partition, length, source.topic)
+            template = _template(group.layout, generation, source.partition, length, source.topic, source.epoch)
             yield Variant(template, group.table.only(chosen), at[chosen])
             mine = mine[~alike]
 
 
 @lru_cache(TEMPLATES)
-def _template(layout: Layout, generation: int, partition: int, offset_bytes: int, topic: str) -> Template:
+def _template(layout: Layout, generation: int, partition: int, offset_bytes: int, topic: str, epoch: int) -> Template:
     """The row of the mutation that the layout was found with, and what is different in others."""
     mutation, zero = layout.mutation, np.zeros((1, 16), dtype=np.uint8)
     offset = (1 << 7 * (offset_bytes - 1)) >> 1
@@ -225,7 +240,7 @@ def _template(layout: Layout, generation: int, partition: int, offset_bytes: int
         offsets=np.array([offset]),
         keys_only=np.zeros(1, dtype=bool),
     )
-    (row,) = cdc_rows(mutation, np.zeros(1, dtype=np.int64), places, topic).to_pylist()
+    (row,) = cdc_rows(mutation, np.zeros(1, dtype=np.int64), places, topic, epoch).to_pylist()
     spans = [*mutation.partition_key.inner, mutation.rest]
     stream = HEADER_BYTES
     time = stream + STREAM + _bytes(generation)

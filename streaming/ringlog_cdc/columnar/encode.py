@@ -22,7 +22,7 @@ from ringlog_schemas import current
 
 CDC_ROW = "ringlog.cdc.CdcRow"
 BEHIND_CELLS = bytes(2)
-"""What follows the cells of a row that has no more to say: no deleted columns, no deleted elements."""
+"""What follows the cells of a row that has no more to say, up to its epoch: no deleted columns or elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ def composed_keys(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
     return pieces.joined()
 
 
-def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str) -> pa.LargeBinaryArray:
+def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str, epoch: int) -> pa.LargeBinaryArray:
     """The rows of the plain mutations with these numbers, none of which has a null in its partition key.
 
-    ``places`` has an entry for each of ``rows``.
+    ``places`` has an entry for each of ``rows``; ``epoch``: that they are decided by.
     """
     pieces = Pieces(len(rows), mutations.data)
     _head(pieces, places)
@@ -89,6 +89,7 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str)
         for span in inner:
             pieces.spans(span)
         _cells(pieces, mutations, rows, ~places.keys_only)
+        pieces.constant(_number(epoch))
         return pieces.joined()
     rest = _of(mutations.rest, rows)
     if inner and (counts == len(inner)).all():
@@ -103,6 +104,7 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str)
     else:
         pieces.spans(rest)
         pieces.constant(BEHIND_CELLS)
+    pieces.constant(_number(epoch))
     return pieces.joined()
 
 

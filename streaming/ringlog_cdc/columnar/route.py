@@ -25,6 +25,10 @@ TABLES_MAX = 256
 """So many tables of one Arrow batch are told apart; the mutations of others are read one by one."""
 
 
+COLUMNS_MAX = 64
+"""Likewise of the columns that stand at one place of their cells."""
+
+
 @cache
 def _symbols() -> tuple[str, ...]:
     """The operations in the order of the mutation's schema: an older one lacks some at the end."""
@@ -75,11 +79,37 @@ def has_images(tables: Named, table: RoutingTable) -> Flags:
     return found
 
 
+def unknown_columns(mutations: Mutations, rows: I64, tables: Named, table: RoutingTable) -> tuple[Flags, Flags]:
+    """Of the plain mutations with these numbers: which name a column that their table has not outside its key; and
+    which name one of too many to be told apart, where only reading tells.
+    """
+    known = [None if shape.columns is None else frozenset(shape.columns) for shape in tables.shapes(table)]
+    unknown, doubtful = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+    if all(names is None for names in known):
+        return unknown, doubtful
+    counts = mutations.cells.count[rows]
+    for place, span in enumerate(mutations.cells.content):
+        some = np.flatnonzero(counts > place)
+        codes, contents = grouped(mutations.data, span, rows[some], COLUMNS_MAX)
+        said = [content.decode() for content in contents]
+        wrong = [[names is not None and name not in names for name in said] + [False] for names in known]
+        unknown[some] |= np.array(wrong, dtype=bool)[tables.codes[some], codes]
+        doubtful[some] |= codes < 0
+    return unknown, doubtful
+
+
 def columns_of(
-    mutations: Mutations, rows: I64, tables: Named, cluster_id: bytes, appended: I64, partitions: I64, offsets: I64
+    mutations: Mutations,
+    rows: I64,
+    tables: Named,
+    unknown: Flags,
+    cluster_id: bytes,
+    appended: I64,
+    partitions: I64,
+    offsets: I64,
 ) -> Rows:
-    """The arguments of routing for the plain mutations with these numbers, which name ``tables``. ``appended``,
-    ``partitions``, ``offsets``: of those rows.
+    """The arguments of routing for the plain mutations with these numbers, which name ``tables``. ``unknown``: which
+    name a column that is not there. ``appended``, ``partitions``, ``offsets``: of those rows.
     """
     dictionary = pa.array([*tables.names, ""], pa.string())
     codes = np.where(tables.codes < 0, len(tables.names), tables.codes)
@@ -102,6 +132,7 @@ def columns_of(
         missing_key=key.any_null()[rows],
         clustering_sizes=clustering.count[rows].astype(np.int32),
         bad_component=bad,
+        unknown_column=unknown,
         identities=_identities(mutations, rows),
         partitions=partitions.astype(np.int32),
         offsets=offsets,

@@ -21,6 +21,7 @@ from ringlog.client.client import Client
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.state import ClusterState, Table
 from ringlog.log.topics import DEAD_LETTERS, MUTATIONS, topic_name
+from ringlog.runtime.kafka_config import connection
 from ringlog.wire.partitions import dead_letter_key, mutation_key, mutation_partition
 from ringlog.wire.records import DeadLetter, Mutation, encode_dead_letter, encode_mutation
 from ringlog_cdc.debezium.envelope import BadRecord, Form, read_envelope, read_key
@@ -78,7 +79,7 @@ class Import:
         self._clocks: dict[Place, Clock] = {}
         self._ended: set[Place] = set()
         self._assigned: set[Place] = set()
-        common = {"bootstrap.servers": settings.bootstrap_servers, "log_level": 2}
+        common = {**connection(settings.bootstrap_servers), "log_level": 2}
         self._consumer = Consumer(
             common
             | {

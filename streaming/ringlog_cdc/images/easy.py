@@ -24,6 +24,7 @@ from ringlog_cdc.columnar.route import Named, named, operation_codes
 from ringlog_cdc.columnar.scan import Span
 from ringlog_cdc.columnar.words import I64, Flags
 from ringlog_cdc.images.define import States
+from ringlog_cdc.images.items import number as item_number
 from ringlog_cdc.images.lay import Logged, laid
 from ringlog_cdc.images.quick import changed, live, tail
 from ringlog_cdc.images.state import common_key
@@ -217,7 +218,8 @@ class _Way:
         columns = (keys, codes, easy.operations, easy.timestamps, easy.expires, easy.appended, *easy.cells)
         self._writes = enumerate(zip(*columns, strict=True))
         count = len(keys)
-        self._tail_bytes_max = easy.logged.tail_bytes_max(part.row_bytes_max)
+        self._end = item_number(part.epoch)
+        self._tail_bytes_max = easy.logged.tail_bytes_max(part.row_bytes_max) - len(self._end)
         self._before: list[bytes | None] = [None] * count
         self._after: list[bytes | None] = [None] * count
         self._kept = np.ones(count, dtype=bool)
@@ -258,7 +260,11 @@ class _Way:
                 self._give_up(place)
                 continue
             states.put(key, row)
-            self._before[place], self._after[place] = before, after
+            self._before[place], self._after[place] = self._ended(before), self._ended(after)
+
+    def _ended(self, tail: bytes | None) -> bytes | None:
+        """A tail, and the epoch behind it."""
+        return None if tail is None else tail + self._end
 
     def _give_up(self, place: int) -> None:
         """It is not that easy, and nothing has changed."""

@@ -14,7 +14,7 @@ column                        type
 key and data columns          as below
 ``cdc$deleted_<col>``         boolean: set to null; of a collection also: its earlier elements are gone
 ``cdc$deleted_elements_…``    array: keys of the elements taken out, of multi-cell collections only
-``cdc$undecoded``             map from column to binary: values that do not fit the column's type
+``cdc$undecoded``             map from text to binary: what no column can take (``ringlog.client.cdc.rows``)
 ============================  =====================================================================================
 
 CQL ascii, text, uuid, timeuuid and varint are strings, time is a bigint (ns), date a date, timestamp a timestamp (cut
@@ -32,7 +32,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ringlog.client.cdc.rows import TableTypes
+from ringlog.client.cdc.lives import Life
+from ringlog.client.cdc.rows import DELETED, ELEMENTS, TableTypes
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.collections import Shape, shape_of
 from ringlog.kernel.schema.types import TypeMismatch, deserialize
@@ -40,6 +41,7 @@ from ringlog.wire.mapping import uuid_text
 from ringlog.wire.records import CdcRow
 
 MICROS_MAX = 2**63 - 1
+EPOCH = "cdc$epoch"
 
 Convert = Callable[[Any], Any]
 
@@ -108,10 +110,28 @@ def _same(value: Any) -> Any:
 
 
 class LogColumns:
-    """The columns of one table's log. Picklable: it goes to the tasks."""
+    """The columns of one table's log. Picklable: it goes to the tasks.
 
-    def __init__(self, table: TableChange) -> None:
+    ``life``: rows that other tables of its name left are passed over; None: all rows are the table's. ``out``: columns
+    that are left out, so what they would have is undecoded. ``with_epoch``: one more column, ``cdc$epoch``: the epoch
+    by which the write was decided, null where that is not said.
+    """
+
+    def __init__(
+        self,
+        table: TableChange,
+        life: Life | None = None,
+        out: frozenset[str] = frozenset(),
+        with_epoch: bool = False,
+    ) -> None:
         self.table = table
+        self.life = life
+        self.out = out
+        self.with_epoch = with_epoch
+
+    def is_mine(self, epoch: int) -> bool:
+        """Is a row that was decided by that epoch one of the table's?"""
+        return self.life is None or self.life.has(epoch)
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""
@@ -127,20 +147,23 @@ class LogColumns:
             pa.field("cdc$generation", pa.int64()),
         ]
         fields += [pa.field(name, _kind_of(kind).arrow) for name, kind in types.columns.items()]
-        for name in self._data_columns(types):
-            fields.append(pa.field(f"cdc$deleted_{name}", pa.bool_()))
+        for name in types.data:
+            fields.append(pa.field(DELETED + name, pa.bool_()))
             if types.keys[name]:
-                fields.append(pa.field(f"cdc$deleted_elements_{name}", pa.list_(_kind_of(types.keys[name]).arrow)))
+                fields.append(pa.field(ELEMENTS + name, pa.list_(_kind_of(types.keys[name]).arrow)))
         fields.append(pa.field("cdc$undecoded", pa.map_(pa.string(), pa.binary())))
-        return pa.schema(fields)
+        if self.with_epoch:
+            fields.append(pa.field(EPOCH, pa.int64()))
+        return pa.schema([field for field in fields if field.name not in self.out])
 
     def spark_schema(self) -> StructType:
         """The same for Spark."""
         return from_arrow_schema(self.schema())
 
     def batch(self, rows: Sequence[CdcRow]) -> pa.RecordBatch:
-        """Rows as one batch."""
+        """The rows that are the table's, as one batch."""
         types, schema = TableTypes(self.table), self.schema()
+        rows = [row for row in rows if self.is_mine(row.epoch)]
         columns: dict[str, list[Any]] = {
             "cdc$stream_id": [row.stream_id for row in rows],
             "cdc$time": [uuid_text(row.time) for row in rows],
@@ -150,33 +173,35 @@ class LogColumns:
             "cdc$end_of_batch": [row.end_of_batch for row in rows],
             "cdc$timestamp": [row.timestamp for row in rows],
             "cdc$generation": [row.generation for row in rows],
+            EPOCH: [row.epoch or None for row in rows],
         }
-        undecoded: list[list[tuple[str, bytes]]] = [[] for _ in rows]
-        given = [self._named(row, types) for row in rows]
+        undecoded = [dict(types.homeless(row, self.out)) for row in rows]
+        given = [_named(row, types) for row in rows]
         for name, kind in types.columns.items():
+            if name in self.out:
+                continue
             read = reader_of(kind)
             columns[name] = [
                 read_value(read, name, found.get(name), odd) for found, odd in zip(given, undecoded, strict=True)
             ]
-        for name in self._data_columns(types):
-            columns[f"cdc$deleted_{name}"] = [True if name in row.deleted else None for row in rows]
+        for name in types.data:
+            columns[DELETED + name] = [True if name in row.deleted else None for row in rows]
             if types.keys[name]:
                 read = reader_of(types.keys[name])
-                columns[f"cdc$deleted_elements_{name}"] = [_taken(row, name, read) for row in rows]
-        columns["cdc$undecoded"] = [odd or None for odd in undecoded]
+                columns[ELEMENTS + name] = [_taken(row, name, read) for row in rows]
+        columns["cdc$undecoded"] = [list(odd.items()) or None for odd in undecoded]
         return pa.RecordBatch.from_arrays(
             [pa.array(columns[field.name], field.type) for field in schema], schema=schema
         )
 
-    def _named(self, row: CdcRow, types: TableTypes) -> dict[str, bytes | None]:
-        found: dict[str, bytes | None] = dict(zip(types.partition_key, row.partition_key, strict=False))
-        found.update(zip(types.clustering_key, row.clustering_key, strict=False))
-        found.update((cell.column, cell.value) for cell in row.cells)
-        return found
 
-    def _data_columns(self, types: TableTypes) -> list[str]:
-        keys = {*types.partition_key, *types.clustering_key}
-        return [name for name in types.columns if name not in keys]
+def _named(row: CdcRow, types: TableTypes) -> dict[str, bytes | None]:
+    """What a row has for each column: for one of the key nothing but what its key has."""
+    found: dict[str, bytes | None] = {cell.column: cell.value for cell in row.cells}
+    found |= dict.fromkeys((*types.partition_key, *types.clustering_key))
+    found.update(zip(types.partition_key, row.partition_key, strict=False))
+    found.update(zip(types.clustering_key, row.clustering_key, strict=False))
+    return found
 
 
 def _kind_of(type_name: str) -> _Kind:
@@ -193,20 +218,21 @@ def reader_of(type_name: str) -> Convert:
     return lambda data: convert(deserialize(type_name, data))
 
 
-def read_value(read: Convert, name: str, data: bytes | None, odd: list[tuple[str, bytes]]) -> Any:
+def read_value(read: Convert, name: str, data: bytes | None, odd: dict[str, bytes]) -> Any:
     """A value, None for None; one that does not fit its type is added to ``odd``, under the column's name."""
     if data is None:
         return None
     try:
         return read(data)
     except TypeMismatch:
-        odd.append((name, data))
+        odd[name] = data
         return None
 
 
 def _taken(row: CdcRow, name: str, read: Convert) -> list[Any] | None:
+    """The keys of elements that were taken out; those that are none of the type are told among what is undecoded."""
     for found in row.deleted_elements:
         if found.column == name:
-            odd: list[tuple[str, bytes]] = []
+            odd: dict[str, bytes] = {}
             return [read_value(read, name, key, odd) for key in found.keys]
     return None

@@ -7,7 +7,9 @@ often a batch is repeated, and the place alone is the whole offset of the query.
 what a repetition is depends on all that was delivered before, and a task has nobody to tell it to the next one but
 the offset, which the driver makes before the tasks run. It reads the heads of the records only.
 
-A place lies in one generation. Between two places the generation changes at most once, at the beginning.
+A place lies in one generation. A batch may hold several: then its path has a place at the end of each generation that
+it left, and between two places of a path the generation changes once, at the beginning. A generation is left as ever,
+when its close is known and everything up to it was read.
 
 A batch query has no next one, and its end is known: each task reads a partition whole, and the driver reads nothing
 (``ringlog_cdc.reading.whole``).
@@ -16,15 +18,18 @@ A batch query has no next one, and its end is known: each task reads a partition
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
 from ringlog.client.cdc.errors import RowsLost, UnknownTable
-from ringlog.client.cdc.progress import PartitionProgress, Progress, begin_at
+from ringlog.client.cdc.lives import Life, Lives
+from ringlog.client.cdc.progress import NOT_ENTERED, PartitionProgress, Progress, begin_at
 from ringlog.client.cdc.reader import EARLIEST, NOW, start_of
 from ringlog.client.cdc.reading import Reading, Verdict
+from ringlog.client.cdc.schema import Schema
 from ringlog.client.cdc.topics import Record, Topics
 from ringlog.kernel.changes import TableChange
 from ringlog.wire.codec import writer
@@ -37,20 +42,23 @@ POLL_S = 0.2
 SILENCE_S = 30.0
 RECORDS_MAX = 5_000
 """Records of a poll at most: many, as their heads are read by columns."""
-SCAN_S = 10.0
-"""How long one look at the topic lasts at most; a batch is what it found."""
+ALL = 2**63 - 1
+"""Stands for no bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """What a query asks for: one table, from ``start`` on; ``rows_max``: records of the topic in a batch."""
+    """What a query asks for: one table, from ``start`` on; ``rows_max``: records of the topic in a batch of a stream.
+    ``table_id``: of the tables that have had that name; empty: the one that has it, or else had it last.
+    """
 
     bootstrap_servers: str
     cluster: str
     table: str
     start: str = EARLIEST
     skip_lost: bool = False
-    rows_max: int = 100_000
+    rows_max: int = ALL
+    table_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,17 @@ class WholeRange(InputPartition):
     end: int
     generations: tuple[Readable, ...]
     start: int
+
+
+def ranges_along(places: Sequence[Progress]) -> list[CdcRange]:
+    """The ranges whose delivered writes are those along a path, which begins at the first of these places."""
+    return [found for start, end in pairwise(places) for found in ranges_between(start, end)]
+
+
+def milestone(place: Progress) -> Progress:
+    """A place within a path, with what is wanted there: where it is, and where its generation was entered."""
+    parts = tuple((number, PartitionProgress(part.read, part.read)) for number, part in place.partitions)
+    return Progress(place.generation, parts, place.start, place.entered)
 
 
 def ranges_between(start: Progress, end: Progress) -> list[CdcRange]:
@@ -110,12 +129,16 @@ class Scan:
             self._topics = topics
         return self._topics
 
-    def table(self) -> TableChange:
-        """The table that is read; raises UnknownTable."""
-        found = self.topics.tables.get(self._settings.table)
-        if found is None:
-            raise UnknownTable(self._settings.table, "not in the schema")
-        return found
+    def table(self) -> tuple[TableChange, Life]:
+        """The table that is read, in its newest version, and when it had its name. Folds the metadata log for that.
+
+        Raises UnknownTable.
+        """
+        schema = Schema(self._settings.bootstrap_servers, self._settings.cluster)
+        try:
+            return table_in(schema.start().lives, self._settings.table, self._settings.table_id)
+        finally:
+            schema.close()
 
     def first(self) -> Progress:
         """Where a new query begins."""
@@ -151,33 +174,51 @@ class Scan:
 
     def place(self) -> Progress:
         """The place."""
-        assert self._reading is not None, "go_to comes first"
-        return self._reading.progress()
+        return self._at().progress()
 
-    def enter_next(self) -> bool:
+    def advance(self) -> list[Progress]:
+        """Go on to where the topic ends now, or for as many records as a batch may have; the places at which a
+        generation was left. What comes meanwhile is for the next time.
+        """
+        reading = self._at()
+        ends = {number: high for number, (_, high) in self.topics.bounds().items()}
+        left: list[Progress] = []
+        rows, rows_max = 0, self._settings.rows_max
+        if reading.generation == NOT_ENTERED:
+            self._enter_next()
+        while True:
+            rows += self._look(ends, rows_max - rows)
+            place = reading.progress()
+            if rows >= rows_max or not self._enter_next():
+                return left
+            left.append(milestone(place))
+
+    def _enter_next(self) -> bool:
         """Enter the next generation if the present one is closed and read; False if not."""
-        assert self._reading is not None, "go_to comes first"
-        moved = self._reading.move_on(self.topics.generations, skip_expired=self._settings.skip_lost)
+        moved = self._at().move_on(self.topics.generations, skip_expired=self._settings.skip_lost)
         if moved:
             self._read_on()
         return moved
 
-    def look(self, rows_max: int, seconds: float = SCAN_S) -> int:
-        """Read on in this generation, to the present end or ``rows_max`` records; how many there were."""
-        assert self._reading is not None, "go_to comes first"
-        deadline = time.monotonic() + seconds
+    def _look(self, ends: Mapping[int, int], rows_max: int) -> int:
+        """Read on in this generation, to the ``ends`` or for ``rows_max`` records; how many there were."""
+        reading = self._at()
+        heard = time.monotonic()
         rows, at_end = 0, False
-        bounds = self.topics.bounds()
-        while not at_end and rows < rows_max and time.monotonic() < deadline:
+        while not at_end and rows < rows_max and time.monotonic() - heard < SILENCE_S:
             for place, offset, head in headed(self.topics.poll(POLL_S, RECORDS_MAX)):
+                heard = time.monotonic()
                 if head is None:
-                    self._reading.passed(place, offset)
+                    reading.passed(place, offset)
                 else:
                     rows += 1
-                    self._reading.take(place, offset, head)
-            positions = self._reading.positions()
-            at_end = all(read >= bounds[number][1] for number, read in positions.items())
+                    reading.take(place, offset, head)
+            at_end = all(read >= ends.get(number, 0) for number, read in reading.positions().items())
         return rows
+
+    def _at(self) -> Reading[Head]:
+        assert self._reading is not None, "go_to comes first"
+        return self._reading
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -186,11 +227,21 @@ class Scan:
             self._topics = None
 
     def _read_on(self) -> None:
-        assert self._reading is not None, "go_to comes first"
-        bounds = self.topics.bounds()
-        for number, position in self._reading.positions().items():
-            self._reading.passed(number, kept_from(self._settings, number, position, bounds[number][0]))
-        self.topics.read_from(self._reading.positions())
+        reading, bounds = self._at(), self.topics.bounds()
+        for number, position in reading.positions().items():
+            reading.passed(number, kept_from(self._settings, number, position, bounds[number][0]))
+        self.topics.read_from(reading.positions())
+
+
+def table_in(lives: Lives, name: str, table_id: str) -> tuple[TableChange, Life]:
+    """The newest version of a table that has or had that name, and when it had it; ``table_id`` empty: the last one.
+
+    Raises UnknownTable.
+    """
+    found = [table for table in lives.all_of(name) if table_id in ("", table.id)]
+    if not found:
+        raise UnknownTable(name, "no table of that id has had the name" if table_id else "not in the schema")
+    return found[-1], lives.life(name, found[-1].id)
 
 
 def headed(records: Sequence[Record]) -> Iterator[tuple[int, int, Head | None]]:

@@ -8,16 +8,18 @@ option            meaning
 ================  =================================================================================================
 ``bootstrap``     the brokers
 ``cluster``       name of the cluster
-``table``         keyspace.table
+``table``         keyspace.table: the one that has the name now, or else had it last
+``tableid``       id of one that had the name before it: its rows are another table's
 ``start``         of a new query: earliest (default), now, microseconds since 1970, or an ISO 8601 time with zone
 ``lost``          error (default) or skip: what to do where rows are no longer kept
-``rowsmax``       records of the CDC topic in a batch of a stream, at most (default 100,000)
+``rowsmax``       records of the CDC topic in a batch of a stream, about (default: all that there are)
 ================  =================================================================================================
 
 The offset of a stream is the protocol's place, as text in Spark's own log: a query that is started again goes on
-exactly there. A generation that was left is never looked at again, and the next one begins with a batch of its own, so
-that a batch holds rows of one generation. The rows of one stream come in the order of their writes; a batch query's
-rows have no order but the one that is asked for.
+exactly there. A batch goes to where the topic ended when it began, through as many generations as are closed by then;
+a generation that was left is never looked at again. So a run with the trigger ``availableNow``, which asks a source in
+Python for one batch and no more, has everything that was there. The rows of one stream come in the order of their
+writes; across generations, and in a batch query, rows have no order but the one that is asked for.
 """
 
 from __future__ import annotations
@@ -29,17 +31,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ringlog.client.cdc.progress import Progress
-from ringlog.kernel.changes import TableChange
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.ranges import CdcRange, ReadSettings, Scan, WholeRange, ranges_between, rows_of
+from ringlog_cdc.reading.ranges import ALL, CdcRange, ReadSettings, Scan, WholeRange, ranges_along, rows_of
 from ringlog_cdc.reading.vectors import batch_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NAME = "ringlog-cdc"
-OPTIONS = ("bootstrap", "cluster", "table", "start", "lost", "rowsmax")
+OPTIONS = ("bootstrap", "cluster", "table", "tableid", "start", "lost", "rowsmax")
 
 
 def settings_of(options: Mapping[str, str]) -> ReadSettings:
@@ -48,7 +49,7 @@ def settings_of(options: Mapping[str, str]) -> ReadSettings:
     for name in ("bootstrap", "cluster", "table"):
         if not given.get(name):
             raise CdcError("bad_option", f"option {name} is missing", f"the options are {', '.join(OPTIONS)}")
-    lost, rows_max = given.get("lost", "error"), given.get("rowsmax", "100000")
+    lost, rows_max = given.get("lost", "error"), given.get("rowsmax", str(ALL))
     if lost not in ("error", "skip"):
         raise CdcError("bad_option", f"lost is {lost!r}", "error or skip")
     if not rows_max.isdecimal() or int(rows_max) < 1:
@@ -60,6 +61,7 @@ def settings_of(options: Mapping[str, str]) -> ReadSettings:
         given.get("start", "earliest"),
         lost == "skip",
         int(rows_max),
+        given.get("tableid", ""),
     )
 
 
@@ -73,30 +75,26 @@ class RinglogCdc(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the table's log, as the schema is now."""
-        return LogColumns(self._table()).spark_schema()
+        return self._columns().spark_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Of a batch query."""
-        return CdcBatchReader(settings_of(self.options), self._table())
+        return CdcBatchReader(settings_of(self.options), self._columns())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002
         """Of a streaming query."""
-        return CdcStreamReader(settings_of(self.options), self._table())
+        return CdcStreamReader(settings_of(self.options), self._columns())
 
-    def _table(self) -> TableChange:
-        scan = Scan(settings_of(self.options))
-        try:
-            return scan.table()
-        finally:
-            scan.close()
+    def _columns(self) -> LogColumns:
+        return LogColumns(*Scan(settings_of(self.options)).table())
 
 
 class CdcBatchReader(DataSourceReader):
     """Everything up to the end that the topic has when the query is planned."""
 
-    def __init__(self, settings: ReadSettings, table: TableChange) -> None:
+    def __init__(self, settings: ReadSettings, columns: LogColumns) -> None:
         self._settings = settings
-        self._columns = LogColumns(table)
+        self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
         """A range for each partition, with all generations that can be read."""
@@ -118,9 +116,9 @@ class CdcStreamReader(DataSourceStreamReader):
     by asking for the ranges between that place and itself.
     """
 
-    def __init__(self, settings: ReadSettings, table: TableChange) -> None:
+    def __init__(self, settings: ReadSettings, columns: LogColumns) -> None:
         self._settings = settings
-        self._columns = LogColumns(table)
+        self._columns = columns
         self._scan: Scan | None = None
         self._initial: str | None = None
         self._at: str | None = None
@@ -131,25 +129,28 @@ class CdcStreamReader(DataSourceStreamReader):
             self._initial = self._driver().first().to_json()
         return {"place": self._initial}
 
-    def latestOffset(self) -> dict[str, str]:
-        """The place after one look at the topic."""
-        found: dict[str, str] = {}
+    def latestOffset(self) -> dict[str, Any]:
+        """The place at the end of what there is, and the path to it."""
+        found: dict[str, Any] = {}
         if self._at is None:
             # The first batch says itself where it began: ``now`` would be another place when it is repeated.
             found["from"] = self.initialOffset()["place"]
             self._go_to(found["from"])
         scan = self._driver()
-        scan.enter_next()
-        scan.look(self._settings.rows_max)
+        left = scan.advance()
+        if left:
+            found["left"] = [place.to_json() for place in left]
         self._at = found["place"] = scan.place().to_json()
         return found
 
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """Ranges between two places."""
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Ranges along the path between two places."""
         if self._at != end["place"]:
             self._go_to(end["place"])
-        begin = end.get("from", start["place"]) if start != end else end["place"]
-        return ranges_between(Progress.from_json(begin), Progress.from_json(end["place"]))
+        if start == end:
+            return []
+        path = [end.get("from", start["place"]), *end.get("left", ()), end["place"]]
+        return ranges_along([Progress.from_json(place) for place in path])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task."""

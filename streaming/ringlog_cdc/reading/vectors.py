@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ringlog.client.cdc.rows import TableTypes
+from ringlog.client.cdc.rows import DELETED, TableTypes
 from ringlog.wire.records import CdcRow
 from ringlog_cdc.columnar.mutations import ITEMS_MAX, grouped
 from ringlog_cdc.columnar.scan import Cursor, Span
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
-from ringlog_cdc.reading.columns import MICROS_MAX, LogColumns, read_value, reader_of
+from ringlog_cdc.reading.columns import EPOCH, MICROS_MAX, LogColumns, read_value, reader_of
 from ringlog_cdc.reading.heads import NAMES_MAX, Front, Head, front
 
 NUMBERS = {
@@ -65,33 +65,36 @@ def batch_of(columns: LogColumns, heads: Sequence[Head], partition: int) -> pa.R
 
 
 def batch_behind(columns: LogColumns, found: Front, whole: Callable[[int], CdcRow]) -> pa.RecordBatch:
-    """Rows of the table whose front was read, in their order; reads on to their end. ``whole``: the row of that number,
-    by the definition.
+    """The rows whose front was read that are the table's, in their order; reads on to their end. ``whole``: the row of
+    that number, by the definition.
     """
-    made = _fast(columns, found)
-    if made is None:
+    fast = _fast(columns, found)
+    if fast is None:
         return columns.batch([whole(number) for number in range(len(found.stream))])
-    left = np.flatnonzero(~found.cursor.sound)
-    if not len(left):
+    rows, made = fast
+    doubtful = [(number, whole(number)) for number in np.flatnonzero(~found.cursor.sound).tolist()]
+    mine = [(number, row) for number, row in doubtful if columns.is_mine(row.epoch)]
+    if not mine:
         return made
-    slow = columns.batch([whole(number) for number in left.tolist()])
-    order = np.argsort(np.concatenate((np.flatnonzero(found.cursor.sound), left)), kind="stable")
+    slow = columns.batch([row for _, row in mine])
+    order = np.argsort(np.concatenate((rows, [number for number, _ in mine])), kind="stable")
     return pa.Table.from_batches([made, slow]).take(pa.array(order)).combine_chunks().to_batches()[0]
 
 
-def _fast(columns: LogColumns, found: Front) -> pa.RecordBatch | None:
-    """The rows that stay sound, as a batch; None if there are none, or a text is not UTF-8."""
+def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | None:
+    """(numbers of the table's rows that stay sound, these as a batch); None: there are none, or a text is no UTF-8."""
     types, schema = TableTypes(columns.table), columns.schema()
     cursor = found.cursor
-    values, deleted = _named(cursor, types)
-    for name, kind in types.columns.items():
+    values, deleted, epochs = _named(cursor, types, columns.out)
+    kept = {name: kind for name, kind in types.columns.items() if name not in columns.out}
+    for name, kind in kept.items():
         _check(cursor, kind, values[name])
     cursor.expect((found.operation >= -128) & (found.operation < 128) & (abs(found.number) < 2**31))
-    rows = np.flatnonzero(cursor.sound)
+    rows = np.flatnonzero(cursor.sound & _mine(columns, epochs))
     if not len(rows):
         return None
     data = cursor.data
-    undecoded: list[list[tuple[str, bytes]]] = [[] for _ in rows]
+    undecoded: list[dict[str, bytes]] = [{} for _ in rows]
     made: dict[str, pa.Array] = {
         "cdc$stream_id": pa.array(_sixteen(data, found.stream[rows])).cast(pa.binary()),
         "cdc$time": _uuids(data, found.time[rows]),
@@ -101,26 +104,38 @@ def _fast(columns: LogColumns, found: Front) -> pa.RecordBatch | None:
         "cdc$end_of_batch": pa.array(found.last[rows]),
         "cdc$timestamp": pa.array(found.timestamp[rows]),
         "cdc$generation": pa.array(found.generation[rows]),
+        EPOCH: pa.array(epochs[rows], mask=epochs[rows] == 0),
     }
     try:
-        for name, kind in types.columns.items():
+        for name, kind in kept.items():
             one = Values(values[name].start[rows], values[name].length[rows], values[name].has[rows])
             made[name] = _typed(data, kind, one, schema.field(name).type, name, undecoded)
     except pa.ArrowInvalid:
         return None
     for name, flags in deleted.items():
-        made[f"cdc$deleted_{name}"] = pa.array(np.ones(len(rows), dtype=bool), mask=~flags[rows])
+        made[DELETED + name] = pa.array(np.ones(len(rows), dtype=bool), mask=~flags[rows])
     odd = schema.field("cdc$undecoded").type
-    made["cdc$undecoded"] = pa.array([some or None for some in undecoded], odd)
+    made["cdc$undecoded"] = pa.array([list(some.items()) or None for some in undecoded], odd)
     arrays = [made[field.name] if field.name in made else pa.nulls(len(rows), field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return rows, pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _mine(columns: LogColumns, epochs: I64) -> Flags:
+    """Which records are the table's; those of one batch have few epochs."""
+    found: Flags = np.zeros(len(epochs), dtype=bool)
+    for epoch in np.unique(epochs).tolist():
+        if columns.is_mine(epoch):
+            found |= epochs == epoch
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- scanning
 
 
-def _named(cursor: Cursor, types: TableTypes) -> tuple[dict[str, Values], dict[str, Flags]]:
-    """Read on to the end: the value of each column, and in which records a column is deleted."""
+def _named(cursor: Cursor, types: TableTypes, out: frozenset[str]) -> tuple[dict[str, Values], dict[str, Flags], I64]:
+    """Read on to the end: the value of each column, in which records a column is deleted, and their epochs. What has no
+    column, or one that is left ``out``, makes a record doubtful.
+    """
     count = len(cursor.at)
 
     def none() -> Values:
@@ -132,21 +147,34 @@ def _named(cursor: Cursor, types: TableTypes) -> tuple[dict[str, Values], dict[s
         (types.partition_key, _items(cursor, nullable=False)),
         (types.clustering_key, _items(cursor, nullable=True)),
     ):
-        for name, item in zip(names, items, strict=False):
-            found[name].put(np.flatnonzero(item.there), item.value, item.has_value)
+        for place, item in enumerate(items):
+            if place < len(names) and names[place] not in out:
+                found[names[place]].put(np.flatnonzero(item.there), item.value, item.has_value)
+            else:
+                cursor.expect(~item.there)
+    deleted = {name: np.zeros(count, dtype=bool) for name in types.data}
     for item in _items(cursor, named=True, nullable=True):
         for name, rows in _rows_by_name(cursor, item.there, item.name):
-            if name in found:
+            if name in deleted and name not in out:
                 found[name].put(rows, item.value, item.has_value)
-    keys = {*types.partition_key, *types.clustering_key}
-    deleted = {name: np.zeros(count, dtype=bool) for name in types.columns if name not in keys}
+            else:
+                _doubt(cursor, rows)
     for item in _items(cursor, nullable=False):
         for name, rows in _rows_by_name(cursor, item.there, item.value):
-            if name in deleted:
+            if name in deleted and DELETED + name not in out:
                 deleted[name][rows] = True
+            else:
+                _doubt(cursor, rows)
     cursor.expect(cursor.byte() == 0)  # elements of collections are for the definition
+    epochs = cursor.number()
     cursor.expect(cursor.at == cursor.end)
-    return found, deleted
+    return found, deleted, epochs
+
+
+def _doubt(cursor: Cursor, rows: I64) -> None:
+    clear = np.ones(len(cursor.at), dtype=bool)
+    clear[rows] = False
+    cursor.expect(clear)
 
 
 def _items(cursor: Cursor, *, nullable: bool, named: bool = False) -> list[Item]:
@@ -200,9 +228,7 @@ def _check(cursor: Cursor, kind: str, values: Values) -> None:
 # ------------------------------------------------------------------------------------------------------ arrays
 
 
-def _typed(
-    data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, odd: list[list[tuple[str, bytes]]]
-) -> pa.Array:
+def _typed(data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, odd: list[dict[str, bytes]]) -> pa.Array:
     if kind in NUMBERS:
         return _numbers(data, kind, values, arrow)
     if kind == "boolean":

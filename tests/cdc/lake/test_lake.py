@@ -111,7 +111,7 @@ def test_columns_that_delta_cannot_take_are_left_out() -> None:
     assert left_out({"a": "int", "b": "string"}, {}) == frozenset()
     assert left_out({"a": "int"}, {"a": "int", "gone": "string"}) == frozenset()
     assert left_out({"a": "int"}, {"a": "string"}) == {"a"}
-    assert left_out({"a": "int", "A": "int"}, {}) == {"a"}
+    assert left_out({"a": "int", "A": "int"}, {}) == {"A"}
     assert left_out({"a": "int", "A": "int"}, {"a": "int"}) == {"A"}
 
 
@@ -134,6 +134,14 @@ def test_values_of_a_column_that_is_left_out_are_there_as_they_are_in_the_log() 
     assert "name" not in batch.schema.names
     found = [dict(line["cdc$undecoded"]) for line in batch.to_pylist()]
     assert found == [{"name": b"Ada"}, {"cdc$deleted_name": b"\1"}, {"cdc$deleted_elements_tags": b"78,ff"}]
+
+
+def test_a_value_without_a_column_is_undecoded_and_the_epoch_is_told() -> None:
+    odd = row(cells=(Cell("nosuchcol", b"!"), Cell("name", b"Ada")), deleted=("gone",), epoch=7)
+    first, second = LakeColumns(table_of("shop.people", FIELDS)).batch(encoded(odd, row())).to_pylist()
+    assert (first["name"], first["cdc$epoch"]) == ("Ada", 7)
+    assert dict(first["cdc$undecoded"]) == {"nosuchcol": b"!", "cdc$deleted_gone": b"\1"}
+    assert (second["cdc$undecoded"], second["cdc$epoch"]) == (None, None)
 
 
 def test_a_row_of_a_table_that_nobody_knows_any_more_loses_nothing() -> None:

@@ -18,9 +18,9 @@ from ringlog.wire.records import DeadLetter, decode_cdc_row, encode_cdc_row, enc
 from ringlog_cdc.arrow import LETTER, OUT
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.frames import chunks
-from ringlog_cdc.known import Known, known_of
+from ringlog_cdc.known import LETTERS, Known, known_of
 from ringlog_cdc.plan import OffsetRange
-from ringlog_cdc.recovery import FILE, FOLDER, Index, decode_bounds, without
+from ringlog_cdc.recovery import FILE, FOLDER, Index, decode_index, without
 from ringlog_cdc.tally import GENERATION, REASON, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import KNOWN, NUMBERS, ROUTED
 from tests.cdc.lake.test_lake import row
@@ -156,6 +156,7 @@ def index_of(checkpoint: Path, chunks_of: Iterable[list[tuple[Identity, bool]]])
                 "number": pa.array([name[3] for name, _ in noted], pa.int32()),
                 "last": pa.array([not letter and name[3] == 0 for name, letter in noted], pa.bool_()),
                 "letter": pa.array([letter for _, letter in noted], pa.bool_()),
+                "place": pa.array([LETTERS if letter else 5 for _, letter in noted], pa.int32()),
             }
         )
         index.note(table)
@@ -170,8 +171,9 @@ def test_an_index_gives_what_lies_in_a_part_and_nothing_behind_its_bounds(tmp_pa
     assert index.bounds == {0: 50, 1: 10}
     known = index.look((OffsetRange(0, 48, 60), OffsetRange(1, 0, 8)))
     there = frozenset({(0, 48, 100, 0), (0, 49, 100, 0), (1, 7, 100, 0), (1, 7, 100, 1)})
-    assert known == Known(there, frozenset(name[:3] for name in there), frozenset())
-    assert index.look((OffsetRange(1, 8, 10),)) == Known(frozenset(), frozenset(), frozenset({(1, 9)}))
+    lasts = {(0, 5): 49, (1, 5): 7, (1, LETTERS): 9}
+    assert known == Known(there, frozenset(name[:3] for name in there), frozenset(), lasts=lasts)
+    assert index.look((OffsetRange(1, 8, 10),)) == Known(frozenset(), frozenset(), frozenset({(1, 9)}), lasts=lasts)
     assert not index.concerns((OffsetRange(0, 50, 60), OffsetRange(1, 10, 11)))
     assert index.concerns((OffsetRange(0, 49, 60),))
 
@@ -193,7 +195,7 @@ def test_an_index_that_is_gone_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"a": 1}', b'{"0": "1"}', b'{"0": true}'])
 def test_bounds_that_are_none_are_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(ChainBroken, match=FILE):
-        decode_bounds(data)
+        decode_index(data)
 
 
 def test_a_topic_is_read_in_steps_without_a_gap() -> None:

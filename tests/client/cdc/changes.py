@@ -41,9 +41,9 @@ def row(operation: int, key: tuple[int, ...] = (1,), values: dict[str, Any] | No
     return replace(made, **changes)
 
 
-def change(*rows: CdcRow) -> Change:
-    """One write of these rows."""
+def change(*rows: CdcRow, table: TableChange | None = TABLE) -> Change:
+    """One write of these rows to a table; None: of which no table had the name."""
     numbered = tuple(
         replace(found, batch_seq_no=number, end_of_batch=number == len(rows) - 1) for number, found in enumerate(rows)
     )
-    return change_of(numbered, TableTypes(TABLE), (3, 41))
+    return change_of(numbered, TableTypes(table), (3, 41))

@@ -15,7 +15,7 @@ from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_v
 from ringlog.client.cdc.rows import TableTypes, change_of
 from ringlog.kernel.commands.model import Column
 from ringlog.kernel.schema.types import serialize
-from ringlog.wire.records import DeletedElements
+from ringlog.wire.records import Cell, DeletedElements
 from tests.client.cdc.changes import AT, STREAM, TABLE, change, row
 
 NOW = AT + 2_000_000
@@ -185,6 +185,7 @@ def test_plain_json_has_every_row_of_the_log() -> None:
             "values": {"l": [[uuid, 3]], "b": "0x01ff"},
             "deleted": [],
             "deleted_elements": {"m": ["x"]},
+            "undecoded": {},
         }
     ]
     assert json.loads(json.dumps(found)) == found
@@ -210,3 +211,28 @@ def test_a_user_type_is_an_object_also_in_a_key_where_rows_are_put_together_by_i
     assert key == {"p": "p1", "c": {"street": "x", "number": 7}}
     assert (value["before"], value["after"]) == ({**key, "v": 1}, {**key, "v": 2})
     assert json.loads(json.dumps(key)) == key
+
+
+def test_what_no_column_can_take_is_told_in_every_form() -> None:
+    cells = (Cell("nosuchcol", b"!"), Cell("v", b"\1"), Cell("w", b"fine"), Cell("p", b"p9"))
+    odd = {"nosuchcol": "0x21", "v": "0x01", "p": "0x7039", "cdc$deleted_gone": "0x01"}
+    image = row(0, deleted=("gone", "v"))
+    written = change(image, row(2, cells=cells))
+    plain = change_json(written)["rows"][1]
+    assert (plain["key"], plain["values"], plain["deleted"]) == ({"p": "p1", "c": 1}, {"w": "fine"}, [])
+    assert plain["undecoded"] == {name: odd[name] for name in ("nosuchcol", "v", "p")}
+    assert change_json(written)["rows"][0]["undecoded"] == {"cdc$deleted_gone": "0x01"}
+    (_, envelope), (event,) = *debezium(written, "shop", NOW), cloudevents(written, "shop")
+    assert envelope["source"]["undecoded"] == event["data"]["undecoded"] == odd
+    assert envelope["after"] == {"p": "p1", "c": 1, "w": "fine"}
+
+
+def test_everything_of_a_table_that_nobody_knows_is_undecoded() -> None:
+    found = change_json(change(row(2, (1,), {"v": 5}, deleted=("w",)), table=None))
+    assert (found["table_id"], found["epoch"]) == (None, 0)
+    assert found["rows"][0]["undecoded"] == {
+        "partition_0": "0x7031",
+        "clustering_0": "0x00000001",
+        "v": "0x00000005",
+        "cdc$deleted_w": "0x01",
+    }

@@ -28,6 +28,7 @@ from typing import Any
 
 from ringlog.client.plans import Plan
 from ringlog.node import registers
+from ringlog.node.cells import Excerpt
 from ringlog.node.registers import Behind, Registers, Reply
 from ringlog.wire.cells import Cell
 from tests.client.explorer.coordinators import FIRST_READ, READ, WRITE, Coordinators, Scenario
@@ -171,7 +172,7 @@ class Explorer:
     def _without_strangers(self, replica: Registers) -> Registers:
         """The node with all rows that do not matter here: of other ranges."""
         for fetch in replica.fetching:
-            if fetch.source not in self.nodes or not registers.covers(replica, fetch, self.key):
+            if fetch.source not in self.nodes or self.key not in registers.spans_of(replica.state, fetch):
                 replica = registers.receive(replica, fetch, {}) or replica
         return replica
 
@@ -217,7 +218,7 @@ class Explorer:
     def _rows(self, place: int, shape: int, fetch: registers.Fetch) -> bool | None:
         """Whether a source's snapshot has the value; None if it gives none now."""
         found = registers.snapshot(self.registers_of(place, shape), fetch)
-        return self.key in found if isinstance(found, dict) else None
+        return self.key in found if isinstance(found, Excerpt) else None
 
     def _received(self, place: int, number: int, fetch: registers.Fetch, has: bool) -> int | None:
         local: Local = self.locals.values[number]

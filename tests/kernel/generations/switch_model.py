@@ -3,7 +3,8 @@
 The log is the kernel's: every entry is decided by the real rules, and the states it went through are kept. Around it:
 processes of CDC writers, each with the part of the log that it has folded so far and at most one submission on its way;
 a coordinator that prepares a generation and submits its commit; an operation that can be cancelled, so that what is
-prepared is dropped; an operator who fences a writer, once the broker lets none of its processes write any more.
+prepared is dropped; an operator who fences a writer, once the broker lets none of its processes write any more, lowers
+the horizon of a fenced one to what its processes have used, and withdraws a generation that nobody can have used.
 Submissions are decided whenever the explorer likes, or never. A process may be slow for ever, its next incarnation may
 run beside it.
 
@@ -30,13 +31,16 @@ from ringlog.kernel.commands.cdc import (
     decide_register_cdc_writer,
     decide_request_cdc_generation,
 )
+from ringlog.kernel.commands.cdc_clock import decide_lower_cdc_writer, decide_withdraw_cdc_generation
 from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     Command,
     CommitCdcGeneration,
     FenceCdcWriter,
+    LowerCdcWriter,
     RegisterCdcWriter,
     RequestCdcGeneration,
+    WithdrawCdcGeneration,
 )
 from ringlog.kernel.generations.describe import generate, parts_of, ranges_digest
 from ringlog.kernel.generations.lookup import generation_at
@@ -58,6 +62,8 @@ RULES = frozenset(
         "current incarnation only",
         "horizons of fenced writers",
         "a fenced name keeps its horizon",
+        "only fenced writers are lowered",
+        "only what no horizon reaches is withdrawn",
     }
 )
 HABITS = frozenset(
@@ -66,6 +72,8 @@ HABITS = frozenset(
         "lowering binds at once",
         "registration folded first",
         "knowledge and horizon of one state",
+        "lowered above what was used",
+        "rights before the fence",
     }
 )
 ALL = RULES | HABITS
@@ -90,17 +98,19 @@ class Process:
 class World:
     """A situation: the states of the log, the processes, the coordinator's commit on its way, the one routed write.
 
-    ``aborts``: cancels that may still come. ``denied``: incarnations that the broker lets write no more; ``fences``:
-    how many more may be.
+    ``aborts``: cancels that may still come. ``denied``: incarnations that the broker lets write no more; ``fences``,
+    ``lowerings``, ``withdrawals``: how many more may be. The write: timestamp, start of its generation, whose it is.
     """
 
     log: tuple[int, ...]
     processes: tuple[Process, ...]
     commit: tuple[int, bool] | None = None
     commits_left: int = 1
-    write: tuple[int, str, int] | None = None
+    write: tuple[int, int, int] | None = None
     aborts: int = 0
     fences: int = 0
+    lowerings: int = 0
+    withdrawals: int = 0
     denied: frozenset[str] = frozenset()
 
 
@@ -108,8 +118,8 @@ class Explorer:
     """Breadth first over all histories; ``without`` names what is left out of ``ALL``.
 
     ``writers`` are registered at first, with ``horizon``; ``restarts`` more incarnations may start. There are
-    ``switches`` to another generation one after the other; up to ``aborts`` preparations are dropped and ``fences``
-    writers fenced.
+    ``switches`` to another generation one after the other; up to ``aborts`` preparations are dropped, ``fences``
+    writers fenced, ``lowerings`` horizons lowered for them, and ``withdrawals`` generations taken back.
     """
 
     def __init__(
@@ -121,10 +131,13 @@ class Explorer:
         switches: int = 1,
         aborts: int = 0,
         fences: int = 0,
+        lowerings: int = 0,
+        withdrawals: int = 0,
     ) -> None:
         assert without is None or without in ALL, without
         self._on = ALL - {without}
         self._switches, self._aborts, self._fences = switches, aborts, fences
+        self._lowerings, self._withdrawals = lowerings, withdrawals
         self._restarts = restarts
         self._writers = writers
         self._states: list[ClusterState] = []
@@ -139,9 +152,11 @@ class Explorer:
         start = World(
             (self._number(_founded(self._writers, self._first_horizon)),),
             tuple(Process(name, f"{name}-0", 1) for name in self._writers),
-            commits_left=self._switches,
+            commits_left=self._switches + self._withdrawals,
             aborts=self._aborts,
             fences=self._fences,
+            lowerings=self._lowerings,
+            withdrawals=self._withdrawals,
         )
         known = {start}
         queue = deque([start])
@@ -170,11 +185,12 @@ class Explorer:
             return False
         timestamp, routed_under, _ = world.write
         operating = generation_at(self._states[world.log[-1]].generations, timestamp)
-        return operating is None or operating.id != routed_under
+        return operating is None or operating.timestamp != routed_under
 
     def _is_settled(self, world: World) -> bool:
         """The write is routed and the last switch over: nothing that can follow changes the verdict."""
-        return world.write is not None and len(self._states[world.log[-1]].generations) > self._switches
+        is_last = len(self._states[world.log[-1]].generations) > self._switches
+        return world.write is not None and is_last and not world.withdrawals
 
     # ------------------------------------------------------------------------------------------------- steps
 
@@ -229,7 +245,7 @@ class Explorer:
                 for folded in self._read_at(process):
                     operating = generation_at(self._states[world.log[folded - 1]].generations, timestamp)
                     assert operating is not None
-                    yield replace(world, write=(timestamp, operating.id, index))
+                    yield replace(world, write=(timestamp, operating.timestamp, index))
 
     def _read_at(self, process: Process) -> range:
         """Numbers of folded entries at which it may have read the generations; it looks at its horizon now."""
@@ -262,9 +278,25 @@ class Explorer:
             if not isinstance(after, Rejected):
                 ended = {found.incarnation, *found.ended}
                 # One that registers later has rights that were given to it later.
-                yield replace(
-                    world, log=(*world.log, after), fences=world.fences - 1, denied=frozenset(world.denied | ended)
-                )
+                denied = frozenset(world.denied | ended) if "rights before the fence" in self._on else world.denied
+                yield replace(world, log=(*world.log, after), fences=world.fences - 1, denied=denied)
+        yield from self._mending(world)
+
+    def _mending(self, world: World) -> Iterator[World]:
+        """What a wrong clock left is taken back, which is decided at once, too."""
+        state = self._states[world.log[-1]]
+        for name in self._writers if world.lowerings else ():
+            found = state.writers[name]
+            mine = world.write is not None and world.processes[world.write[2]].writer == name
+            used = world.write[0] if mine and world.write and "lowered above what was used" in self._on else 0
+            for horizon in range(max(used + 1, found.low_watermark), found.horizon):
+                after = self._decide(world, LowerCdcWriter(name, found.incarnation, horizon, "a clock was ahead"))
+                if not isinstance(after, Rejected):
+                    yield replace(world, log=(*world.log, after), lowerings=world.lowerings - 1)
+        if world.withdrawals and len(state.generations) > 1:
+            after = self._decide(world, WithdrawCdcGeneration(state.generations[-1].id, SEED, "a clock was ahead"))
+            if not isinstance(after, Rejected):
+                yield replace(world, log=(*world.log, after), commit=None, withdrawals=world.withdrawals - 1)
 
     def _coordinator(self, world: World) -> Iterator[World | str]:
         head = world.log[-1]
@@ -320,6 +352,14 @@ def _decided(state: ClusterState, command: Command, rules: frozenset[str]) -> De
             return decision
         case FenceCdcWriter():
             return decide_fence_cdc_writer(state, command, NOW)
+        case LowerCdcWriter():
+            return _lowered(state, command, rules)
+        case WithdrawCdcGeneration():
+            seen = state if "only what no horizon reaches is withdrawn" in rules else replace(state, writers=Map())
+            decision = decide_withdraw_cdc_generation(seen, command, NOW)
+            if not isinstance(decision, Accepted):
+                return decision
+            return Accepted(_with_data(replace(decision.state, writers=state.writers)))
         case AdvanceCdcWriter():
             if "current incarnation only" not in rules:
                 command = replace(command, incarnation=state.writers[command.writer].incarnation)
@@ -342,6 +382,18 @@ def _decided(state: ClusterState, command: Command, rules: frozenset[str]) -> De
                 else decision
             )
     raise NotImplementedError(command)
+
+
+def _lowered(state: ClusterState, command: LowerCdcWriter, rules: frozenset[str]) -> Decision:
+    found = state.writers[command.writer]
+    if "only fenced writers are lowered" in rules or found.fenced is not None:
+        return decide_lower_cdc_writer(state, command, NOW)
+    fenced = replace(state, writers=state.writers.set(command.writer, replace(found, fenced=1)))
+    decision = decide_lower_cdc_writer(fenced, command, NOW)
+    if not isinstance(decision, Accepted):
+        return decision
+    lowered = replace(decision.state.writers[command.writer], fenced=None)
+    return Accepted(replace(decision.state, writers=decision.state.writers.set(command.writer, lowered)))
 
 
 def _anew(state: ClusterState, command: RegisterCdcWriter, decision: Accepted) -> Accepted:
@@ -378,11 +430,18 @@ def _prepared(state: ClusterState) -> ClusterState:
     """The state with a generation prepared, all its data there; the ring has grown by one token if it must."""
     owners = {**TOKENS, **{10 * number: "a" for number in range(2, len(state.generations) + 1)}}
     state = replace(state, token_owners=Map(owners))
-    ranges = generate(owners, NODES, SEED)
     decision = decide_request_cdc_generation(state, RequestCdcGeneration(SEED), NOW)
     assert isinstance(decision, Accepted)
-    assert decision.state.prepared is not None
-    for part in parts_of(decision.state.prepared.id, ranges):
-        decision = decide_put_cdc_generation_data(decision.state, part, NOW)
+    return _with_data(decision.state)
+
+
+def _with_data(state: ClusterState) -> ClusterState:
+    """The state with all data of the generation that is prepared, if one is and has none."""
+    if state.prepared is None or state.prepared.parts:
+        return state
+    ranges = generate(dict(state.token_owners), NODES, SEED)
+    for part in parts_of(state.prepared.id, ranges):
+        decision = decide_put_cdc_generation_data(state, part, NOW)
         assert isinstance(decision, Accepted)
-    return decision.state
+        state = decision.state
+    return state

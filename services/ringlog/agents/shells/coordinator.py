@@ -2,30 +2,44 @@
 proposes.
 
 After its take-over it reads the compacted acks topic from the beginning; faust then brings what comes in. Both may
-bring the same record, and in any order: the one with the greater offset counts.
+bring the same record, and in any order: which one counts, ``ringlog.client.ack_book`` says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
 
-from ringlog.agents.coordinator_core import ROLE, Known, Proposal, awaits_publication, prepared_in_full, propose
+from ringlog.agents.coordinator_core import (
+    ROLE,
+    Known,
+    Proposal,
+    Refusal,
+    awaits_publication,
+    prepared_in_full,
+    propose,
+    refusals,
+)
 from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.role import Offered, RoleThread
+from ringlog.client.ack_book import AckBook
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
-from ringlog.client.results import AppliedResult
+from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.values import Epoch, GenerationId, Micros
+from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka import KafkaLog
-from ringlog.log.topics import ACKS
+from ringlog.log.topics import ACKS, topic_name
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import NodeAck, decode_node_ack
+from ringlog.wire.records import RefusedProposal, decode_node_ack
 
 SUBMIT_TIMEOUT_S = 5.0
 PUBLICATION_POLL_S = 0.02
 AFTER_REFUSAL_S = 0.5
+REFUSED_MAX, DETAIL_MAX = 20, 500
+"""So many refusals are shown, of so many characters each: a status is a small record."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,15 +48,20 @@ class CoordinatorThread(RoleThread):
     """One instance of the coordinator."""
 
     role = ROLE
+    _refused: tuple[RefusedProposal, ...] = ()
 
     def work(self) -> None:
         """Look at every change, for ever."""
-        self._acks: dict[str, tuple[int, NodeAck]] = {}
+        self._acks = AckBook()
         self._complete: tuple[GenerationId | None, Micros] = (None, 0)
         self._replay_acks()
         epochs = EpochsReader(self.settings, self.look)
         client = Client(
-            self.settings.bootstrap_servers, self.settings.cluster, f"{self.role}-{self.instance[:8]}", clock=self.clock
+            self.settings.bootstrap_servers,
+            self.settings.cluster,
+            f"{self.role}-{self.instance[:8]}",
+            clock=self.clock,
+            replica=self.replica,
         )
         try:
             client.start()
@@ -54,9 +73,10 @@ class CoordinatorThread(RoleThread):
                 for record in self.rest(wait_s) if refused else self.news(wait_s):
                     self._take_ack(record)
                     self.acknowledge(record[0])
-                proposals = propose(self._known(epochs.newest()))
-                answers = [self._submit(client, proposal) for proposal in proposals]
-                refused = not all(answers)
+                known = self._known(epochs.newest())
+                answers = [self._submit(client, proposal) for proposal in propose(known)]
+                refused = not all(answer is None for answer in answers)
+                self._note([*refusals(known), *(answer for answer in answers if answer is not None)])
         finally:
             client.close()
             epochs.close()
@@ -70,11 +90,24 @@ class CoordinatorThread(RoleThread):
         generation = prepared_in_full(state)
         if generation != self._complete[0]:
             self._complete = (generation, now)
-        acks = {node: ack for node, (_, ack) in self._acks.items()}
-        return Known(state, acks, published, now, self._complete[1])
+        return Known(state, self._acks.newest(state), published, now, self._complete[1], self._acks.said())
 
-    def _submit(self, client: Client, proposal: Proposal) -> bool:
-        """Ask until there is an answer; False if it was not applied."""
+    def refused(self) -> tuple[RefusedProposal, ...]:
+        """What cannot go on, since when: nodes' mistakes, and proposals that the validator refuses."""
+        return self._refused
+
+    def _note(self, found: Sequence[Refusal]) -> None:
+        """Keep for all to see what is refused, with the time at which it first was; each is logged once."""
+        since = {(one.subject, one.command, one.code, one.detail): one.since for one in self._refused}
+        now = self.clock.now_us()
+        keys = list(dict.fromkeys((one.subject, one.kind, one.code, one.detail[:DETAIL_MAX]) for one in found))
+        for key in keys[:REFUSED_MAX]:
+            if key not in since:
+                log.warning("refused", subject=key[0], kind=key[1], code=key[2], why=key[3])
+        self._refused = tuple(RefusedProposal(*key, since.get(key, now)) for key in keys[:REFUSED_MAX])
+
+    def _submit(self, client: Client, proposal: Proposal) -> Refusal | None:
+        """Ask until there is an answer; None if it was applied."""
         kind = type(proposal.command).__name__
         while True:
             self.look()
@@ -92,9 +125,11 @@ class CoordinatorThread(RoleThread):
             log.info("applied", kind=kind, epoch=answer.epoch)
             # Proposals that follow in this round, and the next look, must know of it.
             self.replica.wait_for(lambda state: state.epoch >= answer.epoch, SUBMIT_TIMEOUT_S, f"epoch {answer.epoch}")
-            return True
+            return None
         log.info("not_applied", kind=kind, answer=str(replace(answer)))
-        return False
+        if isinstance(answer, RejectedResult):
+            return Refusal(proposal.subject, kind, answer.code, answer.detail)
+        return Refusal(proposal.subject, kind, "request_expired", "what became of it is looked up in the log")
 
     def _replay_acks(self) -> None:
         acks = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, ACKS)
@@ -103,6 +138,21 @@ class CoordinatorThread(RoleThread):
                 self._take_ack((record.offset, record.data))
         finally:
             acks.close()
+        self._forget_left()
+
+    def _forget_left(self) -> None:
+        """Take what nodes that left have said out of the topic, or every start would read it for ever.
+
+        Node ids are never used again. A process that goes on speaking for such a node is not argued with: its last word
+        goes at the next start.
+        """
+        nodes = self.replica.state.nodes
+        left = [node for node in self._acks.nodes() if node in nodes and nodes[node].state == "left"]
+        try:
+            for node in left:
+                self.producer.send(topic_name(self.settings.cluster, ACKS.suffix), None, key=node.encode())
+        except LogUnavailable as error:
+            log.warning("acks_not_forgotten", nodes=len(left), why=error.message)
 
     def _take_ack(self, record: Offered) -> None:
         offset, value = record
@@ -113,6 +163,4 @@ class CoordinatorThread(RoleThread):
         except WireError as error:
             log.warning("unreadable_ack", offset=offset, why=str(error))
             return
-        known = self._acks.get(ack.node)
-        if known is None or known[0] <= offset:
-            self._acks[ack.node] = (offset, ack)
+        self._acks.take(offset, ack)

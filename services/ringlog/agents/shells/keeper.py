@@ -33,7 +33,7 @@ class KeeperThread(RoleThread):
 
     def work(self) -> None:
         """Keep the cache at the newest epoch, for ever."""
-        cache = RedisCache(self.settings.redis_url, self.settings.cluster)
+        cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
         keeper, available = Keeper(), True
         self.accepting()
         try:

@@ -6,11 +6,24 @@ the log up to there without writing. If the log does not contain what was publis
 would mend that. A change topic that lacks a key of that epoch's state was deleted and made again: what it lacks is
 written before anything new.
 
+One epoch is one transaction, however large: a reader of committed records never sees a part of it, and ``epochs`` and
+the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
+break: ``epochs`` told of that state long ago, each record only puts back what stood there, in the order in which it
+was first told (streams before their generation), and whoever dies half-way is followed by an instance that finds what
+is lacking still.
+
+A record that a change topic refuses for its size halts this agent (``RecordTooLarge``). Epochs go out in their order,
+so nothing may be passed over, and to start again would meet the same record. ``kernel.carried`` keeps records below
+what the topics take; so this is a topic whose limit was lowered, and the message says how to raise it.
+
 The schemas of all records go to ``<cluster>.schemas`` at each start, by fingerprint, so that a consumer needs no other
 source.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -20,7 +33,7 @@ from ringlog.agents.publisher_core import ROLE, ahead, starts_from
 from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.held import keys_held
 from ringlog.agents.shells.role import RoleThread
-from ringlog.kernel.changes import EPOCHS, EpochChange, diff
+from ringlog.kernel.changes import EPOCHS, ChangeRecord, EpochChange, diff
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
@@ -32,8 +45,30 @@ from ringlog_schemas import published
 
 POLL_S = 0.2
 SCHEMAS_TIMEOUT_S = 30.0
+TRANSACTION_TIMEOUT_S = 600.0
+"""The largest epoch is a generation of a million ranges; brokers allow 900 s unless they are told otherwise."""
+
+RESTORED_RECORDS_MAX = 10_000
+LOOK_RECORDS = 1_000
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Change records as they go to ``cluster``, encoded each time they are walked; ``look`` may end that by raising."""
+
+    cluster: str
+    records: Sequence[ChangeRecord]
+    look: Callable[[], None]
+
+    def __iter__(self) -> Iterator[Written]:
+        """Encode one after the other: the largest epochs fit into memory once as values, not again as bytes."""
+        for number, record in enumerate(self.records):
+            if number % LOOK_RECORDS == LOOK_RECORDS - 1:
+                self.look()
+            suffix, key, value = encode_change_record(record)
+            yield Written(topic_name(self.cluster, suffix), key, value)
 
 
 class PublisherThread(RoleThread):
@@ -44,7 +79,8 @@ class PublisherThread(RoleThread):
 
     def work(self) -> None:
         """Publish every epoch once, for ever."""
-        fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
+        name = f"{self.settings.cluster}.{self.role}"
+        fenced = FencedProducer(self.settings.bootstrap_servers, name, TRANSACTION_TIMEOUT_S)
         self.confirm()
         fenced.initialise()
         last = self._last_published()
@@ -84,23 +120,27 @@ class PublisherThread(RoleThread):
             tail.close()
 
     def _publish(self, fenced: FencedProducer, before: ClusterState, after: ClusterState) -> None:
-        records = (encode_change_record(record) for record in diff(before, after))
-        fenced.commit([Written(self._topic(suffix), key, value) for suffix, key, value in records])
+        self._write(fenced, diff(before, after))
         self._published = after.epoch
+
+    def _write(self, fenced: FencedProducer, records: Sequence[ChangeRecord]) -> None:
+        """All of them in one transaction."""
+        fenced.commit(Outgoing(self.settings.cluster, records, self.look))
 
     def _restore(self, fenced: FencedProducer, state: ClusterState) -> None:
         """Write what the change topics lack of ``state``, which was published last.
 
         ``epochs`` lacks nothing: it told which state that is.
         """
-        records = [encode_change_record(record) for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS]
-        topics = sorted({suffix for suffix, _, _ in records})
+        records = [record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS]
+        topics = sorted({record.topic for record in records})
         held = {suffix: keys_held(self.settings.bootstrap_servers, self._topic(suffix), self.look) for suffix in topics}
-        lacking = [(suffix, key, value) for suffix, key, value in records if key not in held[suffix]]
+        lacking = [record for record in records if record.key.encode() not in held[record.topic]]
         if lacking:
-            names = ", ".join(sorted({self._topic(suffix) for suffix, _, _ in lacking}))
+            names = ", ".join(sorted({self._topic(record.topic) for record in lacking}))
             log.warning("change_topics_restored", topics=names, records=len(lacking), epoch=state.epoch)
-            fenced.commit([Written(self._topic(suffix), key, value) for suffix, key, value in lacking])
+            for begin in range(0, len(lacking), RESTORED_RECORDS_MAX):
+                self._write(fenced, lacking[begin : begin + RESTORED_RECORDS_MAX])
 
     def _topic(self, suffix: str) -> str:
         return topic_name(self.settings.cluster, suffix)

@@ -2,14 +2,17 @@
 
 A rejection is needed while its request may come again: until ``since_epoch`` has left the history. From then on the
 request is answered as expired, whatever was said before. Applied and expired are never read back: the log tells them.
+Nothing before the last floor mark (``ringlog.agents.validator_core``) is needed, however young: so many rejections that
+they had to be forgotten are no reason to read them at the next start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
+from ringlog.agents.validator_core import is_floor_mark
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka import KafkaLog
@@ -44,8 +47,7 @@ class ResultsLog:
         """Delete what lies before the first needed rejection. What fails now is done the next time."""
         try:
             end = self._log.end_offset()
-            first = next((offset for offset, _ in self._needed(oldest)), end)
-            self._log.delete_before(first)
+            self._log.delete_before(first_needed(self._needed(oldest), end))
         except LogUnavailable as error:
             log.warning("results_not_trimmed", why=error.message)
 
@@ -62,3 +64,12 @@ class ResultsLog:
                     yield record.offset, result
         finally:
             tail.close()
+
+
+def first_needed(rejections: Iterable[tuple[int, Result]], end: int) -> int:
+    """The offset before which nothing is needed: of the last floor mark, else of the first rejection, else the end."""
+    first = end
+    for offset, result in rejections:
+        if first == end or is_floor_mark(result):
+            first = offset
+    return first

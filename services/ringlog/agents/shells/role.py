@@ -18,27 +18,36 @@ import structlog
 
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
-from ringlog.agents.watch import record_path
+from ringlog.agents.watch import records_of
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
-from ringlog.log.errors import LogDamaged, LogError, ReplicaHalted, TopicMisconfigured, WaitTimedOut
+from ringlog.log.errors import (
+    LogDamaged,
+    LogError,
+    RecordTooLarge,
+    ReplicaHalted,
+    TopicMisconfigured,
+    WaitTimedOut,
+)
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import open_metadata
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
 from ringlog.log.reading import read_to_end
+from ringlog.log.replay import catch_up
 from ringlog.log.replica import Replica
 from ringlog.log.topics import AGENTS, topic_name
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.settings import Settings
 from ringlog.wire.draw import SystemDraw
-from ringlog.wire.records import AgentStatus, encode_agent_status
+from ringlog.wire.records import AgentStatus, RefusedProposal, encode_agent_status
 
 HEARTBEAT_S = 1.0
 LOOK_S = 0.1
 WAIT_S = 0.5
 TAKE_OVER_TIMEOUT_S = 30.0
+WHY_CHARS_MAX = 1_000
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +72,7 @@ class RoleThread(ABC):
         self.instance = str(uuid.uuid4())
         self.term = 0
         self.log = open_metadata(settings.bootstrap_servers, settings.cluster, self.role)
-        self.replica = Replica(self.log, record=record_path(settings, self.role))
+        self.replica = Replica(self.log, record=records_of(settings, self.role))
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
         self.producer = AckedProducer(settings.bootstrap_servers, f"ringlog-{self.role}")
         self._ended = ended
@@ -71,7 +80,7 @@ class RoleThread(ABC):
         self._news = threading.Condition()
         self._folded = False
         self._stopping = threading.Event()
-        self._status = "starting"
+        self._status, self._why = "starting", ""
         self._threads = (
             threading.Thread(target=self._run, name=self.role, daemon=True),
             threading.Thread(target=self._beat, name=f"{self.role}-heartbeat", daemon=True),
@@ -108,6 +117,10 @@ class RoleThread(ABC):
     def handled_epoch(self) -> int:
         """The epoch up to which this role has done its work; shown in its status."""
 
+    def refused(self) -> tuple[RefusedProposal, ...]:
+        """What this role would do and is refused; shown in its status."""
+        return ()
+
     def accepting(self) -> None:
         """Preparations are over: the role is shown as active."""
         self._status = "active"
@@ -125,7 +138,7 @@ class RoleThread(ABC):
 
         Who slept since its take-over would shut out the one that acts now.
         """
-        self.replica.read_barrier()
+        catch_up(self.replica, look=self.look)
         self.look()
 
     def _raise_if_superseded(self) -> None:
@@ -172,11 +185,15 @@ class RoleThread(ABC):
             end = End(SUPERSEDED, str(error))
         except (ReplicaHalted, LogDamaged, TopicMisconfigured, Diverged) as error:
             end = End(HALTED, str(error), error)
+        except RecordTooLarge as error:
+            # The next one would meet the same record: to start again would only add a term to the log, for ever.
+            log.error("record_too_large", role=self.role, topic=error.topic, bytes=error.size)
+            end = End(HALTED, f"{error.code}: {error}", error)
         except Exception as error:
             log.exception("role_failed", role=self.role)
             end = End(CRASHED, f"{type(error).__name__}: {error}", error)
         finally:
-            self._status = "halted"
+            self._status, self._why = "halted", "" if end is None else end.detail[:WHY_CHARS_MAX]
             self._stopping.set()
             self.replica.stop()
             self.log.close()
@@ -204,10 +221,11 @@ class RoleThread(ABC):
         self.look()
 
     def _await_founding(self) -> None:
+        """Read the log to its end, however long that takes, and wait for its first entry."""
+        catch_up(self.replica, look=self.look)
         while True:
             self.look()
             try:
-                self.replica.read_barrier(WAIT_S)
                 self.replica.wait_for(lambda state: state.epoch > 0, WAIT_S, "the cluster to be founded")
                 return
             except WaitTimedOut:
@@ -228,10 +246,11 @@ class RoleThread(ABC):
 
     def _beat(self) -> None:
         """Tell the status each second, and soon after each change of it."""
-        told, silent_s = (-1, ""), 0.0
+        told: tuple[object, ...] = ()
+        silent_s = 0.0
         while not self._stopping.wait(LOOK_S):
             silent_s += LOOK_S
-            now = (self.handled_epoch(), self._status)
+            now = (self.handled_epoch(), self._status, self.refused())
             if now != told or silent_s >= HEARTBEAT_S:
                 told, silent_s = now, 0.0
                 self._tell()
@@ -251,7 +270,7 @@ class RoleThread(ABC):
         if term is not None and term.term > self.term > 0:
             return
         epoch, now = self.handled_epoch(), self.clock.now_us()
-        status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now)
+        status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now, self.refused(), self._why)
         topic = topic_name(self.settings.cluster, AGENTS.suffix)
         try:
             self.producer.send(topic, encode_agent_status(status), key=self.role.encode(), partition=0)

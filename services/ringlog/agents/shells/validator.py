@@ -34,7 +34,7 @@ from ringlog.agents.validator_core import (
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.model import Noop
 from ringlog.log.commit import commit
-from ringlog.log.errors import LogUnavailable
+from ringlog.log.errors import LogError
 from ringlog.log.topics import RESULTS, topic_name
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Request, Result, decode_request, encode_result
@@ -62,9 +62,10 @@ class ValidatorThread(RoleThread):
             results.close()
 
     def _answer(self, fenced: FencedProducer, results: ResultsLog) -> None:
-        oldest = trimmed = self.replica.state.history.oldest
+        oldest = self.replica.state.history.oldest
         validator = remember(Validator(self.instance, self.term, pruned=oldest), results.rejections(oldest))
-        results.trim(trimmed)
+        results.trim(oldest)
+        trimmed = (validator.pruned, validator.floor)
         self.accepting()
         while True:
             offered = self.news() if not validator.waiting else self.news(0)
@@ -74,9 +75,9 @@ class ValidatorThread(RoleThread):
                     state = self.replica.read_barrier()
                     step = begin(validator, state, self.clock.now_us(), self.draw)
                     validator = self._perform(fenced, step)
-            if validator.pruned > trimmed:
-                trimmed = validator.pruned
-                results.trim(trimmed)
+            if (validator.pruned, validator.floor) != trimmed:
+                trimmed = (validator.pruned, validator.floor)
+                results.trim(validator.pruned)
 
     def handled_epoch(self) -> int:
         """The validator decides on the newest epoch that it has folded."""
@@ -109,7 +110,7 @@ class ValidatorThread(RoleThread):
         try:
             for result in results:
                 self.producer.send(topic, encode_result(result), partition=0)
-        except LogUnavailable as error:
+        except LogError as error:
             log.warning("hints_not_sent", why=error.message)
 
     def _request(self, record: Offered) -> tuple[int, Request | None]:

@@ -8,7 +8,7 @@ keeps them. Nothing is left out: range and partition deletes are effects like ot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlog.client.cdc.rows import (
@@ -37,7 +37,9 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Effect:
     """``operation``: insert, update, row_delete, partition_delete or range_delete. ``number``: of its first row in the
-    write. ``before`` and ``after``: the images, None without. ``start`` and ``end``: of a range delete.
+    write. ``before`` and ``after``: the images, None without. ``start`` and ``end``: of a range delete. ``undecoded``:
+    what no column of the table can take (``ringlog.client.cdc.rows``), of its rows and, where these have none of that
+    name, its images.
     """
 
     operation: str
@@ -50,17 +52,20 @@ class Effect:
     after: Names | None = None
     start: Bound | None = None
     end: Bound | None = None
+    undecoded: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def effects(change: Change) -> tuple[Effect, ...]:
     """The effects of a write, in the order in which the log has them."""
     images: dict[int, dict[str, Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
+    undecoded: dict[str, dict[str, bytes]] = {}
     found: list[list[LogRow]] = []
     by_key: dict[str, list[LogRow]] = {}
     for row in change.rows:
         name = _name(row)
         if row.code in images:
             images[row.code][name] = {**row.key, **row.values, **dict.fromkeys(row.deleted)}
+            undecoded[name] = {**row.undecoded, **undecoded.get(name, {})}
         elif row.code in RANGE_ENDS and found and found[-1][0].code in RANGE_STARTS and len(found[-1]) == 1:
             found[-1].append(row)
         elif row.code in RANGE_STARTS or row.code in PARTITION_DELETES or row.code in ROW_DELETES:
@@ -70,7 +75,14 @@ def effects(change: Change) -> tuple[Effect, ...]:
         else:
             by_key[name] = [row]
             found.append(by_key[name])
-    return tuple(_effect(rows, images, by_key) for rows in found)
+    return tuple(
+        replace(_effect(rows, images, by_key), undecoded=_undecoded(rows, undecoded.get(_name(rows[0]), {})))
+        for rows in found
+    )
+
+
+def _undecoded(rows: list[LogRow], of_images: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    return {**of_images, **{name: data for row in rows for name, data in row.undecoded.items()}}
 
 
 def _name(row: LogRow) -> str:

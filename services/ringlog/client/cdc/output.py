@@ -17,8 +17,11 @@ range delete       m     no row has that key, and a sink that took it for one wo
                          as connectors write them for logical messages, whose content (base64 of JSON) has the bounds
 =================  ====  ==========================================================================================
 
+What no column of the table can take is in ``source.undecoded``, name to hex digits (``ringlog.client.cdc.rows``).
+
 **CloudEvents.** Structured JSON mode, one event for each effect. ``id`` is stream, time and row number of the write:
 with ``source`` it is unique, and a repeated delivery has the same. The extension ``partitionkey`` is the partition key.
+``data.undecoded`` as above.
 """
 
 from __future__ import annotations
@@ -72,6 +75,8 @@ def change_json(change: Change) -> Json:
     """A change with all its rows of the log."""
     return {
         "table": change.name,
+        "table_id": change.table_id,
+        "epoch": change.epoch,
         "timestamp": change.timestamp,
         "generation": change.generation,
         "stream_id": change.stream_id.hex(),
@@ -88,6 +93,7 @@ def change_json(change: Change) -> Json:
                 "values": json_names(row.values),
                 "deleted": list(row.deleted),
                 "deleted_elements": json_names(row.deleted_elements),
+                "undecoded": json_names(row.undecoded),
             }
             for row in change.rows
         ],
@@ -145,7 +151,12 @@ def _source(change: Change, effect: Effect, cluster: str) -> Json:
         "time": uuid_text(change.time),
         "batch_seq_no": effect.number,
         "operation": effect.operation,
-    }
+    } | _undecoded(effect)
+
+
+def _undecoded(effect: Effect) -> Json:
+    """Nothing where everything is decoded, as it nearly always is: the shape is others'."""
+    return {"undecoded": json_names(effect.undecoded)} if effect.undecoded else {}
 
 
 def cloudevents(change: Change, cluster: str) -> list[Json]:
@@ -170,6 +181,7 @@ def cloudevents(change: Change, cluster: str) -> list[Json]:
 
 def _data(change: Change, effect: Effect) -> Json:
     found: Json = {"table": change.name, "timestamp": change.timestamp, "key": json_names(effect.key)}
+    found |= _undecoded(effect)
     if effect.operation == "range_delete":
         return found | _bounds(effect)
     return found | {

@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Literal
 
 from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, Unreadable
+from ringlog.client.cdc.lives import Lives
 from ringlog.client.cdc.progress import PartitionProgress, Progress, begin_at
 from ringlog.client.cdc.reading import Reading, Verdict
-from ringlog.client.cdc.rows import Change, TableTypes, change_of
+from ringlog.client.cdc.rows import Change, TableTypes, change_of, decided_by
+from ringlog.client.cdc.schema import Schema
 from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore
 from ringlog.client.cdc.topics import Record, Topics
 from ringlog.kernel.changes import TableChange
@@ -40,6 +42,8 @@ Lost = Literal["error", "skip"]
 POLL_S = 0.2
 COMMIT_S = 5.0
 WHOLE = (0, 1)
+UNKNOWN = TableTypes(None)
+"""Of rows of which no table had the name."""
 
 
 class CdcReader:
@@ -50,6 +54,10 @@ class CdcReader:
     a file, a store, None: nothing is resumed. ``lost``: what to do about rows that are no longer kept: raise, or
     ``skip`` them and count in ``lost_rows``. ``until_end``: stop at the end that the topic had at the start.
     ``share``: (i, n): the i-th of n parts of the partitions.
+
+    Values are typed by the table that had the name when the write was decided, with its columns of then, which the
+    metadata log tells: the reader folds it, from its beginning when it starts. ``Change.table_id`` tells a table from
+    another one that was made under its name.
 
     Raises, at once or in the loop: CdcReadError (see ``errors``), LogUnavailable, TopicMissing.
     """
@@ -79,8 +87,10 @@ class CdcReader:
         begin = start_of(start)
         self._store = _store(progress)
         try:
+            self._schema = Schema(bootstrap_servers, cluster)
             self._topics = Topics(bootstrap_servers, cluster)
             try:
+                self._schema.start()
                 self._topics.start()
                 self._topic_id = self._topics.topic_id()
                 self._check_tables()
@@ -93,6 +103,7 @@ class CdcReader:
                     self._read_on()
             except BaseException:
                 self._topics.close()
+                self._schema.close()
                 raise
         except BaseException:
             self._store.close()
@@ -135,8 +146,13 @@ class CdcReader:
 
     @property
     def schema(self) -> Mapping[str, TableChange]:
-        """Tables by ``keyspace.table``, as the change topics have them; it changes while the loop runs."""
-        return self._topics.tables
+        """The tables that there are now, by ``keyspace.table``, as far as the metadata log is folded."""
+        return self.lives.current()
+
+    @property
+    def lives(self) -> Lives:
+        """All tables that ever were, as far as the metadata log is folded."""
+        return self._schema.lives
 
     @property
     def generation(self) -> Micros:
@@ -157,6 +173,7 @@ class CdcReader:
     def close(self) -> None:
         """Let go of connections and progress; commits nothing."""
         self._topics.close()
+        self._schema.close()
         self._store.close()
 
     def __enter__(self) -> CdcReader:
@@ -172,11 +189,12 @@ class CdcReader:
         return partition % count == index
 
     def _check_tables(self) -> None:
+        """Tables that were dropped, or have their log switched off, may be asked for: there may be rows of before."""
         for name in sorted(self._wanted):
-            table = self._topics.tables.get(name)
-            if table is None:
+            versions = self._schema.lives.all_of(name)
+            if not versions:
                 raise UnknownTable(name, "not in the schema")
-            if not table.cdc.enabled:
+            if not any(table.cdc.enabled for table in versions):
                 raise UnknownTable(name, "keeps no CDC log")
 
     def _begin(self, begin: str | Micros, bounds: Mapping[int, tuple[int, int]]) -> Progress:
@@ -242,10 +260,14 @@ class CdcReader:
         verdict, rows = self._reading.take(record.partition, record.offset, row)
         if verdict is not Verdict.DELIVERED:
             return None
-        return change_of(rows, self._types_of(f"{row.keyspace}.{row.table}"), (record.partition, record.offset))
+        types = self._types_of(f"{row.keyspace}.{row.table}", decided_by(rows))
+        return change_of(rows, types, (record.partition, record.offset))
 
-    def _types_of(self, name: str) -> TableTypes:
-        table, known = self._topics.tables.get(name), self._types.get(name)
+    def _types_of(self, name: str, epoch: int) -> TableTypes:
+        table = self._schema.at(name, epoch)
+        if table is None:
+            return UNKNOWN
+        known = self._types.get(name)
         if known is None or known.table is not table:
             known = self._types[name] = TableTypes(table)
         return known

@@ -1,35 +1,46 @@
 """Tables rebuilt from their CDC log in a SQLite file, each change in effect exactly once.
 
-The file holds, for every partition, what the fold must know (``table``), the rows as they are seen, in a table
-named ``keyspace.table`` with a column for each of its columns, and the reader's place. All three change in one
-transaction, so the file is as of one place in the log whatever is killed. Rows whose time to live is over go with the
-next transaction.
+The file holds, for every partition, what the fold must know (``table``), the rows as they are seen, in a *copy*: a
+SQLite table for each table of the log (``copies``), and the reader's place. All change in one transaction, so the file
+is as of one place in the log whatever is killed. Rows whose time to live is over go with the next transaction.
+
+A table is its id. Rows of a table that was dropped and of one that was made under its name are those of two tables,
+in whatever order they come; each write is typed by its table as it was when the write was decided.
 
 Values: integers that fit, floats and text as such, bytes as blobs, larger integers as text; collections, tuples and
 user types as JSON.
+
+Nothing that the log has ends the reading. What no column can take (``rows``) is in the table ``cdc$undecoded``, as its
+bytes: with ``place`` null it is what the base table's partition has *now*, found anew with each write to it; with a
+place in the CDC topic it is a row of the log that is no write to its table, or a value that is no collection, kept for
+ever.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from immutables import Map
-
-from ringlog.client.cdc.errors import BadStore, UnknownTable
+from ringlog.client.cdc.copies import UNDECODED, Copies, Copy, listed, quoted
+from ringlog.client.cdc.errors import BadStore
+from ringlog.client.cdc.lives import Lives
 from ringlog.client.cdc.output import json_value
-from ringlog.client.cdc.rows import Change
+from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE, Change
+from ringlog.client.cdc.state_text import state_of, state_text
 from ringlog.client.cdc.stores import FileLock
-from ringlog.client.cdc.table import TableShape, fold
+from ringlog.client.cdc.table import TableShape, fits_key, fitting, fold, unfolded
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.rows.cells import Cell, RowState
-from ringlog.kernel.rows.partition import PartitionState, Range
+from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import SeenRow, next_expiry, seen
+from ringlog.kernel.schema.types import TypeMismatch, deserialize
 from ringlog.kernel.values import Micros
 from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.wire.records import CdcRow, encode_cdc_row
 
 PARTITIONS, PLACE = "ringlog_partitions", "ringlog_place"
 INTEGER_MAX = 2**63 - 1
@@ -37,28 +48,37 @@ BUSY_S = 30.0
 SWEEP_MAX = 1_000
 """Partitions looked at again in one transaction because something of them has expired."""
 
+WHOLE_ROW = ""
+"""Stands for the column where a row of the log is undecoded as a whole."""
+
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS {PARTITIONS}
-    (name TEXT, key TEXT, state TEXT NOT NULL, due INTEGER, PRIMARY KEY (name, key)) WITHOUT ROWID;
+    (id TEXT, key TEXT, state TEXT NOT NULL, due INTEGER, PRIMARY KEY (id, key)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS ringlog_due ON {PARTITIONS} (due) WHERE due IS NOT NULL;
 CREATE TABLE IF NOT EXISTS {PLACE} (one INTEGER PRIMARY KEY CHECK (one = 1), place TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS {quoted(UNDECODED)}
+    ("table" TEXT, table_id TEXT, partition_key TEXT, clustering_key TEXT, "column" TEXT, value BLOB, place TEXT);
+CREATE INDEX IF NOT EXISTS ringlog_undecoded ON {quoted(UNDECODED)} (table_id, partition_key);
 """
 
 PartitionKey = tuple[bytes, ...]
+Row = tuple[Any, ...]
 
 
 class SqliteTables:
     """A store of progress that also holds the tables; for one thread. ``apply`` changes, then ``save`` the place: that
     is the transaction. Raises ProgressInUse if another process writes the file, BadStore if it cannot be used.
 
-    ``tables``: those that may be met, by ``keyspace.table``.
+    ``undecoded``: by table and column (``WHOLE_ROW``: no column) how many were met since this object was made.
     """
 
-    def __init__(self, path: Path, tables: Mapping[str, TableChange] | None = None, clock: Clock | None = None) -> None:
-        self._tables: Mapping[str, TableChange] = tables or {}
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        self.undecoded: dict[str, Counter[str]] = {}
         self._clock = clock or SystemClock()
-        self._shapes: dict[str, tuple[TableChange, TableShape]] = {}
+        self._shapes: dict[tuple[str, int], TableShape] = {}
+        self._met: dict[str, TableChange] = {}
         self._touched: dict[tuple[str, PartitionKey], PartitionState] = {}
+        self._kept: list[Row] = []
         # Two writers of one file would each skip what the other one applied; readers are welcome at any time.
         self._lock = FileLock(path.absolute())
         self._path = path
@@ -70,16 +90,42 @@ class SqliteTables:
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.executescript(_SCHEMA)
+            self._copies = Copies(self._connection)
+            if not self._copies.is_by_name():
+                self._copies.begin()
+                self._connection.executescript(_SCHEMA)
         except BaseException as error:
             self.close()
             if isinstance(error, sqlite3.Error):
                 raise BadStore(path, error) from error
             raise
 
-    def know(self, tables: Mapping[str, TableChange]) -> None:
-        """The tables of the schema, a mapping that may change later."""
-        self._tables = tables
+    def know(self, lives: Lives) -> None:
+        """Take over a file of before tables were known by their ids; harmless for any other. ``lives``: all tables.
+
+        Raises BadStore where it cannot be told what is in it.
+        """
+        if not self._copies.is_by_name():
+            return
+        found = self._copies.by_name()
+        doubtful = sorted(name for name in found if len({table.id for table in lives.all_of(name)}) != 1)
+        doubtful += sorted(name for name in found if any(name != one and name.lower() == one.lower() for one in found))
+        if doubtful:
+            raise BadStore(
+                self._path,
+                f"it is from before tables were known by their ids, and {doubtful[0]} was made several times, or "
+                "never, or differs only in case from another one: its rows may be of two tables. Begin anew in another "
+                "file",
+            )
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._copies.adopt({name: lives.all_of(name)[-1] for name in found})
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                self._connection.execute(statement)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise BadStore(self._path, error) from error
 
     def load(self) -> str | None:
         """The place of the last transaction."""
@@ -87,13 +133,30 @@ class SqliteTables:
         return None if found is None else str(found[0])
 
     def apply(self, change: Change) -> None:
-        """Take a change in; it is in the file after the next ``save``. Raises UnknownTable."""
-        shape = self._shape(change.name)
-        key = change.raw[0].partition_key
-        state = self._touched.get((change.name, key))
-        if state is None:
-            state = self._stored(change.name, key)
-        self._touched[change.name, key] = fold(state, change.raw, shape)
+        """Take a change in; it is in the file after the next ``save``."""
+        for row in change.rows:
+            if row.code not in (PREIMAGE, POSTIMAGE):
+                for column in row.undecoded:
+                    self._count(change.name, column)
+        table = change.schema
+        if table is None or not fits_key(change.raw, table):
+            self._keep(change, change.raw)
+            return
+        shape = self._shape(table)
+        life = life_of(table)
+        rows, misfits = fitting(change.raw, shape)
+        self._keep(change, misfits)
+        for one in rows:
+            for column, data in unfolded(one, shape):
+                self._kept.append(_undecoded(change.name, table.id, one, column, data, _place(change)))
+        if life not in self._met or self._met[life].changed < table.changed:
+            self._met[life] = table
+        if rows:
+            key = change.raw[0].partition_key
+            state = self._touched.get((life, key))
+            if state is None:
+                state = self._stored(life, key)
+            self._touched[life, key] = fold(state, rows, shape)
 
     def save(self, text: str) -> None:
         """One transaction: everything applied since the last one, what has expired, and the place behind it."""
@@ -106,16 +169,24 @@ class SqliteTables:
         now = self._clock.now_us()
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            for (name, key), state in self._touched.items():
-                self._write(name, key, state, now)
+            for life, table in self._met.items():
+                self._copies.meet(life, table)
+            for (life, key), state in self._touched.items():
+                self._write(self._copies.all()[life], key, state, now)
+            for row in self._kept:
+                self._keep_row(row)
             self._sweep(now)
             self._connection.execute(f"INSERT OR REPLACE INTO {PLACE} VALUES (1, ?)", (text,))
             self._connection.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:  # a full disk has rolled it back by itself
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
             raise
-        self._touched = {}
+        self._touched, self._met, self._kept = {}, {}, []
+
+    def _roll_back(self) -> None:
+        self._copies.forget()
+        if self._connection.in_transaction:  # a full disk has rolled it back by itself
+            self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
         """Let go of the file; what was applied and not saved is dropped."""
@@ -124,146 +195,129 @@ class SqliteTables:
 
     # ------------------------------------------------------------------------------------------------ tables
 
-    def _shape(self, name: str) -> TableShape:
-        table = self._tables.get(name)
-        if table is None:
-            raise UnknownTable(name, "not in the schema")
-        known = self._shapes.get(name)
-        if known is None or known[0] is not table:
-            self._make(name, table)
-            known = self._shapes[name] = (table, TableShape(table))
-        return known[1]
+    def _shape(self, table: TableChange) -> TableShape:
+        version = (life_of(table), table.changed)
+        shape = self._shapes.get(version)
+        if shape is None:
+            shape = self._shapes[version] = TableShape(table)
+        return shape
 
-    def _make(self, name: str, table: TableChange) -> None:
-        columns = [column.name for column in table.columns]
-        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {_quoted(name)} ({_list(columns)})")
-        there = {row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(name)})")}
-        for column in columns:
-            if column not in there:
-                self._connection.execute(f"ALTER TABLE {_quoted(name)} ADD COLUMN {_quoted(column)}")
-        keys = _list(table.partition_key)
-        self._connection.execute(f"CREATE INDEX IF NOT EXISTS {_quoted(name + ' key')} ON {_quoted(name)} ({keys})")
-
-    def _stored(self, name: str, key: PartitionKey) -> PartitionState:
+    def _stored(self, life: str, key: PartitionKey) -> PartitionState:
         found = self._connection.execute(
-            f"SELECT state FROM {PARTITIONS} WHERE name = ? AND key = ?", (name, _key_text(key))
+            f"SELECT state FROM {PARTITIONS} WHERE id = ? AND key = ?", (life, _key_text(key))
         ).fetchone()
         return PartitionState() if found is None else state_of(found[0])
 
-    def _write(self, name: str, key: PartitionKey, state: PartitionState, now: Micros) -> None:
-        shape = self._shape(name)
+    def _write(self, copy: Copy, key: PartitionKey, state: PartitionState, now: Micros) -> None:
+        shape = self._shape(copy.schema)
         self._connection.execute(
             f"INSERT OR REPLACE INTO {PARTITIONS} VALUES (?, ?, ?, ?)",
-            (name, _key_text(key), state_text(state), next_expiry(state, now)),
+            (copy.life, _key_text(key), state_text(state), _due(next_expiry(state, now))),
+        )
+        self._connection.execute(
+            f"DELETE FROM {quoted(UNDECODED)} WHERE table_id = ? AND partition_key = ? AND place IS NULL",
+            (copy.schema.id, _key_text(key)),
         )
         names = shape.types.partition_key
-        fixed = {column: _cell(shape.types.value(column, part)) for column, part in zip(names, key, strict=True)}
-        where = " AND ".join(f"{_quoted(column)} IS ?" for column in fixed)
-        self._connection.execute(f"DELETE FROM {_quoted(name)} WHERE {where}", tuple(fixed.values()))
+        fixed = {column: _key_cell(shape.types.value(column, part)) for column, part in zip(names, key, strict=True)}
+        where = " AND ".join(f"{quoted(copy.columns[column])} IS ?" for column in fixed)
+        self._connection.execute(f"DELETE FROM {quoted(copy.table)} WHERE {where}", tuple(fixed.values()))
+        odd: dict[tuple[str | None, str], bytes] = {}
         for row in seen(state, shape.columns, now):
-            self._insert(name, fixed, row, shape)
+            odd |= self._insert(copy, fixed, row, shape)
+        for (place, column), data in odd.items():
+            self._keep_row((copy.name, copy.schema.id, _key_text(key), place, column, data, None))
 
-    def _insert(self, name: str, fixed: Mapping[str, Any], row: SeenRow, shape: TableShape) -> None:
-        values = dict(fixed)
+    def _insert(
+        self, copy: Copy, fixed: Mapping[str, Any], row: SeenRow, shape: TableShape
+    ) -> dict[tuple[str | None, str], bytes]:
+        """What of the row is undecoded, by clustering key (None: of the static columns) and column."""
+        values, odd = dict(fixed), {}
         for column, part in zip(shape.types.clustering_key, row.clustering_key or (), strict=False):
-            values[column] = _cell(shape.types.value(column, part))
-        for column, data in (*row.static.items(), *row.values.items()):
-            values[column] = _cell(_plain(shape, column, data))
-        marks = ", ".join("?" * len(values))
+            values[column] = _key_cell(shape.types.value(column, part))
+        for place, names in ((None, row.static), (_key_text(row.clustering_key), row.values)):
+            for column, data in names.items():
+                try:
+                    values[column] = _plain(shape, column, data)
+                except TypeMismatch:
+                    odd[place, column] = data
+        own = [copy.columns[column] for column in values]
+        marks = ", ".join("?" * len(own))
         self._connection.execute(
-            f"INSERT INTO {_quoted(name)} ({_list(values)}) VALUES ({marks})", tuple(values.values())
+            f"INSERT INTO {quoted(copy.table)} ({listed(own)}) VALUES ({marks})", tuple(values.values())
         )
+        return odd
 
     def _sweep(self, now: Micros) -> None:
         """Write again the partitions of which something has expired."""
         due = self._connection.execute(
-            f"SELECT name, key, state FROM {PARTITIONS} WHERE due <= ? ORDER BY due LIMIT ?", (now, SWEEP_MAX)
+            f"SELECT id, key, state FROM {PARTITIONS} WHERE due <= ? ORDER BY due LIMIT ?", (now, SWEEP_MAX)
         ).fetchall()
-        for name, key, state in due:
-            self._write(name, tuple(bytes.fromhex(part) for part in json.loads(key)), state_of(state), now)
+        for life, key, state in due:
+            parts = tuple(bytes.fromhex(part) for part in json.loads(key))
+            self._write(self._copies.all()[life], parts, state_of(state), now)
+
+    # --------------------------------------------------------------------------------------------- undecoded
+
+    def _keep(self, change: Change, rows: Iterable[CdcRow]) -> None:
+        """Rows of the log that are no write to their table."""
+        for row in rows:
+            self._count(change.name, WHOLE_ROW)
+            place = _place(change)
+            self._kept.append(
+                _undecoded(change.name, change.table_id or "", row, WHOLE_ROW, encode_cdc_row(row), place)
+            )
+
+    def _keep_row(self, row: Row) -> None:
+        self._connection.execute(f"INSERT INTO {quoted(UNDECODED)} VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def _count(self, name: str, column: str) -> None:
+        self.undecoded.setdefault(name, Counter())[column] += 1
+
+
+def life_of(table: TableChange) -> str:
+    """What a table is known by."""
+    return table.id or f"{table.keyspace}.{table.name}"
+
+
+def _undecoded(name: str, table_id: str, row: CdcRow, column: str, data: bytes, place: str) -> Row:
+    return name, table_id, _key_text(row.partition_key), _key_text(row.clustering_key), column, data, place
+
+
+def _place(change: Change) -> str:
+    return "/".join(map(str, change.place))
 
 
 def _plain(shape: TableShape, column: str, data: bytes) -> Any:
-    """A value as the table has it: a list without the time UUIDs of its cells."""
-    value = shape.types.value(column, data)
-    if shape.column_types[column].startswith("list") and isinstance(value, tuple):
-        return tuple(item for _, item in value)
-    return value
+    """A value as the copy has it: a list without the time UUIDs of its cells. Raises TypeMismatch, also where there is
+    no such column.
+    """
+    if column not in shape.types.data:
+        raise TypeMismatch("unknown", "there is no such column beside the key", column)
+    value = deserialize(shape.types.columns[column], data)
+    if shape.column_types[column].startswith("list"):
+        assert isinstance(value, tuple), "the log has a list as pairs"
+        value = tuple(item for _, item in value)
+    return _cell(value)
+
+
+def _due(expiry: Micros | None) -> Micros | None:
+    """When a partition is looked at again. A time to live may be any number: what lies beyond all times is never."""
+    return None if expiry is None or expiry > INTEGER_MAX else expiry
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > INTEGER_MAX:
         return str(value)
+    if isinstance(value, float) and math.isnan(value):
+        return str(value)  # SQLite would make null of it
     return json.dumps(json_value(value), ensure_ascii=False) if isinstance(value, tuple | dict) else value
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _key_cell(value: Any) -> Any:
+    """Of two keys that differ, the cells do, too: SQLite takes the two zeros for one."""
+    return "-0.0" if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0 else _cell(value)
 
 
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(_quoted(name) for name in names)
-
-
-def _key_text(key: PartitionKey) -> str:
-    return json.dumps([part.hex() for part in key])
-
-
-# ------------------------------------------------------------------------------------------------- state as text
-
-
-def state_text(state: PartitionState) -> str:
-    """A partition's state as JSON."""
-    found = {
-        "deleted": state.deleted,
-        "ranges": [
-            [_hexes(item.start), item.start_inclusive, _hexes(item.end), item.end_inclusive, item.deleted]
-            for item in state.ranges
-        ],
-        "static": _row_json(state.static),
-        "rows": [[_hexes(key), _row_json(row)] for key, row in sorted(state.rows.items(), key=str)],
-    }
-    return json.dumps(found, separators=(",", ":"))
-
-
-def state_of(text: str) -> PartitionState:
-    """The reverse of ``state_text``."""
-    found = json.loads(text)
-    ranges = tuple(Range(_bytes(a), b, _bytes(c), d, at) for a, b, c, d, at in found["ranges"])
-    rows = Map({_bytes(key): _row(row) for key, row in found["rows"]})
-    return PartitionState(found["deleted"], ranges, _row(found["static"]), rows)
-
-
-def _row_json(row: RowState) -> list[Any]:
-    marker = None if row.marker is None else [row.marker.timestamp, row.marker.expires]
-    cells = [
-        [column, _hex(key), cell.timestamp, _hex(cell.value), cell.expires]
-        for (column, key), cell in sorted(row.cells.items(), key=str)
-    ]
-    return [row.deleted, marker, cells, dict(sorted(row.wiped.items()))]
-
-
-def _row(found: list[Any]) -> RowState:
-    deleted, marker, cells, wiped = found
-    return RowState(
-        deleted,
-        None if marker is None else Cell(marker[0], b"", marker[1]),
-        Map({(column, _unhex(key)): Cell(at, _unhex(value), expires) for column, key, at, value, expires in cells}),
-        Map(wiped),
-    )
-
-
-def _hex(data: bytes | None) -> str | None:
-    return None if data is None else data.hex()
-
-
-def _unhex(text: str | None) -> bytes | None:
-    return None if text is None else bytes.fromhex(text)
-
-
-def _hexes(parts: Iterable[bytes | None]) -> list[str | None]:
-    return [_hex(part) for part in parts]
-
-
-def _bytes(parts: Iterable[str | None]) -> tuple[bytes | None, ...]:
-    return tuple(_unhex(part) for part in parts)
+def _key_text(key: tuple[bytes | None, ...] | None) -> str | None:
+    return None if key is None else json.dumps([None if part is None else part.hex() for part in key])

@@ -14,16 +14,20 @@ row, partition delete  everything up to and including *t* is gone
 two range bounds       likewise, for the rows between them
 images                 nothing
 =====================  ============================================================================================
+
+Rows that cannot be a write to the table are *misfits* (``fitting``): they are handed back, and change nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ringlog.client.cdc.rows import (
     INSERT,
     PARTITION_DELETES,
+    POSTIMAGE,
+    PREIMAGE,
     RANGE_ENDS,
     RANGE_STARTS,
     ROW_DELETES,
@@ -34,9 +38,9 @@ from ringlog.kernel.changes import TableChange
 from ringlog.kernel.rows.cells import NOTHING, RowState
 from ringlog.kernel.rows.partition import Columns, Key, PartitionState, Range, join, partition_state
 from ringlog.kernel.rows.writes import written_row
-from ringlog.kernel.schema.collections import shape_of
+from ringlog.kernel.schema.collections import cells_of, shape_of
 from ringlog.kernel.values import Micros
-from ringlog.wire.records import Cell, DeletedElements
+from ringlog.wire.records import CdcRow, Cell, DeletedElements
 
 
 class LogRow(Protocol):
@@ -73,8 +77,60 @@ class TableShape:
         )
 
 
+R = TypeVar("R", bound=LogRow)
+
+
+def fits_key(rows: Sequence[CdcRow], table: TableChange) -> bool:
+    """Have rows of the log the partition key of the table?"""
+    return all(len(row.partition_key) == len(table.partition_key) for row in rows)
+
+
+def fitting(rows: Sequence[R], shape: TableShape) -> tuple[list[R], list[R]]:
+    """(rows of a write that can be carried out, misfits): a row has the parts of the key that its operation wants, both
+    ends of a range are there, and the operation is one that is known.
+    """
+    good: list[R] = []
+    misfits: list[R] = []
+    for place, row in enumerate(rows):
+        if row.operation in RANGE_STARTS:
+            behind = rows[place + 1].operation if place + 1 < len(rows) else None
+            is_good = behind in RANGE_ENDS and all(_is_prefix(end, shape) for end in rows[place : place + 2])
+        elif row.operation in RANGE_ENDS:
+            is_good = bool(good) and place > 0 and good[-1] is rows[place - 1] and good[-1].operation in RANGE_STARTS
+        else:
+            is_good = _has_key(row, shape)
+        (good if is_good else misfits).append(row)
+    return good, misfits
+
+
+def _is_prefix(row: LogRow, shape: TableShape) -> bool:
+    return len(row.clustering_key) <= len(shape.types.clustering_key)
+
+
+def _has_key(row: LogRow, shape: TableShape) -> bool:
+    parts, whole = len(row.clustering_key), len(shape.types.clustering_key)
+    if row.operation in (INSERT, UPDATE):
+        return parts in (0, whole)
+    if row.operation in ROW_DELETES:
+        return parts == whole
+    return row.operation in PARTITION_DELETES or row.operation in (PREIMAGE, POSTIMAGE)
+
+
+def unfolded(row: LogRow, shape: TableShape) -> Iterable[tuple[str, bytes]]:
+    """Columns of a row, with their values, that ``fold`` passes over: they should be elements, and are none."""
+    if row.operation not in (INSERT, UPDATE):
+        return
+    for cell in row.cells:
+        kind = shape.columns.multi_cell.get(cell.column)
+        if kind is not None and cell.value is not None:
+            try:
+                cells_of(kind, cell.value)
+            except ValueError:
+                yield cell.column, cell.value
+
+
 def fold(state: PartitionState, rows: Sequence[LogRow], shape: TableShape) -> PartitionState:
-    """The partition after a write: all its rows of the log, in their order."""
+    """The partition after a write: all its rows of the log that are ``fitting``, in their order."""
     for effect in _effects(rows, shape):
         state = join(state, effect, shape.columns)
     return state

@@ -1,8 +1,8 @@
 """A Kafka consumer over the CDC topic and the change topics that a reader of it needs: positions, never groups.
 
 Committed records only; an offset that is gone is an error, never a jump. Change topics are read from their beginning:
-``cdc-generations`` tells what to read, ``schema`` the types of the tables, ``schemas`` how records of later releases
-are written.
+``cdc-generations`` tells what to read, ``schemas`` how records of later releases are written. What tables rows are of
+is told by the metadata log (``ringlog.client.cdc.schema``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from ringlog.client.cdc.errors import RowsLost
 from ringlog.client.cdc.generations import Generations
-from ringlog.kernel.changes import GenerationChange, TableChange
+from ringlog.kernel.changes import GenerationChange
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.kafka import reader_config
 from ringlog.log.topics import admin_client, describe, topic_name
@@ -23,7 +23,7 @@ from ringlog.wire import codec
 from ringlog.wire.changes import decode_change
 from ringlog.wire.errors import WireError
 
-GENERATIONS, SCHEMA, SCHEMAS, CDC = "cdc-generations", "schema", "schemas", "cdc"
+GENERATIONS, SCHEMAS, CDC = "cdc-generations", "schemas", "cdc"
 ANSWER_S = 30.0
 POLL_S = 0.2
 RECORDS_MAX = 500
@@ -43,14 +43,13 @@ class Record:
 
 
 class Topics:
-    """For one thread. ``generations`` and ``tables`` are as the change topics had them when they were last polled."""
+    """For one thread. ``generations`` are as the change topic had them when it was last polled."""
 
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
         self.generations = Generations()
-        self.tables: dict[str, TableChange] = {}
         self._bootstrap = bootstrap_servers
         self._cdc = topic_name(cluster, CDC)
-        self._changes = {topic_name(cluster, suffix): suffix for suffix in (GENERATIONS, SCHEMA, SCHEMAS)}
+        self._changes = {topic_name(cluster, suffix): suffix for suffix in (GENERATIONS, SCHEMAS)}
         self._caught_up: set[str] = set()
         config = reader_config(bootstrap_servers, "read_committed") | {"fetch.wait.max.ms": 100}
         self._news = Consumer(config)
@@ -151,18 +150,11 @@ class Topics:
             if value is not None:
                 self._learn(value)
         elif value is None:
-            self._gone(suffix, key)
+            self.generations.note(key, None)
         else:
             found = decode_change(value)
             if isinstance(found, GenerationChange):
                 self.generations.note(key, found)
-            elif isinstance(found, TableChange):
-                self.tables[f"{found.keyspace}.{found.name}"] = found
-
-    def _gone(self, suffix: str, key: str) -> None:
-        if suffix == GENERATIONS:
-            self.generations.note(key, None)
-        # The rows of a dropped table are in the log still: its types are kept for them.
 
     def _learn(self, value: bytes) -> None:
         try:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ringlog.kernel.commands.cdc_source import SOURCE_LENGTH_MAX, held_source, source_holder
 from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     CloseCdcGeneration,
@@ -309,13 +310,21 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
     broken = broken_field(
         (is_name(command.writer), "writer", NAME_RULE),
         (is_name(command.incarnation), "incarnation", NAME_RULE),
+        (len(command.source) <= SOURCE_LENGTH_MAX, "source", f"must have at most {SOURCE_LENGTH_MAX} characters"),
     )
     if broken is not None:
         return broken
     known = state.writers.get(command.writer)
+    # Who says nothing logs what the name logged before.
+    source = command.source or (known.source if known is not None else "")
+    other = source_holder(state, command.writer, source)
+    if other is not None:
+        return Rejected("source_in_use", f"source: {held_source(other, source)}")
     start = next((other.timestamp for other in state.generations if other.closed is None), 0)
     if known is None:
-        writer = CdcWriter(command.writer, command.incarnation, context.epoch, start, start, start, (), ())
+        writer = CdcWriter(
+            command.writer, command.incarnation, context.epoch, start, start, start, (), (), source=source
+        )
     elif command.incarnation == known.incarnation:
         text = f"{command.incarnation} is registered since epoch {known.registered}; every start needs a new one"
         return Rejected("incarnation_reused", f"incarnation: {text}")
@@ -334,6 +343,8 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
             ended=(*known.ended, known.incarnation)[-INCARNATIONS_KEPT_MAX:],
             fenced=None,
             fence_reason="",
+            source=source,
+            decided=known.decided if source == known.source else (),
         )
     return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, writer)))
 
@@ -344,6 +355,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
         (0 <= command.low_watermark <= command.horizon, "low_watermark", "must be between 0 and the horizon"),
         (command.horizon <= MICROS_MAX, "horizon", f"must be at most {MICROS_MAX}"),
         *_position_rules(command.positions),
+        *_position_rules(command.decided, "decided"),
     )
     if broken is not None:
         return broken
@@ -357,11 +369,17 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
     )
     if refused is not None:
         return refused
+    # With another checkpoint a writer begins its source anew: what was decided before stays so.
+    decided = _greatest(writer.decided, command.decided)
+    if len(decided) > POSITIONS_MAX:
+        text = f"with those of before {len(decided)} partitions, and {POSITIONS_MAX} at most"
+        return Rejected("too_many", f"decided: {text}: name only partitions of the source")
     moved = replace(
         writer,
         horizon=command.horizon,
         low_watermark=command.low_watermark,
         positions=_greatest(writer.positions, command.positions),
+        decided=decided,
     )
     if moved == writer:
         return Accepted(state)
@@ -404,13 +422,13 @@ def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, contex
     return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, fenced)))
 
 
-def _position_rules(positions: tuple[Position, ...]) -> tuple[tuple[bool, str, str], ...]:
+def _position_rules(positions: tuple[Position, ...], name: str = "positions") -> tuple[tuple[bool, str, str], ...]:
     partitions = [position.partition for position in positions]
     return (
-        (len(partitions) <= POSITIONS_MAX, "positions", f"must be at most {POSITIONS_MAX}"),
-        (len(set(partitions)) == len(partitions), "positions", "must name each partition once"),
-        (all(0 <= partition < 2**31 for partition in partitions), "positions", "partitions must be 0 or above"),
-        (all(0 <= p.offset <= OFFSET_MAX for p in positions), "positions", "offsets must be 0 or above"),
+        (len(partitions) <= POSITIONS_MAX, name, f"must be at most {POSITIONS_MAX}"),
+        (len(set(partitions)) == len(partitions), name, "must name each partition once"),
+        (all(0 <= partition < 2**31 for partition in partitions), name, "partitions must be 0 or above"),
+        (all(0 <= p.offset <= OFFSET_MAX for p in positions), name, "offsets must be 0 or above"),
     )
 
 

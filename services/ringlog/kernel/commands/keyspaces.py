@@ -28,6 +28,8 @@ from ringlog.kernel.values import is_identifier, is_name
 
 FACTOR_MAX = 64
 DATACENTERS_MAX = 64
+REPLICATION_BYTES_MAX = 16_384
+"""The longest key of a replication: it stands in the records of every range, twice where one changes to another."""
 
 
 def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: Context) -> Decision:
@@ -156,6 +158,10 @@ def _bad_datacenters(replication: Replication) -> Rejected | None:
         )
         if broken is not None:
             return broken
+    size = len(replication_key(replication))
+    if size > REPLICATION_BYTES_MAX:
+        text = f"its key has {size:,} bytes, readers carry at most {REPLICATION_BYTES_MAX:,}"
+        return Rejected("too_large", f"replication.datacenters: {text}: name fewer racks")
     return None
 
 

@@ -31,6 +31,9 @@ from ringlog.kernel.commands.model_cdc import (
     GenerationRange as GenerationRange,
 )
 from ringlog.kernel.commands.model_cdc import (
+    LowerCdcWriter as LowerCdcWriter,
+)
+from ringlog.kernel.commands.model_cdc import (
     Position as Position,
 )
 from ringlog.kernel.commands.model_cdc import (
@@ -44,6 +47,9 @@ from ringlog.kernel.commands.model_cdc import (
 )
 from ringlog.kernel.commands.model_cdc import (
     RequestCdcGeneration as RequestCdcGeneration,
+)
+from ringlog.kernel.commands.model_cdc import (
+    WithdrawCdcGeneration as WithdrawCdcGeneration,
 )
 from ringlog.kernel.commands.model_types import (
     AlterType as AlterType,
@@ -414,6 +420,8 @@ Command = (
     | ExpireCdcGeneration
     | ForgetCdcGeneration
     | FenceCdcWriter
+    | LowerCdcWriter
+    | WithdrawCdcGeneration
 )
 
 COMMANDS: dict[str, type[Command]] = {
@@ -457,11 +465,13 @@ COMMANDS: dict[str, type[Command]] = {
         ExpireCdcGeneration,
         ForgetCdcGeneration,
         FenceCdcWriter,
+        LowerCdcWriter,
+        WithdrawCdcGeneration,
     )
 }
 """Kind (the wire name) to class."""
 
 VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | dict.fromkeys(
-    ("CreateKeyspace", "CreateTable", "AlterTable", "CloseCdcGeneration"), 2
+    ("CreateKeyspace", "CreateTable", "AlterTable", "CloseCdcGeneration", "RegisterCdcWriter", "AdvanceCdcWriter"), 2
 )
 """Kind to the version that this release writes; a released (kind, version) is frozen."""

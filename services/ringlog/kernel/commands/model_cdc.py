@@ -48,17 +48,22 @@ class PutCdcGenerationData:
 
 @dataclass(frozen=True, slots=True)
 class RegisterCdcWriter:
-    """A new incarnation of a CDC writer; it ends the earlier ones of that name."""
+    """A new incarnation of a CDC writer; it ends the earlier ones of that name.
+
+    ``source``: the topic that it logs, which nobody else may; empty: it does not say, as writers of the first release.
+    """
 
     writer: str
     incarnation: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceCdcWriter:
     """Promise of a writer: it routes only writes below ``horizon``.
 
-    All below ``low_watermark`` is durable up to ``positions``.
+    All below ``low_watermark`` is durable up to ``positions``. ``decided``: positions of its source; what becomes of
+    each write below them is decided and durable, also where nothing does.
     """
 
     writer: str
@@ -66,6 +71,7 @@ class AdvanceCdcWriter:
     horizon: int
     low_watermark: int
     positions: tuple[Position, ...] = ()
+    decided: tuple[Position, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +128,29 @@ class FenceCdcWriter:
     writer: str
     incarnation: str
     positions: tuple[Position, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LowerCdcWriter:
+    """A fenced writer has used nothing at or above ``horizon``, though it had promised more (a clock was ahead).
+
+    ``reason``: the operator's words, with how it is known.
+    """
+
+    writer: str
+    incarnation: str
+    horizon: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawCdcGeneration:
+    """The last generation, which lies far ahead and which nobody has used, goes (it was committed by a wrong clock).
+
+    ``seed``: 16 random bytes for the streams of one that takes its place; ``reason``: the operator's words.
+    """
+
+    generation: str
+    seed: bytes
     reason: str

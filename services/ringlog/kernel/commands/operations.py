@@ -6,7 +6,6 @@ no clock and no count of waits does, only what participants report of themselves
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from ringlog.kernel.commands.model import (
@@ -25,6 +24,7 @@ from ringlog.kernel.operations.failures import counts_from, stopped_by
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, outnumbered
 from ringlog.kernel.operations.join import plan_join
 from ringlog.kernel.operations.progress import enter, may_leave
+from ringlog.kernel.operations.reports import broken_report
 from ringlog.kernel.operations.stages import JOIN, POINT_OF_NO_RETURN, has_reached, is_ended, next_stage
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import setting
@@ -32,7 +32,6 @@ from ringlog.kernel.state import ClusterState, Failure, Operation, Retry, advanc
 
 REASON_LENGTH_MAX = 500
 FAILURES_KEPT_MAX = 10
-_CHECKSUM = re.compile(r"[0-9a-f]{2,128}")
 
 
 # ------------------------------------------------------------------------------------------------------ join
@@ -106,8 +105,8 @@ def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> 
     for report in reports:
         if report.operation != operation.id or report.node not in gaining:
             return Rejected("bad_field", f"reports: {report.node} ({report.operation}) gains nothing by {operation.id}")
-        if report.rows < 0 or not _CHECKSUM.fullmatch(report.checksum):
-            return Rejected("bad_field", f"reports: rows or checksum of {report.node} are malformed")
+        if (broken := broken_report(report)) is not None:
+            return Rejected("bad_field", f"reports: that of {report.node} is malformed: {broken}")
     return None
 
 

@@ -47,6 +47,8 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Cont
         return Rejected("table_exists", f"name: the table {full_name} exists")
     if command.id in state.table_ids:
         return Rejected("table_id_reused", f"id: {command.id} is or was that of {state.table_ids[command.id]}")
+    if (wrong := _too_many(command.columns)) is not None:
+        return wrong
     columns, declared = with_types(state, command.keyspace, command.columns)
     wrong = _wrong_columns(columns, (), command.types) or _wrong_key(replace(command, columns=columns))
     if (wrong := wrong or _wrong_static(columns, command.partition_key, command.clustering_key)) is not None:
@@ -77,6 +79,8 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
         (something, "add_columns", "must name a column unless cdc is given"),
         *(_cdc_checks(command.cdc) if command.cdc is not None else ()),
     )
+    if (wrong := _too_many(table.columns + command.add_columns)) is not None:
+        return wrong
     added, declared = with_types(state, command.keyspace, command.add_columns)
     wrong = broken or _wrong_columns(added, table.columns, command.types)
     if (wrong := wrong or _wrong_static(added, (), table.clustering_key)) is not None:
@@ -129,12 +133,15 @@ def _cdc_checks(cdc: CdcOptions) -> tuple[tuple[bool, str, str], ...]:
     )
 
 
+def _too_many(columns: tuple[Column, ...]) -> Rejected | None:
+    """Before anything is done with each of them: a hostile command may have a hundred thousand."""
+    return None if len(columns) <= COLUMNS_MAX else Rejected("bad_field", f"columns: must be at most {COLUMNS_MAX}")
+
+
 def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...], types: int) -> Rejected | None:
     """What is wrong with new columns beside the present ones. ``types`` 1: what version 1 refused is refused."""
     if types not in (1, 2):
         return Rejected("bad_field", "types: must be 1 or 2")
-    if len(added) + len(present) > COLUMNS_MAX:
-        return Rejected("bad_field", f"columns: must be at most {COLUMNS_MAX}")
     names = {column.name for column in present}
     for column in added:
         if not is_identifier(column.name):

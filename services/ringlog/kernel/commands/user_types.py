@@ -8,8 +8,9 @@ type; a column of a key keeps its values' bytes, so it forbids that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache, partial
 
 from immutables import Map
 
@@ -17,10 +18,14 @@ from ringlog.kernel.commands.model import Column
 from ringlog.kernel.commands.model_types import AlterType, CreateType, DropType, TypeField
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.schema.collections import LENGTH_MAX
 from ringlog.kernel.schema.types import is_type
 from ringlog.kernel.schema.user_types import BUILT_IN, Fields, is_part, resolved, spelled, used_in
 from ringlog.kernel.state import ClusterState, Table, UserType, advance, in_order
 from ringlog.kernel.values import is_identifier
+
+FIELDS_MAX = LENGTH_MAX // 4
+"""No type of more fields can be written: each takes two words."""
 
 Declared = tuple[tuple[str, str], ...]
 
@@ -61,6 +66,8 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: Context)
     found = _find(state, command.keyspace, command.name)
     if isinstance(found, Rejected):
         return found
+    if (wrong := _too_many(command.fields)) is not None:
+        return wrong
     known = known_types(state.types, command.keyspace)
     if own := [field.name for field in command.fields if is_part(command.name, field.type, known)]:
         return Rejected("bad_field", f"fields: {own[0]} would make the type a part of itself")
@@ -73,8 +80,9 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: Context)
         if not is_type(resolved(spelled(fields), known)):
             return Rejected("bad_field", f"fields: the type {name} would be too large")
     tables = state.tables
+    spelled_out = cache(partial(resolved, known=known))
     for name, table in in_order(state.tables):
-        changed = _altered(table, known, context) if table.keyspace == command.keyspace else table
+        changed = _altered(table, spelled_out, context) if table.keyspace == command.keyspace else table
         if isinstance(changed, Rejected):
             return changed
         tables = tables if changed is table else tables.set(name, changed)
@@ -101,10 +109,10 @@ def decide_drop_type(state: ClusterState, command: DropType, context: Context) -
     return _accept(state, context, types=state.types.delete(f"{command.keyspace}.{command.name}"))
 
 
-def _altered(table: Table, known: Mapping[str, Fields], context: Context) -> Table | Rejected:
+def _altered(table: Table, spelled_out: Callable[[str], str], context: Context) -> Table | Rejected:
     declared = dict(table.declared)
     columns = tuple(
-        replace(column, type=resolved(declared[column.name], known)) if column.name in declared else column
+        replace(column, type=spelled_out(declared[column.name])) if column.name in declared else column
         for column in table.columns
     )
     if columns == table.columns:
@@ -122,18 +130,30 @@ def _wrong_fields(
 ) -> Rejected | None:
     if not added:
         return Rejected("bad_field", "fields: must name at least one field")
+    if (many := _too_many(added)) is not None:
+        return many
     names = {field.name for field in present}
+    length = 0
     for field in added:
         if not is_identifier(field.name):
             return Rejected("bad_field", f"fields.name: {IDENTIFIER_RULE}")
         if field.name in names:
             return Rejected("field_exists", f"fields: {field.name} is there already")
-        if not is_type(resolved(spelled(((field.name, field.type),)), known)):
+        alone = resolved(spelled(((field.name, field.type),)), known)
+        if not is_type(alone):
             return Rejected("unknown_type", f"fields: {field.name} is of unknown, or not frozen, type {field.type!r}")
+        length += len(alone) - len(spelled(()))
+        if length > LENGTH_MAX:
+            return Rejected("bad_field", "fields: are too many")
         names.add(field.name)
     if not is_type(resolved(spelled(tuple((field.name, field.type) for field in (*present, *added))), known)):
         return Rejected("bad_field", "fields: are too many")
     return None
+
+
+def _too_many(added: tuple[TypeField, ...]) -> Rejected | None:
+    """Before anything is done with each of them: a hostile command may have a hundred thousand."""
+    return Rejected("bad_field", "fields: are too many") if len(added) > FIELDS_MAX else None
 
 
 def _broken_names(keyspace: str, name: str) -> Rejected | None:

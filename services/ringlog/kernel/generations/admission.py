@@ -11,6 +11,7 @@ The rules, in order of precedence; the first that applies counts:
                         has no clustering key), a null clustering component, or one of the partition
                         key that is too long to be composed
 ``bad_key_type``        a component of the partition key is not of its column's type
+``unknown_column``      a column that the write names is none of the table's outside its key
 ``bad_change``          a write of more than plain cells contradicts the table: see ``statements``
 acceptance window       of tables with a CDC log only: see ``acceptance``
 ======================  ============================================================================
@@ -95,6 +96,8 @@ def refusal(rules: Rules, write: Write, now: Micros) -> str:
         return "bad_key"
     if not statements.well_typed(shape, write.partition_key):
         return "bad_key_type"
+    if statements.unknown_column(write, shape) is not None:
+        return "unknown_column"
     every = statements.statements_of(write)
     if compound:
         for statement in every:

@@ -13,13 +13,15 @@ Rules of a compound write (``bad_change`` unless another code stands there), for
 - only collections that are not frozen have elements that are deleted or replaced, and their values are collections;
 - a time to live is not negative.
 
-Columns that the table does not have count as regular scalar ones: the table may have been altered since.
+Whatever the write, each column that it names is one of the table's, outside its key (``unknown_column``). Columns are
+only ever added, so a write that is right under one version of its table is right under all later ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from ringlog.kernel.schema.collections import cells_of, shape_of
@@ -97,7 +99,8 @@ class TableShape:
 
     The numbers of its key components, and whether it keeps a CDC log; the types of the key's columns (empty: they are
     not looked at); names of the static columns; name and type of the collections that are not frozen; what the log
-    holds of a change (``full`` or ``keys``).
+    holds of a change (``full`` or ``keys``); names of the columns outside the key, None: nobody noted them, and they
+    are not looked at.
     """
 
     partition_key: int
@@ -108,6 +111,7 @@ class TableShape:
     static: tuple[str, ...] = ()
     collections: tuple[tuple[str, str], ...] = ()
     delta: str = "full"
+    columns: tuple[str, ...] | None = None
 
     @property
     def is_special(self) -> bool:
@@ -118,6 +122,7 @@ class TableShape:
 def shape_of_table(table: Table) -> TableShape:
     """The shape of a table of the state."""
     types = {column.name: column.type for column in table.columns}
+    key = {*table.partition_key, *table.clustering_key}
     shapes = ((column, shape_of(column.type)) for column in table.columns)
     return TableShape(
         partition_key=len(table.partition_key),
@@ -128,6 +133,7 @@ def shape_of_table(table: Table) -> TableShape:
         static=tuple(column.name for column in table.columns if column.static),
         collections=tuple((column.name, column.type) for column, shape in shapes if shape and shape.is_multi_cell),
         delta=table.cdc.delta,
+        columns=tuple(name for name in types if name not in key),
     )
 
 
@@ -162,6 +168,28 @@ def well_typed(shape: TableShape, partition_key: Sequence[bytes | None]) -> bool
     return True
 
 
+def unknown_column(write: Write, shape: TableShape) -> str | None:
+    """The first column that a write names and the table has not outside its key; None if there is none."""
+    if shape.columns is None:
+        return None
+    known = _names(shape.columns)
+    return next((name for one in statements_of(write) for name in named_columns(one) if name not in known), None)
+
+
+def named_columns(statement: Statement) -> Iterator[str]:
+    """The columns that a statement names, with repetitions."""
+    for cell in statement.cells:
+        yield cell.column
+    for one in statement.deleted_elements:
+        yield one.column
+    yield from statement.replaced
+
+
+@lru_cache(maxsize=1_024)
+def _names(columns: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(columns)
+
+
 def bad_statement(statement: Statement, shape: TableShape) -> str:
     """The code of the rule that a statement of a compound write breaks; empty if none."""
     if statement.operation not in OPERATIONS:
@@ -186,8 +214,7 @@ def _bad_clustering(statement: Statement, shape: TableShape) -> bool:
 
 def is_static_only(statement: Statement, shape: TableShape) -> bool:
     """True if a statement names columns, and all of them are static."""
-    columns = [cell.column for cell in statement.cells] + [one.column for one in statement.deleted_elements]
-    columns += statement.replaced
+    columns = list(named_columns(statement))
     return bool(columns) and all(column in shape.static for column in columns)
 
 

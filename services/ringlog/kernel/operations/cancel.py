@@ -7,9 +7,8 @@ is a member since a later epoch, so nothing that it answered before is counted a
 ranges meanwhile; those stay as they are.
 
 The generation begun for it is dropped unless it is committed (a finer generation is still correct), or unless it
-serves another operation. One that was requested is dropped, too, where no token is left, present or coming: nobody
-could describe it, and as long as it is prepared no writer may raise its horizon. From ``write_both_read_new`` on there
-is no way back: the new owner may have been read.
+serves another operation. One that was requested is dropped, too, where no token is left. From
+``write_both_read_new`` on there is no way back: the new owner may have been read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 from immutables import Map
 
-from ringlog.kernel.operations.progress import moved, record
+from ringlog.kernel.operations.progress import moved, record, without_orphan
 from ringlog.kernel.operations.stages import (
     CANCELLED,
     JOIN,
@@ -28,7 +27,6 @@ from ringlog.kernel.operations.stages import (
     REPLACE,
     WRITE_BOTH_READ_OLD,
     has_reached,
-    target_owners,
     walk_order,
 )
 from ringlog.kernel.outcome import Context
@@ -53,7 +51,7 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Cont
     else:
         parts["placements"] = _undone(state, operation, context)
     cancelled = advance(state, context.epoch, operations=record(state, ended), prepared=prepared, **parts)
-    return cancelled if target_owners(cancelled) else advance(cancelled, context.epoch, prepared=None)
+    return without_orphan(cancelled, context)
 
 
 def _nodes_back(nodes: Map[str, Node], operation: Operation) -> Map[str, Node]:

@@ -30,6 +30,7 @@ from ringlog.kernel.operations.stages import (
     in_flight,
     is_ended,
     resulting_owners,
+    target_owners,
     walk_order,
 )
 from ringlog.kernel.outcome import Context, Rejected
@@ -137,7 +138,8 @@ def enter(state: ClusterState, operation: Operation, stage: str, context: Contex
         parts["placements"] = _with(state, operation.plan.middle, context)
     elif stage == FINISHED and operation.kind != REBUILD:
         parts = _finished(state, operation, context)
-    return advance(state, context.epoch, operations=record(state, moved(operation, stage, context)), **parts)
+    entered = advance(state, context.epoch, operations=record(state, moved(operation, stage, context)), **parts)
+    return without_orphan(entered, context)
 
 
 def at_once(state: ClusterState, operation: Operation, context: Context) -> ClusterState:
@@ -146,7 +148,17 @@ def at_once(state: ClusterState, operation: Operation, context: Context) -> Clus
         state = replace(state, placements=_with(state, deltas, context))
     ended = replace(operation, plan=Plan(), locks=())
     parts = _finished(state, operation, context)
-    return advance(state, context.epoch, operations=record(state, ended), **parts)
+    return without_orphan(advance(state, context.epoch, operations=record(state, ended), **parts), context)
+
+
+def without_orphan(state: ClusterState, context: Context) -> ClusterState:
+    """The state without its prepared generation, where no token is left, present or coming.
+
+    Nobody could describe it, and as long as it is prepared no writer may raise its horizon. Whatever takes the last
+    token away (a cancelled join, the last node that leaves, is removed or assassinated) comes through here.
+    """
+    orphaned = state.prepared is not None and not target_owners(state)
+    return advance(state, context.epoch, prepared=None) if orphaned else state
 
 
 def _with(state: ClusterState, deltas: Deltas, context: Context) -> Map[str, Placement]:

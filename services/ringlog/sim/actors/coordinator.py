@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.agents.coordinator_core import Known, Proposal, awaits_publication, prepared_in_full, propose
+from ringlog.client.ack_book import AckBook
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.values import GenerationId, Micros
@@ -15,7 +16,6 @@ from ringlog.sim.memo import cached_ack, cached_change
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Unanswered
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -33,7 +33,7 @@ class CoordinatorWorker(Worker):
 
     def __init__(self, sim: Simulation, host: Host, committed: int) -> None:
         super().__init__(sim, host, committed)
-        self._acks: dict[str, tuple[int, NodeAck]] = {}
+        self._acks = AckBook()
         self._published = 0
         self._complete: tuple[GenerationId | None, Micros] = (None, 0)
         self._tails: list[Tail] = []
@@ -79,8 +79,7 @@ class CoordinatorWorker(Worker):
         generation = prepared_in_full(state)
         if generation != self._complete[0]:
             self._complete = (generation, now)
-        acks = {node: ack for node, (_, ack) in self._acks.items()}
-        return Known(state, acks, self._published, now, self._complete[1])
+        return Known(state, self._acks.newest(state), self._published, now, self._complete[1])
 
     def _submit(self, proposal: Proposal) -> Step:
         """Ask until there is an answer; False if it was not applied."""
@@ -105,9 +104,7 @@ class CoordinatorWorker(Worker):
                 ack = cached_ack(record.value)
             except WireError:
                 continue
-            known = self._acks.get(ack.node)
-            if known is None or known[0] <= record.offset:
-                self._acks[ack.node] = (record.offset, ack)
+            self._acks.take(record.offset, ack)
         self.replica.changed.fire()
 
     def _take_changes(self, records: list[Record]) -> None:

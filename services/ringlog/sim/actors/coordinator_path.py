@@ -39,8 +39,12 @@ class GaveUp(Exception):
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """Answers to one plan, each with what a read found; ``signal`` fires for every one, and for every new epoch."""
+    """Answers to one plan, each with what a read found; ``signal`` fires for every one, and for every new epoch.
 
+    ``planned``: the state that the plan was made on.
+    """
+
+    planned: ClusterState
     answers: list[tuple[Answer, Cell | None]]
     signal: Signal
 
@@ -119,9 +123,10 @@ class SimApplication:
         request = Request(key.keyspace, key.token, access, level, "dc1")
         kept: list[tuple[Answer, Cell | None]] = []
         while self.sim.world.now < deadline:
-            made = plans.plan(self._replica.state, request)
+            state = self._replica.state
+            made = plans.plan(state, request)
             outcome: plans.Outcome = made if isinstance(made, Failed) else Waiting((), 0)
-            attempt = Attempt(kept, Signal())
+            attempt = Attempt(state, kept, Signal())
             if isinstance(made, Plan):
                 self._attempts.append(attempt)
                 outcome = yield from self._attempt(made, attempt, key, cell, deadline)
@@ -142,7 +147,9 @@ class SimApplication:
         has_answered = {answer.node for answer, _ in attempt.answers}
         again = world.now
         while True:
-            outcome = plans.count(made, [answer for answer, _ in attempt.answers], self._replica.state)
+            state = self._replica.state
+            attempt.answers = [pair for pair in attempt.answers if plans.is_of_this_log(pair[0], state)]
+            outcome = plans.count(made, [answer for answer, _ in attempt.answers], state)
             if not isinstance(outcome, Waiting) or world.now >= deadline:
                 return outcome
             if world.now >= again:
@@ -150,21 +157,21 @@ class SimApplication:
                 has_answered = {answer.node for answer, _ in attempt.answers}
                 for node in made.asked:
                     if node not in has_answered:
-                        self._send(node, made, attempt, key, cell)
+                        self._send(node, attempt, key, cell)
             yield attempt.signal, max(1, min(again, deadline) - world.now)
 
-    def _send(self, node: NodeId, made: Plan, attempt: Attempt, key: Key, cell: Cell | None) -> None:
+    def _send(self, node: NodeId, attempt: Attempt, key: Key, cell: Cell | None) -> None:
         target = self.sim.shared["nodes"].get(node)
         if target is None:
             return
 
-        def answer(told: tuple[NodeId, Reply]) -> None:
-            replica, reply = told
-            attempt.answers.append((Answer(replica, reply.epoch, reply.refused), reply.cell))
+        def answer(told: tuple[NodeId, Reply, str]) -> None:
+            replica, reply, state_id = told
+            attempt.answers.append((Answer(replica, reply.epoch, reply.refused, state_id), reply.cell))
             attempt.signal.fire()
 
         self.sim.shared["messages"] = number = self.sim.shared.get("messages", 0) + 1
-        message = Message(number, key, cell, made.epoch, self.host, answer)
+        message = Message(number, key, cell, attempt.planned, self.host, answer)
         self.sim.world.send(self.host, target.host, target.registers.take, message)
 
     def _found(self, made: Plan, attempt: Attempt, key: Key, deadline: Micros) -> Step:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.settings import setting
@@ -26,10 +26,38 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
-from ringlog_cdc.decisions import Draft, check_place, closed_for, context_of, decide, next_positions, table_of
+from ringlog_cdc.decisions import (
+    Draft,
+    check_place,
+    closed_for,
+    context_of,
+    decide,
+    next_positions,
+    still_known,
+    table_of,
+)
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.known import Noted, cut_off, is_cut_off, is_lost, known_of, may_have_written
-from ringlog_cdc.plan import PartitionFacts, PlanEntry, append_limits, is_before, most_used, next_ranges, used_by
+from ringlog_cdc.known import (
+    LETTERS,
+    Noted,
+    cut_off,
+    is_cut_off,
+    is_lost,
+    known_of,
+    may_have_written,
+    may_revive,
+    settled_of,
+)
+from ringlog_cdc.plan import (
+    PartitionFacts,
+    PlanEntry,
+    append_limits,
+    at_most,
+    is_before,
+    most_used,
+    next_ranges,
+    used_by,
+)
 from ringlog_cdc.plan_store import checkpoint_lost
 from ringlog_cdc.routing import RoutingTable
 
@@ -62,6 +90,7 @@ class Driver:
         self.name = f"cdc-{number}"
         self._chance = Chance(sim.world.seed, f"driver/{number}")
         self._disk = disk
+        self._limit = 2 + number % 7
         self._client = SimClient(sim, host, self.name)
         self._replica = self._client.replica
         self._tails: list[Any] = []
@@ -132,6 +161,7 @@ class Driver:
     def _look_up(self) -> Step:
         """Read both topics as they are, and keep what is there: all that earlier checkpoints have led to."""
         found: list[Noted] = []
+        lasts: dict[tuple[int, int], int] = {}
         for topic in (CDC, DEAD):
             for partition in self.sim.broker.topics[topic]:
                 records = None
@@ -139,11 +169,17 @@ class Driver:
                     self._check()
                     with suppress(Unanswered):
                         records = yield from self.sim.broker.read(self.host, topic, partition.number)
-                found += map(noted, records)
+                names = [*map(noted, records)]
+                found += names
+                to = LETTERS if topic == DEAD else partition.number
+                for name in names:
+                    lasts[name[0], to] = max(name[1], lasts.get((name[0], to), 0))
         yield from self._store.writes()
         folder = self._store.folder
         if folder.known is None:
-            folder.known, folder.recovers = known_of(found), False
+            settled = settled_of(self._replica.state, MUTATIONS)
+            folder.known = replace(known_of(found), settled=settled, lasts=lasts)
+            folder.recovers = False
         self.sim.did["cdc", "looked up"] += 1
 
     # ---------------------------------------------------------------------------------------------- batches
@@ -236,6 +272,7 @@ class Driver:
         while True:
             self._check()
             state = yield from self._replica.barrier()
+            yield from self._until_said(state)
             horizon = self._promises.horizon(state)
             self._promises.note_need(held=held)
             positions = next_positions({}, batch.ends, self._store.head)
@@ -243,7 +280,7 @@ class Driver:
             greatest = self._most_used(batch, horizon, leeway)
             yield self._chance.between(*SPARK_JOB_US)
             found = facts(batch.rows, positions, horizon, leeway) if greatest is None else ()
-            ranges, complete = next_ranges(found, positions, batch.ends)
+            ranges, complete = at_most(*next_ranges(found, positions, batch.ends), self._limit)
             if not ranges and not complete:
                 held = True
                 self.sim.did["cdc", "held"] += 1
@@ -255,6 +292,16 @@ class Driver:
             if entry is not None:
                 self._promises.note_need(held=False)
                 return entry
+
+    def _until_said(self, state: ClusterState) -> Step:
+        """Before anything is planned under tables that are not what they were, the log has what was decided so far."""
+        before = self._store.head.context
+        if not before or not may_revive(self._store.folder.contexts[before], self._context(state)):
+            return
+        while not self._promises.has_said(self._replica.state):
+            self.sim.did["cdc", "said what is decided"] += 1
+            self._check()
+            yield self._replica.changed, HELD_LOOK_US
 
     def _most_used(self, batch: Batch, horizon: int, leeway: int) -> int | None:
         """The most that routing the batch uses, if the broker can tell that it lies below the horizon."""
@@ -345,12 +392,13 @@ class Driver:
         raise CdcError("query_failed", f"partition {partition} of {topic} takes no rows")
 
     def _table(self, entry: PlanEntry) -> RoutingTable:
-        context = self._store.folder.contexts[entry.context]
+        state = self._replica.state
+        context = still_known(self._store.folder.contexts[entry.context], state, entry.used)
         tables: dict[Any, RoutingTable] = self.sim.shared.setdefault("cdc/tables", {})
-        closed = closed_for(entry, self._replica.state)
-        key = (entry.context, closed)
+        closed = closed_for(entry, state)
+        key = (entry.context, closed, len(context["generations"]))
         if key not in tables:
-            tables[key] = table_of(context, closed, self._replica.state)
+            tables[key] = table_of(context, closed, state)
         return tables[key]
 
 

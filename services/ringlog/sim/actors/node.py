@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.model import Command, DeclareDown, Join, RegisterNode, Replace
 from ringlog.kernel.generations.acceptance import append_time_us
+from ringlog.kernel.history import state_id_at
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
@@ -27,6 +28,7 @@ from ringlog.sim.memo import cached_mutation
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog.wire.errors import WireError
+from ringlog.wire.incarnations import incarnation
 from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
 
 if TYPE_CHECKING:
@@ -200,13 +202,14 @@ class SimNode:
                 ack = NodeAck(
                     holder.state.cluster_id,
                     self.registration.id,
-                    str(self.lives),
+                    incarnation(self.lives, self.name),
                     epoch,
                     epoch,
                     reports,
                     len(holder.store),
                     sim.world.clock(self.host),
                     tries,
+                    state_id_at(holder.state, epoch),
                 )
                 for check in sim.on_acked:
                     check.acked(ack)

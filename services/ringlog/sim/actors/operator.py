@@ -17,14 +17,16 @@ from ringlog.kernel.commands.model import (
     DeclareUp,
     FailOperation,
     FenceCdcWriter,
+    LowerCdcWriter,
     Noop,
     Position,
     Remove,
 )
 from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
+from ringlog.kernel.settings import setting
 from ringlog.kernel.state import in_order
 from ringlog.kernel.values import Micros, NodeId, OperationId
-from ringlog.sim.broker import CDC
+from ringlog.sim.broker import CDC, MUTATIONS
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut
 from ringlog.sim.replica import Step
@@ -194,7 +196,18 @@ class SimOperator:
                 if (yield from self._told(command)) == "AppliedResult":
                     break
                 yield AGAIN_US
+            if told == "AppliedResult":
+                yield from self._lower(writer.name, writer.incarnation)
             again()
+
+    def _lower(self, name: str, incarnation: str) -> Step:
+        """Take back what the fenced writer promised beyond what it may have used, as ``ringlog cdc lower`` does it."""
+        found = self._client.replica.state.writers[name]
+        leeway = setting(self._client.replica.state, "cdc_leeway_us")
+        appended = [record.time for partition in self.sim.broker.topics[MUTATIONS] for record in partition.records]
+        horizon = max(max(appended, default=0) + leeway + 1, found.low_watermark)
+        if found.incarnation == incarnation and horizon < found.horizon:
+            yield from self._told(LowerCdcWriter(name, incarnation, horizon, "a clock was ahead"))
 
     def call_off(self, nodes: Mapping[str, SimNode]) -> None:
         """The faults are over: see that somebody answers, and cancel what waits for a node that nobody runs."""

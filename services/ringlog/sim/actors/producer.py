@@ -119,5 +119,6 @@ class SimProducer:
             operation="INSERT",
             partition_key=(b"key-%d" % chance.below(KEYS),),
             clustering_key=(chance.below(4).to_bytes(4, "big"),),
-            cells=(),
+            # Some name a column that no version of the table has.
+            cells=(Cell("nosuch", b"x"),) if timestamp % 40 == 7 else (Cell("v", b"x"),) if timestamp % 2 else (),
         )

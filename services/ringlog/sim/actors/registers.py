@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ringlog.kernel.history import state_id_at
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
+from ringlog.node.cells import Excerpt
 from ringlog.node.registers import Behind, Durable, Fetch, Registers, Reply
 from ringlog.node.tries import Tries
 from ringlog.sim.chance import Chance
@@ -34,12 +36,14 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request on its way. ``cell``: None for a read; ``answer`` is called on the host that asked, ``source``."""
+    """A request on its way. ``cell``: None for a read; ``planned``: the state that it was planned on, as its sender has
+    it; ``answer`` is called on the host that asked, ``source``, with node, reply and the id of the state at its epoch.
+    """
 
     number: int
     key: Key
     cell: Cell | None
-    epoch: Epoch
+    planned: ClusterState
     source: Host
     answer: Callable[[Any], None]
 
@@ -110,7 +114,7 @@ class SimRegisters:
         self.sim.world.store(self.host, DISK, after.durable)
         self.value = after
         for check in self.sim.on_serves:
-            check.serves(self.node, after.state.epoch)
+            check.serves(self.node, after.state)
         self._reply(replies)
         for fetch in after.fetching:
             if fetch not in before.fetching:
@@ -126,11 +130,11 @@ class SimRegisters:
         """A message has arrived."""
         if self._life != self.host.life:
             return
-        number, key, epoch = message.number, message.key, message.epoch
+        number, key, epoch, state_id = message.number, message.key, message.planned.epoch, message.planned.state_id
         if message.cell is None:
-            self.value, verdict = registers.admit_read(self.value, number, key, epoch)
+            self.value, verdict = registers.admit_read(self.value, number, key, epoch, state_id)
         else:
-            self.value, verdict = registers.admit_write(self.value, number, key, message.cell, epoch)
+            self.value, verdict = registers.admit_write(self.value, number, key, message.cell, epoch, state_id)
         if isinstance(verdict, Behind):
             self.sim.did["register", "waits for the epoch"] += 1
             self._waiting.append(message)
@@ -138,7 +142,7 @@ class SimRegisters:
         self._open[number] = message
         if verdict is None:
             for check in self.sim.on_admitted:
-                check.admitted(self.node, number, self.value.state.epoch, message.cell is not None)
+                check.admitted(self.node, number, self.value.state.epoch, message.cell is not None, message.planned)
             delay = self._chance.below(self.disk)
             self.sim.world.on(self.host, delay, self._carry_out, message)
         else:
@@ -167,7 +171,8 @@ class SimRegisters:
             self.sim.did["register", f"{what} {reply.refused or 'answered'}"] += 1
             for check in self.sim.on_replied:
                 check.replied(self.node, reply)
-            self.sim.world.send(self.host, message.source, message.answer, (self.node, reply))
+            told = (self.node, reply, state_id_at(self.value.state, reply.epoch))
+            self.sim.world.send(self.host, message.source, message.answer, told)
 
     # -------------------------------------------------------------------------------------------- streaming
 
@@ -205,7 +210,7 @@ class SimRegisters:
         if self._life != self.host.life:
             return NotYet()
         found = registers.snapshot(self.value, fetch)
-        if isinstance(found, dict):
-            return found
+        if isinstance(found, Excerpt):
+            return dict(found.after())
         self.sim.did["register", "stream waits" if isinstance(found, Behind) else "stream not served"] += 1
         return NotYet()

@@ -77,17 +77,17 @@ def without(places: Places, known: Known) -> Places:
     """What goes out, without what is there; writes that are half written are completed."""
     decided, rests = known.decided, {write: Rest(operations) for write, operations in known.begun.items()}
 
-    def left(found: CdcRow | DeadLetter) -> CdcRow | DeadLetter | None:
+    def left(found: CdcRow | DeadLetter, to: int) -> CdcRow | DeadLetter | None:
         if isinstance(found, DeadLetter):
             return None if known.has_letter((found.partition, found.offset), decided) else found
         name = _name(found)
-        if name[:3] not in rests or name[:2] in known.letters:
-            return None if known.has_row(name) else found
+        if name[:3] not in rests or name[:2] in known.letters or known.is_settled(*name[:2], to):
+            return None if known.has_row(name, to) else found
         number = rests[name[:3]].take(found.operation, found.end_of_batch)
         return None if number is None else replace(found, batch_seq_no=number)
 
     rest = {
-        place: [(key, value) for key, found in values if (value := left(found)) is not None]
+        place: [(key, value) for key, found in values if (value := left(found, place[1])) is not None]
         for place, values in places.items()
     }
     return {place: values for place, values in rest.items() if values}

@@ -34,6 +34,9 @@ from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import REJECTED, Request, Result, encode_result
 
+ANSWERS_MAX = 12
+"""Few, so that short runs forget, too."""
+
 
 class ValidatorWorker(Worker):
     """One instance of the validator."""
@@ -53,7 +56,7 @@ class ValidatorWorker(Worker):
         oldest = self.replica.state.history.oldest
         results = yield from self._results()
         validator = remember(
-            Validator(self.instance, self.term, pruned=oldest),
+            Validator(self.instance, self.term, pruned=oldest, answers_max=ANSWERS_MAX),
             [result for result in results if result.outcome == REJECTED and result.since_epoch >= oldest],
         )
         self._inbox: list[Record] = []

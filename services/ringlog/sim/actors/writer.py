@@ -19,12 +19,14 @@ from ringlog.sim.client import SimClient, TimedOut
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog_cdc.errors import CdcError, WriterReplaced
+from ringlog_cdc.known import has_said, withdrawn
 from ringlog_cdc.plan import close_entry
 from ringlog_cdc.promises import (
     Claim,
     Standing,
     binding,
     closed_before,
+    closes_before_nothing,
     covers,
     next_claim,
     next_closing,
@@ -64,6 +66,7 @@ class Promises:
         self._wake = Signal()
         self._woken = True
         self._ahead = False
+        self._is_asked = False
         self._locked = False
         self._unlocked = Signal()
 
@@ -91,6 +94,14 @@ class Promises:
         """The horizon that binds under ``state``."""
         return binding(self.mine(state).horizon, self._bound)
 
+    def has_said(self, state: ClusterState) -> bool:
+        """True if the log of ``state`` has all that is decided; if not, it will be said."""
+        if has_said(self.mine(state), self._store.durable_positions()):
+            return True
+        self._is_asked = True
+        self.wake()
+        return False
+
     def note_need(self, held: bool) -> None:
         """Rows are being planned now; ``held`` ones wait for a higher horizon."""
         self._held = held
@@ -109,7 +120,7 @@ class Promises:
         """Register this incarnation and fold at least to it."""
         while True:
             self.tried.append(self.incarnation)
-            answer = yield from self._settle(RegisterCdcWriter(WRITER_NAME, self.incarnation))
+            answer = yield from self._settle(RegisterCdcWriter(WRITER_NAME, self.incarnation, MUTATIONS))
             if isinstance(answer, RejectedResult):
                 raise CdcError("not_registered", f"{answer.code}: {answer.detail}")
             if isinstance(answer, AppliedResult):
@@ -152,10 +163,11 @@ class Promises:
         if horizon is not None and horizon < mine.horizon:
             self._bound = horizon
         self.unlock()
-        if horizon is not None:
-            if horizon < mine.horizon:
+        if horizon is not None or self._is_asked:
+            self._is_asked = False
+            if horizon is not None and horizon < mine.horizon:
                 yield from self.sim.moments.at("lowering", self.host)
-            yield from self._advance(horizon, mine.low_watermark, ())
+            yield from self._advance(mine.horizon if horizon is None else horizon, mine.low_watermark, ())
         if self.sim.world.now >= self._close_at:
             self._close_at = self.sim.world.now + CLOSE_LOOK_US
             state = self._replica.state
@@ -165,6 +177,8 @@ class Promises:
         claimed = self._store.head.low_watermark
         durable = self._store.durable_positions()
         self._ahead = self.host.skew > 0
+        if closes_before_nothing(state.generations, claimed, mine.low_watermark):
+            raise withdrawn(WRITER_NAME, claimed)
         following = next_closing(state.generations, max(claimed, mine.low_watermark))
         if following is not None:
             limit = following.timestamp + leeway_at(state, following)
@@ -220,7 +234,9 @@ class Promises:
         return covers(durable, later, ends, clock_is_past)
 
     def _advance(self, horizon: int, low_watermark: int, positions: tuple[Position, ...]) -> Step:
-        command = AdvanceCdcWriter(WRITER_NAME, self.incarnation, horizon, low_watermark, positions)
+        durable = self._store.durable_positions()
+        decided = tuple(Position(partition, offset) for partition, offset in sorted(durable.items()))
+        command = AdvanceCdcWriter(WRITER_NAME, self.incarnation, horizon, low_watermark, positions, decided)
         answer = yield from self._settle(command)
         if isinstance(answer, AppliedResult):
             yield from self._folded(answer.epoch)

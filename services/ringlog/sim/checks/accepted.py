@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NAME = f"{KEYSPACE}.{TABLE}"
 Window = tuple[tuple[int, ...], tuple[int, ...], int]
 """(starts of generations, window behind each, window ahead of now)."""
+Verdicts = tuple[Window, frozenset[str]]
+"""Beside it the columns of the table."""
 
 
 @dataclass(slots=True)
@@ -43,9 +45,13 @@ class Written:
     always: bool = True
     ever: bool = False
 
-    def judge(self, rules: Window | None) -> None:
+    def judge(self, rules: Verdicts | None) -> None:
         """One more state under which it may be judged."""
-        good = rules is not None and _acceptable(self.write.timestamp, self.appended, *rules)
+        good = (
+            rules is not None
+            and _acceptable(self.write.timestamp, self.appended, *rules[0])
+            and all(cell.column in rules[1] for cell in self.write.cells)
+        )
         self.always, self.ever = self.always and good, self.ever or good
 
 
@@ -55,7 +61,7 @@ class AcceptedWrites:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._read: dict[int, int] = {}
-        self._rules: Window | None = None
+        self._rules: Verdicts | None = None
         self._reaches = Reaches()
         self.records: list[Written] = []
 
@@ -86,7 +92,8 @@ class AcceptedWrites:
         rules = None
         if NAME in state.tables:
             starts = tuple(made.timestamp for made in state.generations)
-            rules = (starts, tuple(map(self._reaches.at, starts)), window_of(state))
+            columns = frozenset(column.name for column in state.tables[NAME].columns)
+            rules = ((starts, tuple(map(self._reaches.at, starts)), window_of(state)), columns)
         if rules != self._rules:
             self._rules = rules
             for written in self.records:

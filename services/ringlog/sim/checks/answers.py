@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringlog.agents.validator_core import is_floor_mark
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
 from ringlog.client.submission import Asked
 from ringlog.kernel.decide import decide
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 
 
 OF_THE_VALIDATOR = (
+    "answer_forgotten",
     "request_expired",
     "request_id_reused",
     "unknown_command",
     "undecodable",
     "horizon_too_far_ahead",
     "timestamp_too_far_ahead",
+    "generation_operates",
     "state_id_not_above",
 )
 """Rejections that are not decided by the rules of a command."""
@@ -85,7 +88,7 @@ class Answers(Check):
             result = cached_result(record.value)
             if result.outcome == APPLIED and self._applied.get(result.request_id) != (result.epoch, result.digest):
                 self.sim.broken("answers", f"{result.request_id} is said to have made epoch {result.epoch}: it did not")
-            if result.outcome != REJECTED:
+            if result.outcome != REJECTED or is_floor_mark(result):
                 continue
             self._ended.setdefault((result.request_id, result.digest), result.code)
             if self._applied.get(result.request_id, (0, ""))[1] == result.digest:

@@ -96,11 +96,11 @@ class Check:
     def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[tuple[int, str]]) -> None:
         """A node answered a read with versions (timestamp, mutation id)."""
 
-    def serves(self, node: str, epoch: int) -> None:
-        """A replica of registers serves under ``epoch`` from now on."""
+    def serves(self, node: str, state: ClusterState) -> None:
+        """A replica of registers serves under ``state`` from now on."""
 
-    def admitted(self, node: str, number: int, epoch: int, is_write: bool) -> None:
-        """A replica of registers has taken request ``number`` under ``epoch``."""
+    def admitted(self, node: str, number: int, epoch: int, is_write: bool, planned: ClusterState) -> None:
+        """A replica of registers has taken request ``number``, planned on ``planned``, under ``epoch``."""
 
     def replied(self, node: str, reply: Reply) -> None:
         """A replica of registers answers, or refuses."""

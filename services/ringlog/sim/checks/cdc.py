@@ -20,11 +20,13 @@ from ringlog.kernel.commands.model import (
     FenceCdcWriter,
     ForgetCdcGeneration,
     GenerationRange,
+    LowerCdcWriter,
     RegisterCdcWriter,
+    WithdrawCdcGeneration,
 )
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.state import ClusterState, Generation, in_order
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.consumer import name_of
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Partition, Record
@@ -77,6 +79,7 @@ class Cdc(Check):
         self._used: Micros = 0
         self._decided: dict[Place, Decision] = {}
         self._earlier: dict[Place, list[Decision]] = {}
+        self._silent: set[Place] = set()
         self._found: dict[int, int] = {}
         self._letters_found = 0
         self._closings: list[Closing] = []
@@ -122,6 +125,16 @@ class Cdc(Check):
                 if self._incarnations.get(writer) != incarnation or writer in self._fenced:
                     self.sim.broken("cdc_fence", f"{incarnation} of {writer} is fenced, and has ended already")
                 self._fenced.add(writer)
+            case LowerCdcWriter(writer, incarnation, horizon):
+                if self._incarnations.get(writer) != incarnation or writer not in self._fenced:
+                    self.sim.broken("cdc_fence", f"the horizon of {writer} is lowered, which may still route writes")
+                if self._used and horizon <= self._used:
+                    self.sim.broken("cdc_horizon", f"a horizon is lowered to {horizon}, {self._used} was routed")
+                self._horizon[writer] = horizon
+            case WithdrawCdcGeneration(generation):
+                start = before.generations[-1].timestamp
+                if before.generations[-1].id != generation or self._used >= start:
+                    self.sim.broken("cdc_switch", f"{generation} is withdrawn, and {self._used} was routed")
             case AdvanceCdcWriter() as command:
                 self._advance(before, command)
             case CommitCdcGeneration(_, timestamp, _):
@@ -174,6 +187,8 @@ class Cdc(Check):
         for place, decision in sorted(self._decided.items()):
             verdict = self._expected(place, decision, state.generations)
             below = self._mutation(place)[1]
+            if self._before(place, "skipped", state.generations):
+                continue
             if verdict == "" and below is not None and below.timestamp < command.low_watermark:
                 letter = self._letters.get(place)
                 if place not in self._complete and (letter is None or letter.reason != "generation_closed"):
@@ -228,8 +243,12 @@ class Cdc(Check):
         """A checkpoint takes the place of a lost one: all is decided anew, and nobody writes for the one before."""
         if self._incarnations.keys() - self._fenced:
             self.sim.broken("cdc_fence", "a checkpoint begins, and the writer that had another one was not fenced")
+        state = self.sim.log.state
+        settled = {place.partition: place.offset for _, found in in_order(state.writers) for place in found.decided}
         for place, decision in self._decided.items():
             self._earlier.setdefault(place, []).append(decision)
+            if place[1] < settled.get(place[0], 0) and self._expected(place, decision, state.generations) == "skipped":
+                self._silent.add(place)
         self._decided = {}
         self._found = {partition.number: partition.high for partition in self.sim.broker.topics[CDC]}
         self._letters_found = self.sim.broker.partition(DEAD).high
@@ -302,6 +321,9 @@ class Cdc(Check):
     def _new_row(self, place: Place, row: CdcRow, partition: int) -> None:
         if place not in self._decided:
             self.sim.broken("cdc_rows", f"{place} has a row, and no plan said so")
+        elif row.epoch != (decided := self._decided[place].epoch):
+            # By name and epoch a reader knows the table, over its lives.
+            self.sim.broken("cdc_rows", f"the row of {place} was decided by epoch {decided}, and says {row.epoch}")
         if place in self._letters:
             self.sim.broken("cdc_rows", f"{place} has a row and a dead letter")
         generation = next((g for g in self.sim.log.state.generations if g.timestamp == row.generation), None)
@@ -361,10 +383,14 @@ class Cdc(Check):
             expected = self._expected(place, decision, generations)
             letter = self._letters.get(place)
             reason = letter.reason if letter is not None else ""
-            before = [self._expected(place, one, generations) for one in self._earlier.get(place, ())]
-            if (place in self._begun and "" in before) or (reason and reason in before):
+            was_row, was_letter = (self._before(place, verdict, generations) for verdict in ("", reason))
+            if (place in self._begun and was_row) or (reason and was_letter):
                 # What was written for a lost checkpoint stays, whatever is decided now.
                 expected = reason
+            elif place not in self._begun and letter is None and self._before(place, "skipped", generations):
+                expected = "skipped"
+            if place in self._silent and (place in self._begun or letter is not None):
+                self.sim.broken("cdc_settled", f"{place} was to have no row, and the log said that it is decided")
             if expected == "" and reason == "generation_closed":
                 self._was_late(place)
             elif expected == "":
@@ -426,6 +452,10 @@ class Cdc(Check):
     def _expected(self, place: Place, decision: Decision, generations: Sequence[Generation]) -> str:
         record, mutation = self._mutation(place)
         return judged(mutation, record.time, self.sim.log.states[decision.epoch], generations, self._reaches)
+
+    def _before(self, place: Place, verdict: str, generations: Sequence[Generation]) -> bool:
+        """True if a checkpoint that was lost had that verdict on a mutation."""
+        return any(self._expected(place, one, generations) == verdict for one in self._earlier.get(place, ()))
 
     def _mutation(self, place: Place) -> tuple[Record, Mutation | None]:
         known = self._mutations.get(place)

@@ -61,6 +61,9 @@ def judged(
         or None in mutation.clustering_key
     ):
         return "bad_key"
+    own = {column.name for column in table.columns} - {*table.partition_key, *table.clustering_key}
+    if any(cell.column not in own for cell in mutation.cells):
+        return "unknown_column"
     starts = [generation.timestamp for generation in generations]
     return window(mutation.timestamp, now, window_of(known), starts, reaches.at)
 

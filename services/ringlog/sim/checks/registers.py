@@ -87,13 +87,18 @@ class Registers(Check):
         """What was not on its disk is gone; it never was answered."""
         self._admitted[node] = {}
 
-    def serves(self, node: str, epoch: int) -> None:
-        """A replica serves under no epoch below one that it acknowledged, in whatever life."""
+    def serves(self, node: str, state: ClusterState) -> None:
+        """A replica serves under states that the log had, none below one that it acknowledged, in whatever life."""
+        epoch = state.epoch
+        if not self._is_of_the_log(state):
+            self.sim.broken("another_log", f"{node} serves under a state of epoch {epoch} that the log never had")
         if epoch < self._acked.get(node, 0):
             self.sim.broken("served_below_ack", f"{node} serves under {epoch}, acknowledged {self._acked[node]}")
 
-    def admitted(self, node: str, number: int, epoch: int, is_write: bool) -> None:
-        """One more request in hand."""
+    def admitted(self, node: str, number: int, epoch: int, is_write: bool, planned: ClusterState) -> None:
+        """One more request in hand; it was planned on a state that the log had."""
+        if not self._is_of_the_log(planned):
+            self.sim.broken("other_history", f"{node} takes a request of epoch {planned.epoch} of another history")
         if is_write:
             self._admitted[node][number] = epoch
 
@@ -143,6 +148,10 @@ class Registers(Check):
                     self.sim.broken(
                         "write_lost", f"{key.name.decode()} = {promised} was promised, readers hold {values}"
                     )
+
+    def _is_of_the_log(self, state: ClusterState) -> bool:
+        known = self.sim.log.states
+        return state.epoch < len(known) and known[state.epoch].state_id == state.state_id
 
     def _promise(self, key: Key, timestamp: int) -> None:
         self._promised[key] = max(timestamp, self._promised.get(key, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringlog.agents.validator_core import FORGOTTEN, is_floor_mark
 from ringlog.kernel.commands.model import TakeOver
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Terms(Check):
-    """Terms of a role ascend; published rejections have ascending terms, and one request id has one rejection."""
+    """Terms of a role ascend; published rejections have ascending terms, and one request id has one rejection.
+
+    Behind the mark of a floor above its epoch a request may be refused once more, as forgotten; never without one.
+    """
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -27,6 +31,7 @@ class Terms(Check):
         self._last = 0
         self._rejected: dict[tuple[str, str], Result] = {}
         self._applied: set[str] = set()
+        self._floor = 0
 
     def begin(self, state: ClusterState) -> None:
         """The terms so far."""
@@ -58,10 +63,16 @@ class Terms(Check):
                 continue
             if self._holders.get(result.term) != result.instance:
                 self.sim.broken("fence", f"{result.instance} published in term {result.term}, which is not its own")
+            if is_floor_mark(result):
+                self._floor = max(self._floor, result.since_epoch)
+                continue
+            forgotten = result.code == FORGOTTEN
+            if forgotten and result.since_epoch >= self._floor:
+                self.sim.broken("answers", f"{result.request_id} was refused as forgotten, and no mark says so")
             key = (result.request_id, result.digest)
             first = self._rejected.setdefault(key, result)
             # Who gave a request up has taken its id, with a Noop: from then on it is another command's.
             withdrawn = result.code == "request_id_reused" and result.request_id in self._applied
-            if first.code != result.code and not withdrawn:
+            if first.code != result.code and not withdrawn and not forgotten:
                 self.sim.broken("answers", f"{result.request_id} was rejected as {first.code} and as {result.code}")
         self._read = partition.visible

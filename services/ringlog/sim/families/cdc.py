@@ -9,11 +9,13 @@ from ringlog.kernel.commands.model import (
     ExpireCdcGeneration,
     FenceCdcWriter,
     ForgetCdcGeneration,
+    LowerCdcWriter,
     Position,
     PublishCdcGeneration,
     PutCdcGenerationData,
     RegisterCdcWriter,
     RequestCdcGeneration,
+    WithdrawCdcGeneration,
 )
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.state import ClusterState, in_order
@@ -109,6 +111,22 @@ def _fence(state: ClusterState, chance: Chance) -> FenceCdcWriter | None:
     return FenceCdcWriter(writer.name, chance.pick([*writer.ended, "none"]), (Position(0, 0),), "a mistake")
 
 
+def _lower(state: ClusterState, chance: Chance) -> LowerCdcWriter | None:
+    """For a writer that is alive, or an incarnation that has ended: nobody may do that."""
+    writers = [writer for _, writer in in_order(state.writers) if writer.fenced is None]
+    if not writers:
+        return None
+    writer = chance.pick(writers)
+    incarnation = chance.pick([*writer.ended[-1:], writer.incarnation])
+    return LowerCdcWriter(writer.name, incarnation, max(writer.horizon - 1, 0), "a mistake")
+
+
+def _withdraw(state: ClusterState, chance: Chance) -> WithdrawCdcGeneration:
+    """Of one that others have followed, or that nobody knows: whether the last one was used operators must look up."""
+    names = [generation.id for generation in state.generations[:-1]]
+    return WithdrawCdcGeneration(chance.pick([*names, "none"]), chance.take(16), "a mistake")
+
+
 FAMILY = Family(
     name="cdc",
     commands={
@@ -122,6 +140,8 @@ FAMILY = Family(
         "RegisterCdcWriter": (1, _register),
         "AdvanceCdcWriter": (1, _advance),
         "FenceCdcWriter": (1, _fence),
+        "LowerCdcWriter": (1, _lower),
+        "WithdrawCdcGeneration": (1, _withdraw),
     },
     checks=(Cdc, ImageRows),
 )

@@ -8,6 +8,7 @@ RULES = "ringlog.kernel.commands.cdc"
 ACCEPTANCE, VECTORS = "ringlog.kernel.generations.acceptance", "ringlog.kernel.generations.vectors"
 PROMISES, PLAN, CHAIN = "ringlog_cdc.promises", "ringlog_cdc.plan", "ringlog_cdc.chain"
 DECISIONS, ROUTING = "ringlog_cdc.decisions", "ringlog_cdc.routing"
+ROWS = "ringlog_cdc.rows"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -16,6 +17,14 @@ MUTANTS: tuple[Mutant, ...] = (
         'np.searchsorted(starts, timestamp, side="right").astype(np.int32)',
         'np.searchsorted(starts, now, side="right").astype(np.int32)',
         "a row's generation is the one that operates when it arrives",
+        60,
+    ),
+    Mutant(
+        "row_of_no_epoch",
+        ROWS,
+        "epoch = 0 if part.is_first else part.epoch",
+        "epoch = 0",
+        "a row does not say which epoch decided it, so nobody knows of which table it is",
         60,
     ),
     Mutant(
@@ -51,6 +60,14 @@ MUTANTS: tuple[Mutant, ...] = (
         100,
     ),
     Mutant(
+        "lowered_alive",
+        "ringlog.kernel.commands.cdc_clock",
+        "if writer.fenced is None:",
+        "if writer.fenced == 0:",
+        "the horizon of a writer that may still route is lowered for it",
+        400,
+    ),
+    Mutant(
         "zombie_promises",
         RULES,
         "if incarnation != writer.incarnation:",
@@ -65,6 +82,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "if writer.low_watermark >= 0]",
         "a generation closes before its writers are done with it",
         30,
+    ),
+    Mutant(
+        "columns_not_looked_at",
+        ROUTING,
+        '(rows.unknown_column, "unknown_column"),',
+        "",
+        "a write with a column that its table has not becomes a row",
+        10,
+    ),
+    Mutant(
+        "nodes_keep_any_column",
+        "ringlog.kernel.generations.admission",
+        "if statements.unknown_column(write, shape) is not None:",
+        "if statements.unknown_column(write, shape) is not None and write.more:",
+        "a node keeps a write with a column that its table has not, which the pipeline refuses",
+        60,
     ),
     Mutant(
         "close_unwatched",

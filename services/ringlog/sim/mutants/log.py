@@ -90,10 +90,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "difference_without_removals",
         "ringlog.cache.projection",
-        "remove += [(name, key) for key in sorted(old) if key not in new]",
+        "remove += [(name, field) for field in sorted(old) if field not in new]",
         "remove += []",
         "what left the state stays in the cache",
         400,
+    ),
+    Mutant(
+        "ranges_stay_as_they_were",
+        "ringlog.cache.projection",
+        "if field in old and old[field] is value:",
+        "if field in old and part.fields is not _alone:",
+        "what changes in a range that is in the cache already is not written",
+        100,
     ),
     Mutant(
         "term_not_above",
@@ -165,6 +173,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "if stored is not None and same and stored.stamp.epoch > write.stamp.epoch:",
         "if stored is not None and same and stored.stamp.epoch < 0:",
         "an older epoch replaces a later one in the cache",
+        800,
+    ),
+    Mutant(
+        "forgotten_decided_anew",
+        VALIDATOR,
+        "elif request.since_epoch < (floor := min(self.validator.floor, self.base.epoch)):",
+        "elif request.since_epoch < (floor := 0):",
+        "a request whose rejection was forgotten is decided again",
+        400,
+    ),
+    Mutant(
+        "floor_not_published",
+        VALIDATOR,
+        "results += (mark,)",
+        "results += ()",
+        "the next validator does not know that rejections were forgotten",
         800,
     ),
 )

@@ -32,6 +32,22 @@ MUTANTS: tuple[Mutant, ...] = (
         200,
     ),
     Mutant(
+        "silence_forgotten",
+        KNOWN,
+        "return offset < max(self.settled.get(partition, 0), self.lasts.get((partition, to), 0))",
+        "return offset < 0",
+        "a write that was to have no row gets one after a checkpoint was lost, behind rows of later writes",
+        3_000,
+    ),
+    Mutant(
+        "claims_forgotten",
+        KNOWN,
+        "return offset < max(self.settled.get(partition, 0), self.lasts.get((partition, to), 0))",
+        "return offset < self.lasts.get((partition, to), 0)",
+        "what a writer said it had decided is decided anew after its checkpoint was lost",
+        3_000,
+    ),
+    Mutant(
         "letters_not_looked_up",
         KNOWN,
         "letters.add((partition, offset))",

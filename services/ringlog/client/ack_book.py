@@ -1,0 +1,70 @@
+"""What nodes have acknowledged, as far as a log can vouch for it.
+
+An acknowledgement outlives the log that it was made on: the topic keeps the last one of each node, also where the log
+has lost its newest entries since, and has others in their place by now. As a witness such a one would advance gates
+that its node knows nothing of. So an acknowledgement counts once the log has come to its epoch, and only if the state
+there is the one that it names. Until then the one before it counts: a node that is ahead of who looks, all the time,
+holds nothing up. Of the incarnations of a node only the latest is heard (``ringlog.wire.incarnations``).
+
+Nobody's word is taken for who exists, either: nodes that the state does not have, and other clusters, are passed over.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from operator import itemgetter
+
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import NodeId
+from ringlog.wire.incarnations import order_of
+from ringlog.wire.records import NodeAck
+
+WAITING_MAX = 64
+"""So many acknowledgements of one node wait for the log; of more, the newest and the oldest ones."""
+
+
+def is_vouched_for(ack: NodeAck, state: ClusterState) -> bool:
+    """True if the acknowledgement is of this log, as ``state`` knows it. Release 0.1.0 told no state ids."""
+    return (
+        ack.cluster_id == state.cluster_id
+        and ack.node in state.nodes
+        and ack.applied <= state.epoch
+        and ack.state_id in ("", state_id_at(state, ack.applied))
+    )
+
+
+class AckBook:
+    """The acknowledgements that were read, each once, in whatever order they come. For one thread."""
+
+    def __init__(self) -> None:
+        self._read: dict[NodeId, list[tuple[int, NodeAck]]] = {}
+
+    def take(self, offset: int, ack: NodeAck) -> None:
+        """Note an acknowledgement that stands in the topic at ``offset``."""
+        read = self._read.setdefault(ack.node, [])
+        known, heard = (order_of(read[0][1].incarnation) if read else (0, "")), order_of(ack.incarnation)
+        if heard > known:
+            read.clear()
+        if heard >= known and all(offset != other for other, _ in read):
+            insort(read, (offset, ack), key=itemgetter(0))
+        if len(read) > WAITING_MAX:
+            del read[WAITING_MAX // 2]
+
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Whoever was heard of, sorted."""
+        return tuple(sorted(self._read))
+
+    def said(self) -> dict[NodeId, NodeAck]:
+        """The last acknowledgement of each node, whether it counts or not: for whoever tells what is wrong with it."""
+        return {node: read[-1][1] for node, read in self._read.items()}
+
+    def newest(self, state: ClusterState) -> dict[NodeId, NodeAck]:
+        """The last acknowledgement of each node that counts in ``state``, which is not older than the one before."""
+        found = {}
+        for node, read in self._read.items():
+            last = max((at for at, (_, ack) in enumerate(read) if is_vouched_for(ack, state)), default=None)
+            if last is not None:
+                del read[:last]
+                found[node] = read[0][1]
+        return found

@@ -1,0 +1,193 @@
+"""Which SQLite table holds the copy of a table of the log, and its columns; the table ``ringlog_tables`` says it.
+
+=========================================  =========================================================================
+table                                      its copy
+=========================================  =========================================================================
+``ks.t``                                   ``ks.t``
+``ks.T``, met when there is ``ks.t``       ``ks.T$2``: SQLite takes the two names for one (``names.renamed``)
+dropped, and another one made as ``ks.t``  ``ks.t dropped <id>``, from the first write to the other one on
+dropped, none of its name written to       stays as it is
+=========================================  =========================================================================
+
+Columns likewise: of ``v`` and ``V`` the second one is ``V$2``. A copy gets the columns that its table is given, and
+loses none. What users have made in the file is theirs; a copy that they want no more is theirs to drop, unless its
+table is written to again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ringlog.client.cdc.names import renamed
+from ringlog.kernel.changes import TableChange
+from ringlog.kernel.commands.model import CdcOptions, Column
+
+UNDECODED = "cdc$undecoded"
+TABLES = "ringlog_tables"
+BY_ID = 2
+"""The form of a file in which tables are known by their ids, in SQLite's ``user_version``; before it was 0."""
+RESERVED = "sqlite_"
+"""No table of users may begin so, in SQLite; a keyspace may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``life``: what its table is known by; ``name``: ``keyspace.table``; ``table``: the copy's; ``columns``: those of
+    the table to those of the copy; ``schema``: the newest version that was met.
+    """
+
+    life: str
+    name: str
+    table: str
+    columns: Mapping[str, str]
+    schema: TableChange
+
+
+class Copies:
+    """Those of one file, for its one connection; changes are of the caller's transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, Copy] | None = None
+
+    def is_by_name(self) -> bool:
+        """Is this a file of before, with tables known by their names?"""
+        return not self._is_now() and bool(self._columns_of("ringlog_partitions"))
+
+    def begin(self) -> None:
+        """Make a file of now of one with nothing in it."""
+        if not self._is_now():
+            self._connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {TABLES}"
+                " (id TEXT PRIMARY KEY, name TEXT, copy TEXT, columns TEXT, version TEXT)"
+            )
+            self._connection.execute(f"PRAGMA user_version = {BY_ID}")
+
+    def by_name(self) -> list[str]:
+        """Names of the tables in a file of before."""
+        return [row[0] for row in self._connection.execute("SELECT DISTINCT name FROM ringlog_partitions")]
+
+    def adopt(self, tables: Mapping[str, TableChange]) -> None:
+        """Make a file of now of one of before. ``tables``: what its names stand for."""
+        self._connection.execute("ALTER TABLE ringlog_partitions RENAME COLUMN name TO id")
+        self.begin()
+        for name, table in tables.items():
+            life = table.id or name
+            self._connection.execute("UPDATE ringlog_partitions SET id = ? WHERE id = ?", (life, name))
+            there = self._columns_of(name)
+            columns = {column.name: column.name for column in table.columns if column.name in there}
+            self._put(Copy(life, name, name, columns, table))
+            self.meet(life, table)
+
+    def forget(self) -> None:
+        """Look into the file again: a transaction has come to nothing."""
+        self._known = None
+
+    def all(self) -> Mapping[str, Copy]:
+        """By what their tables are known by."""
+        if self._known is None:
+            rows = self._connection.execute(f"SELECT id, name, copy, columns, version FROM {TABLES}").fetchall()
+            self._known = {
+                life: Copy(life, name, table, json.loads(columns), _schema_of(name, life, json.loads(version)))
+                for life, name, table, columns, version in rows
+            }
+        return self._known
+
+    def meet(self, life: str, table: TableChange) -> None:
+        """A write to a table in that version has come: its copy is there then, with its columns."""
+        copy = self.all().get(life)
+        if copy is None:
+            copy = self._make(life, table)
+        elif table.changed > copy.schema.changed:
+            copy = replace(copy, schema=table)
+        elif all(column.name in copy.columns for column in table.columns):
+            return
+        fresh = [column.name for column in table.columns if column.name not in copy.columns]
+        added = renamed(fresh, copy.columns.values())
+        for name in fresh:
+            self._connection.execute(f"ALTER TABLE {quoted(copy.table)} ADD COLUMN {quoted(added[name])}")
+        self._put(replace(copy, columns={**copy.columns, **added}))
+
+    def _make(self, life: str, table: TableChange) -> Copy:
+        """A new copy. Of the tables of one name the one that was made last has it."""
+        name = f"{table.keyspace}.{table.name}"
+        plain = f"${name}" if name.lower().startswith(RESERVED) else name
+        namesakes = [copy for copy in self.all().values() if copy.name == name]
+        if any(copy.schema.changed > table.changed for copy in namesakes):
+            own = f"{plain} dropped {life}"
+        else:
+            for copy in namesakes:
+                if " dropped " not in copy.table:
+                    self._rename(copy, f"{plain} dropped {copy.life}")
+            own = renamed([plain], self._names())[plain]
+        columns = renamed(column.name for column in table.columns)
+        self._connection.execute(f"CREATE TABLE {quoted(own)} ({listed(columns.values())})")
+        keys = listed(columns[name] for name in table.partition_key)
+        self._connection.execute(f"CREATE INDEX {quoted(own + ' key')} ON {quoted(own)} ({keys})")
+        return Copy(life, name, own, columns, table)
+
+    def _rename(self, copy: Copy, name: str) -> None:
+        self._put(replace(copy, table=name))
+        if not self._columns_of(copy.table):
+            return  # its user has dropped it
+        self._connection.execute(f"ALTER TABLE {quoted(copy.table)} RENAME TO {quoted(name)}")
+        keys = listed(copy.columns[column] for column in copy.schema.partition_key)
+        self._connection.execute(f"DROP INDEX IF EXISTS {quoted(copy.table + ' key')}")
+        self._connection.execute(f"CREATE INDEX {quoted(name + ' key')} ON {quoted(name)} ({keys})")
+
+    def _put(self, copy: Copy) -> None:
+        self._connection.execute(
+            f"INSERT OR REPLACE INTO {TABLES} VALUES (?, ?, ?, ?, ?)",
+            (copy.life, copy.name, copy.table, json.dumps(copy.columns), json.dumps(_schema_json(copy.schema))),
+        )
+        self._known = {**self.all(), copy.life: copy}
+
+    def _is_now(self) -> bool:
+        return bool(self._connection.execute("PRAGMA user_version").fetchone()[0] == BY_ID)
+
+    def _names(self) -> list[str]:
+        return [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master")]
+
+    def _columns_of(self, table: str) -> set[str]:
+        return {row[1] for row in self._connection.execute(f"PRAGMA table_info({quoted(table)})")}
+
+
+def _schema_json(table: TableChange) -> dict[str, Any]:
+    return {
+        "id": table.id,
+        "changed": table.changed,
+        "columns": [[column.name, column.type, column.static] for column in table.columns],
+        "partition_key": list(table.partition_key),
+        "clustering_key": list(table.clustering_key),
+    }
+
+
+def _schema_of(name: str, life: str, found: Mapping[str, Any]) -> TableChange:
+    keyspace, _, own = name.partition(".")
+    return TableChange(
+        epoch=found["changed"],
+        id=found["id"],
+        keyspace=keyspace,
+        name=own,
+        columns=tuple(Column(*column) for column in found["columns"]),
+        partition_key=tuple(found["partition_key"]),
+        clustering_key=tuple(found["clustering_key"]),
+        cdc=CdcOptions(enabled=True),
+        version=life,
+        changed=found["changed"],
+        committed_by_log=True,
+    )
+
+
+def quoted(name: str) -> str:
+    """A name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in SQL, by comma."""
+    return ", ".join(map(quoted, names))

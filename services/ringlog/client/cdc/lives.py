@@ -1,0 +1,112 @@
+"""Tables over their lives: which table had a name at an epoch, with which columns.
+
+A name is no identity: a table can be dropped and another one made under its name, with other columns or with the same
+ones. A table is its *id*, which is never used again; while it lives, columns are added and user types grow, so a later
+version reads what an earlier one wrote. A row of the CDC log has the name, and the epoch by which it was decided: the
+table is the one that had the name at that epoch, and a column that it had not then is unknown in that row for ever,
+whatever is added later. So every reader comes to the same verdict, whenever it reads.
+
+==================  ==============================================================================================
+epoch of the row    its table
+==================  ==============================================================================================
+one of the log      the one that had the name at that epoch; None if there was none
+0: not said         the one that has the name, or else the last one that had it
+==================  ==============================================================================================
+
+Fed with every step of the fold, this knows all versions of all tables that ever were; nothing of it is forgotten.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+from ringlog.kernel.changes import TableChange, table_change
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch
+
+NOT_SAID: Epoch = 0
+Version = tuple[Epoch, TableChange | None]
+"""Since when; None: since then no table has the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a table had its name: from ``first`` on, and before ``end`` (None: it still has). ``is_last``: no other
+    table has had it since.
+    """
+
+    first: Epoch
+    end: Epoch | None
+    is_last: bool
+
+    def has(self, epoch: Epoch) -> bool:
+        """Is a row that was decided by that epoch one of this table's?"""
+        if epoch == NOT_SAID:
+            return self.is_last
+        return self.first <= epoch and (self.end is None or epoch < self.end)
+
+
+class Lives:
+    """All versions of all tables. Safe from threads: one notes, others ask."""
+
+    def __init__(self, tables: Iterable[TableChange] = ()) -> None:
+        """``tables``: versions to begin with, by ascending epoch."""
+        self._lock = Lock()
+        self._versions: dict[str, list[Version]] = {}
+        self._epoch: Epoch = 0
+        for table in tables:
+            self._add(f"{table.keyspace}.{table.name}", table.epoch, table)
+
+    @property
+    def epoch(self) -> Epoch:
+        """Up to which it knows everything."""
+        return self._epoch
+
+    def note(self, before: ClusterState, after: ClusterState) -> None:
+        """One step of the fold, from ``before`` to ``after``."""
+        with self._lock:
+            if before.tables is not after.tables:
+                for name in {*before.tables, *after.tables}:
+                    table = after.tables.get(name)
+                    if table is not before.tables.get(name):
+                        self._add(name, after.epoch, None if table is None else table_change(table, after.epoch))
+            self._epoch = after.epoch
+
+    def at(self, name: str, epoch: Epoch) -> TableChange | None:
+        """The table that a row is of which was decided by ``epoch``."""
+        with self._lock:
+            versions = self._versions.get(name, ())
+            if epoch != NOT_SAID:
+                place = bisect_right(versions, epoch, key=lambda version: version[0])
+                return versions[place - 1][1] if place else None
+            return next((table for _, table in reversed(versions) if table is not None), None)
+
+    def current(self) -> Mapping[str, TableChange]:
+        """The tables that there are now, by ``keyspace.table``."""
+        with self._lock:
+            found = ((name, versions[-1][1]) for name, versions in sorted(self._versions.items()))
+            return {name: table for name, table in found if table is not None}
+
+    def all_of(self, name: str) -> tuple[TableChange, ...]:
+        """Every version of every table that ever had the name, the oldest first."""
+        with self._lock:
+            return tuple(table for _, table in self._versions.get(name, ()) if table is not None)
+
+    def life(self, name: str, table_id: str) -> Life:
+        """When the table with that id had the name, which it did."""
+        with self._lock:
+            versions = self._versions.get(name, [])
+            mine = [place for place, (_, table) in enumerate(versions) if table is not None and table.id == table_id]
+            assert mine, f"{name} was never {table_id}"
+            behind = versions[mine[-1] + 1 :]
+            end = behind[0][0] if behind else None
+            return Life(versions[mine[0]][0], end, all(table is None for _, table in behind))
+
+    def _add(self, name: str, epoch: Epoch, table: TableChange | None) -> None:
+        versions = self._versions.setdefault(name, [])
+        assert not versions or versions[-1][0] < epoch, "versions come in the order of the log"
+        versions.append((epoch, table))
+        self._epoch = max(self._epoch, epoch)

@@ -1,0 +1,132 @@
+"""Whatever is accepted, every reader can carry: the size of what follows from a command is bounded as it is decided.
+
+An applied entry cannot be taken back, and the publisher tells every epoch, in order. A change record above the limit
+of its topic would therefore stop all change topics for ever, whatever command came after it. So ``decide`` weighs what
+a command changed, here, once for all commands.
+
+A *weight* is an upper bound of the bytes of the Avro record and its key that the publisher makes of an item
+(``kernel.changes``, ``wire.changes``). The kernel knows no Avro; ``tests/wire/test_carried.py`` holds the encoder
+against the weights, and against the largest of what is not weighed. Weights are part of the fold: they are made of the
+state alone, never of the schemas, so that a field that a later release adds to a record changes no decision.
+``CHANGE_BYTES_MAX`` leaves half a megabyte below the limit of the topics (2 MiB) for such fields, for keys and for the
+broker's own framing.
+
+===============  ====================================================================================================
+tables           columns, whose types are spelled out; and all tables that one entry changes (``AlterType``)
+writers          positions: the generation that closes next records the greatest of all of them
+placements       everybody, under ``entire``: weighed as nodes come, so that no later stage is refused for it
+===============  ====================================================================================================
+
+The rest has bounds of its own that make its records small enough: tokens and features of a node, tokens and words of
+an operation, 4,096 streams in a range, 64 replicas in each of 64 datacenters, twice while they change. So is the key
+of a replication, which stands in every record of a range (``commands.keyspaces``).
+
+No step of an operation in flight, and no close of a generation, makes anything larger than what was weighed when the
+operation was admitted or the position was reported: what has begun is never refused for its size half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
+from ringlog.kernel.commands.model import AlterTable, Column, Command, CreateTable, DropTable
+from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.ownership.strategies import ENTIRE
+from ringlog.kernel.state import ClusterState, Table
+
+CHANGE_BYTES_MAX: Final = 1_500_000
+"""The most that one record of a change topic may weigh."""
+
+TABLES_BYTES_MAX: Final = 64_000_000
+"""The most that the records of all tables may weigh that one entry changes: they are told in one transaction."""
+
+_RECORD, _ITEM, _MEMBER, _POSITION = 2_048, 16, 128, 24
+"""Bytes for the small fields of a record; for the marks around an item and its flags; for a node in the read and in
+the write group of a range; for a position.
+"""
+
+
+def too_large(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
+    """What ``command`` made too large, named with its size and the bound; None if nothing. Costs what it changed."""
+    if after.writers is not before.writers and (refused := _positions(after)) is not None:
+        return refused
+    if after.tables is not before.tables and (refused := _tables(before, after, command)) is not None:
+        return refused
+    came = after.nodes is not before.nodes or after.keyspaces is not before.keyspaces
+    return _everybody(after) if came or after.operations is not before.operations else None
+
+
+def _refusal(what: str, size: int, most: int, then: str) -> Rejected | None:
+    if size <= most:
+        return None
+    return Rejected("too_large", f"{what} could have {size:,} bytes, readers carry at most {most:,}: {then}")
+
+
+def _text(text: str) -> int:
+    """At most so many bytes of UTF-8."""
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+# ------------------------------------------------------------------------------------------------------- tables
+
+
+def weight_of(table: Table) -> int:
+    """Upper bound of the record of a table, with the types as they were declared, which caches have, too."""
+    keys = sum(_ITEM + _text(name) for name in (*table.partition_key, *table.clustering_key))
+    declared = sum(_ITEM + _text(name) + _text(kind) for name, kind in table.declared)
+    return _RECORD + keys + declared + sum(map(_column, table.columns))
+
+
+def _column(column: Column) -> int:
+    return _ITEM + _text(column.name) + _text(column.type)
+
+
+def changed_tables(before: ClusterState, after: ClusterState, command: Command) -> Iterable[Table]:
+    """The tables that are new, or other objects than before."""
+    if isinstance(command, (CreateTable, AlterTable, DropTable)):  # which change the one that they name
+        named = after.tables.get(f"{command.keyspace}.{command.name}")
+        return () if named is None else (named,)
+    return [table for name, table in after.tables.items() if before.tables.get(name) is not table]
+
+
+def _tables(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
+    changed = changed_tables(before, after, command)
+    total = 0
+    for table in sorted(changed, key=lambda table: table.full_name):
+        size = weight_of(table)
+        total += size
+        what, then = f"table {table.full_name}: its record", "use fewer columns, or smaller types"
+        if (refused := _refusal(what, size, CHANGE_BYTES_MAX, then)) is not None:
+            return refused
+    return _refusal("tables: the records that change", total, TABLES_BYTES_MAX, "alter a type that fewer of them use")
+
+
+# ------------------------------------------------------------------------------------- positions and everybody
+
+
+def _positions(state: ClusterState) -> Rejected | None:
+    """The positions that the close of a generation could record now: of each partition that any writer names one."""
+    count = sum([len(writer.positions) for writer in state.writers.values()])
+    if _RECORD + _POSITION * count <= CHANGE_BYTES_MAX:
+        return None
+    # Positions are kept by ascending partition, so many writers of the same partitions count once.
+    highest = max(writer.positions[-1].partition for writer in state.writers.values() if writer.positions)
+    what, then = "positions: the record of the generation that closes next", "name only partitions of the CDC topic"
+    return _refusal(what, _RECORD + _POSITION * min(count, highest + 1), CHANGE_BYTES_MAX, then)
+
+
+def _everybody(state: ClusterState) -> Rejected | None:
+    """The record of a range that everybody has, as it is at most while those who are there come, stay or go."""
+    keys = 4 * REPLICATION_BYTES_MAX
+    if _RECORD + keys + _MEMBER * len(state.nodes) <= CHANGE_BYTES_MAX:
+        return None
+    used = [keyspace.replication for keyspace in state.keyspaces.values()]
+    used += [operation.replication for operation in state.operations.values() if operation.replication is not None]
+    if all(replication.strategy != ENTIRE for replication in used):
+        return None
+    members = sum(node.state not in ("none", "left") for node in state.nodes.values())
+    what = f"placement: the record of a range with {members:,} members"
+    then = "with so many nodes no keyspace can be on all of them"
+    return _refusal(what, _RECORD + keys + _MEMBER * members, CHANGE_BYTES_MAX, then)

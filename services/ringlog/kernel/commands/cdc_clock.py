@@ -1,0 +1,112 @@
+"""What a clock that was wrong left in the log, and how an operator takes it back.
+
+Times of CDC come from clocks: a writer promises a horizon a little ahead of its own, a generation starts a little ahead
+of the coordinator's. The validator refuses what lies far ahead of *its* clock; where all of them were wrong together
+(one machine, a resumed virtual one) the log has a horizon or a generation of a far future, and what comes after it must
+lie above it. Two commands take such a time back, as far as nobody has used it:
+
+- ``LowerCdcWriter``: a horizon is the bound of what a writer *may* have used. Of a fenced writer, which can use nothing
+more, the operator may know a lower one. A live writer lowers its own; one that cannot is fenced first. The name comes
+back with the lowered horizon, which is then its floor.
+- ``WithdrawCdcGeneration``: a generation in which no writer may have routed anything has no effect yet. Every horizon
+in the state, those of fenced writers included, bounds what was routed; if none is above its start, and nobody
+may have left the one before it, it can go as if it had never been committed. Whoever promises past its start after that
+has folded the withdrawal, since both are entries of one log.
+
+The fold sees neither the topics nor a clock. That no write was appended at or after the lowered horizon, or the start
+of what is withdrawn, is the operator's word, as the end of a writer's rights is with a fence (``ringlog cdc lower``
+and ``ringlog cdc withdraw`` look it up at the broker first). Whatever was used stays bound: then the way on is a
+generation above it, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
+
+::
+
+    horizon far ahead ─Fence─► fenced ─Lower─► fenced, low again ─► generations start near now
+    generation committed far ahead ─Withdraw─► gone; the ring's ends that it had are prepared anew
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ringlog.kernel.commands.cdc import SEED_BYTES, decide_request_cdc_generation
+from ringlog.kernel.commands.model import LowerCdcWriter, RequestCdcGeneration, WithdrawCdcGeneration
+from ringlog.kernel.commands.nodes import REASON_LENGTH_MAX
+from ringlog.kernel.commands.rules import broken_field
+from ringlog.kernel.generations.describe import current
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.state import ClusterState, Generation, advance, in_order
+from ringlog.kernel.values import MICROS_MAX
+
+_REASON_RULE = f"must have 1 to {REASON_LENGTH_MAX} characters"
+
+
+def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, context: Context) -> Decision:
+    """The horizon of a fenced writer sinks to ``horizon``; it never rises, nor sinks below what the writer claimed."""
+    broken = broken_field(
+        (1 <= len(command.reason) <= REASON_LENGTH_MAX, "reason", _REASON_RULE),
+        (0 <= command.horizon <= MICROS_MAX, "horizon", f"must be between 0 and {MICROS_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    writer = state.writers.get(command.writer)
+    if writer is None:
+        return Rejected("unknown_writer", f"writer: {command.writer} is not registered")
+    if command.incarnation != writer.incarnation:
+        text = f"{command.incarnation} is not the current one of {writer.name}, {writer.incarnation}"
+        return Rejected("stale_incarnation", f"incarnation: {text}")
+    if writer.fenced is None:
+        text = f"{writer.name} may still route writes below {writer.horizon}; fence it first"
+        return Rejected("writer_not_fenced", f"writer: {text}")
+    if command.horizon > writer.horizon:
+        text = f"{command.horizon} is above {writer.horizon}, which {writer.name} has promised"
+        return Rejected("horizon_not_lower", f"horizon: {text}")
+    if command.horizon < writer.low_watermark:
+        text = f"{command.horizon} is below {writer.low_watermark}, up to which {writer.name} has claimed its rows"
+        return Rejected("horizon_below_low_watermark", f"horizon: {text}")
+    if command.horizon == writer.horizon:
+        return Accepted(state)
+    lowered = replace(writer, horizon=command.horizon, floor=min(writer.floor, command.horizon))
+    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, lowered)))
+
+
+def decide_withdraw_cdc_generation(state: ClusterState, command: WithdrawCdcGeneration, context: Context) -> Decision:
+    """The last generation goes, if nobody may have used it; the ends of the ring that lack streams then are prepared.
+
+    An operation that it was made for must have ended: its tokens would come into use without streams of their own.
+    """
+    broken = broken_field(
+        (1 <= len(command.reason) <= REASON_LENGTH_MAX, "reason", _REASON_RULE),
+        (len(command.seed) == SEED_BYTES, "seed", f"must be {SEED_BYTES} bytes"),
+    )
+    if broken is not None:
+        return broken
+    last = current(state)
+    if last is None or last.id != command.generation:
+        if any(found.id == command.generation for found in state.generations):
+            text = f"{state.generations[-1].id} follows {command.generation}; only the last one can be withdrawn"
+            return Rejected("generation_not_last", f"generation: {text}")
+        return Rejected("unknown_generation", f"generation: {command.generation} is not known")
+    refused = _in_use(state, last)
+    if refused is not None:
+        return refused
+    state = advance(state, context.epoch, generations=state.generations[:-1])
+    begun = decide_request_cdc_generation(state, RequestCdcGeneration(command.seed), context)
+    # Its answer may be no: then the one before is not published yet, and whoever finds the ring not optimal asks again.
+    return begun if isinstance(begun, Accepted) else Accepted(state)
+
+
+def _in_use(state: ClusterState, last: Generation) -> Rejected | None:
+    """Who may have used the generation, or rests on it."""
+    for _, writer in in_order(state.writers):
+        if writer.horizon > last.timestamp or writer.low_watermark >= last.timestamp:
+            text = f"writer {writer.name} may have routed writes below {writer.horizon}, {last.id} starts at"
+            return Rejected("generation_in_use", f"generation: {text} {last.timestamp}")
+    if len(state.generations) > 1 and (before := state.generations[-2]).closed is not None:
+        text = f"{before.id} is {before.status}, so consumers may have gone on to {last.id}"
+        return Rejected("generation_in_use", f"generation: {text}")
+    for operation in in_flight(state):
+        if operation.generation == last.id:
+            text = f"{operation.id} rests on {last.id}; it must end first, or be cancelled"
+            return Rejected("generation_in_use", f"generation: {text}")
+    return None

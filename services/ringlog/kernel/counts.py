@@ -1,0 +1,36 @@
+"""How many there may be: parts of the state of which nothing is ever taken out, or only by a user, have a bound.
+
+Names and ids of nodes and tables are never used again, so what left and what was dropped is remembered for ever; each
+replica holds it, each snapshot carries it, and some rules walk it. The bounds are far above what a store needs, and
+far below what a replica, a Redis or a start of a process could not bear. They are looked at as a command is decided,
+once for all commands: whoever would add one more is refused (``too_many``), and nothing that is there is touched.
+
+CDC generations have no bound here: one comes with each join and move, and what is left of an expired one is some two
+hundred bytes. A command that ends an operation must never be refused for what happened long before it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.state import ClusterState
+
+COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
+    "keyspaces": (10_000, "keyspaces"),
+    "nodes": (100_000, "nodes, those included that left"),
+    "table_ids": (1_000_000, "tables, those included that were dropped"),
+    "terms": (64, "roles of agents"),
+    "types": (100_000, "user types"),
+    "writers": (10_000, "CDC writers, those included that were fenced"),
+}
+"""Part of the state -> most entries, and what they are."""
+
+
+def too_many(before: ClusterState, after: ClusterState) -> Rejected | None:
+    """Of what the command adds, and there are as many as there may be; None if nothing. Costs a look at each part."""
+    for part, (most, what) in COUNTS_MAX.items():
+        now = getattr(after, part)
+        if now is not getattr(before, part) and len(now) > max(most, len(getattr(before, part))):
+            return Rejected("too_many", f"{part}: there are {len(now) - 1} {what}, and {most} at most")
+    return None

@@ -1,0 +1,117 @@
+"""Waiting until a replica has folded all that is in the log: for as long as it takes, while it gets on.
+
+A log of months takes minutes to replay, and no deadline knows how many. So there is none while the replica moves; only
+silence ends the wait, with LogUnavailable, and the replica keeps what it has folded for whoever tries again. How far it
+is, and how long it still takes at the present pace, is told from time to time (``Tell``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.errors import LogUnavailable, WaitTimedOut
+from ringlog.log.reading import SILENCE_S
+from ringlog.log.replica import Replica
+
+LOOK_S = 0.2
+FIRST_S = 2.0
+"""A replay that is over sooner is not worth a word."""
+AGAIN_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replica on its way: at ``epoch``, before record ``position`` of ``end``; ``left_s`` more seconds at its pace.
+
+    ``took_s``: since the wait began.
+    """
+
+    log: str
+    epoch: Epoch
+    position: int
+    end: int
+    took_s: float
+    left_s: float
+
+    @property
+    def is_over(self) -> bool:
+        """True in the last word on it."""
+        return self.position >= self.end
+
+    def __str__(self) -> str:
+        """One line for people."""
+        if self.is_over:
+            return f"{self.log} read to its end: epoch {self.epoch}, {self.end} records in {self.took_s:.0f} s"
+        where = f"epoch {self.epoch}, record {self.position} of {self.end}"
+        return f"reading {self.log} from its beginning: {where}, about {self.left_s:.0f} s more"
+
+
+Tell = Callable[[Replay], None]
+
+
+def say(replay: Replay) -> None:
+    """Put it in the process's log."""
+    log.info(
+        "replayed" if replay.is_over else "replays",
+        log=replay.log,
+        epoch=replay.epoch,
+        record=replay.position,
+        of=replay.end,
+        took_s=round(replay.took_s),
+        left_s=round(replay.left_s),
+    )
+
+
+def catch_up(
+    replica: Replica,
+    *,
+    silence_s: float = SILENCE_S,
+    look: Callable[[], None] = lambda: None,
+    tell: Tell = say,
+    clock: Callable[[], float] = time.monotonic,
+) -> ClusterState:
+    """A state that contains every entry which was in the log when this was called: a read barrier without a deadline.
+
+    ``look``: called before each short wait, and may raise. Raises LogUnavailable when nothing came for ``silence_s``,
+    TopicMissing, ReplicaHalted, ReplicaStopped.
+    """
+    end = replica.end_offset(silence_s)
+    started = moved = clock()
+    first = position = replica.position
+    tell_at, has_told = started + FIRST_S, False
+
+    def replay(now: float) -> Replay:
+        took = now - started
+        pace = (position - first) / took if took > 0 else 0.0
+        left = (end - position) / pace if pace > 0 else silence_s
+        return Replay(replica.log.name, replica.state.epoch, position, end, took, left)
+
+    while position < end:
+        look()
+        _await(replica, end)
+        now = clock()
+        if replica.position > position:
+            position, moved = replica.position, now
+        elif now - moved >= silence_s:
+            what = f"nothing came for {silence_s:.0f} s at record {position} of {end}"
+            raise LogUnavailable(f"{replica.log.name}: {what}", "is the broker up?")
+        if now >= tell_at and position < end:
+            tell(replay(now))
+            tell_at, has_told = now + AGAIN_S, True
+    if has_told:
+        tell(replay(clock()))
+    return replica.state
+
+
+def _await(replica: Replica, end: int) -> None:
+    with suppress(WaitTimedOut):
+        replica.wait_for(lambda _: replica.position >= end, LOOK_S, f"offset {end}")

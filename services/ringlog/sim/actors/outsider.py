@@ -1,0 +1,84 @@
+"""Somebody who has folded entries that the log does not have: the log lost them, or they were made up.
+
+What he sends is planned on that state, which lies a little ahead of what the nodes know: ``planned`` stands for
+whatever a message could carry to make a node believe it. Nobody may act on it. His entries never get into the log; that
+authors on a lost history cannot append is the log's own business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.commands.model import Command, DropKeyspace, Noop
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Entry
+from ringlog.kernel.state import ClusterState
+from ringlog.sim.actors.registers import Message
+from ringlog.sim.chance import Chance
+from ringlog.sim.replica import Step
+from ringlog.sim.world import MS, Host
+from ringlog.wire.cells import Cell, Key
+from ringlog.wire.entries import author_entry
+from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
+
+if TYPE_CHECKING:
+    from ringlog.sim.simulation import Simulation
+
+TIMES = 4
+NEVER_WRITTEN = 10**9
+"""The timestamp of what he writes: it would win over everything."""
+
+
+class SimOutsider:
+    """On a host of its own, which no fault befalls."""
+
+    def __init__(self, sim: Simulation, host: Host) -> None:
+        self.sim = sim
+        self.host = host
+        self._chance = Chance(sim.world.seed, "outsider")
+        self._sent = 0
+
+    def start(self, keys: tuple[Key, ...]) -> None:
+        """Begin, with these registers in mind."""
+        self.sim.world.spawn(self.host, self.host.name, self._work(keys))
+
+    def _work(self, keys: tuple[Key, ...]) -> Step:
+        for _ in range(TIMES):
+            yield self._chance.between(100, 2_500) * MS
+            key, node = self._chance.pick(keys), self._chance.pick(sorted(self.sim.shared["nodes"]))
+            planned = self._lost(key.keyspace)
+            if planned is not self.sim.log.state:
+                self._send(node, key, None, planned)
+                self._send(node, key, Cell(NEVER_WRITTEN, b"%d" % NEVER_WRITTEN), planned)
+
+    def _lost(self, keyspace: str) -> ClusterState:
+        """What follows the log in his world."""
+        state = self.sim.log.state
+        commands: list[Command] = [DropKeyspace(keyspace), *[Noop()] * self._chance.below(6)]
+        if self._chance.happens(0.5):
+            commands.reverse()
+        for command in commands:
+            state = fold(state, self._entry(state, command)).state
+        return state
+
+    def _entry(self, state: ClusterState, command: Command) -> Entry:
+        now = self.sim.world.clock(self.host)
+        made = author_entry(
+            cluster_id=state.cluster_id,
+            state_id=new_state_id(state.state_id, now, self._chance.take(ENTROPY_BYTES)),
+            prev_state_id=state.state_id,
+            request_id=new_request_id(now, self._chance.take(ENTROPY_BYTES)),
+            since_epoch=state.epoch,
+            submitter=self.host.name,
+            at=now,
+            command=command,
+        )
+        return made.entry
+
+    def _send(self, node: str, key: Key, cell: Cell | None, planned: ClusterState) -> None:
+        self._sent += 1
+        target = self.sim.shared["nodes"][node]
+        # Negative numbers are nobody else's.
+        message = Message(-self._sent, key, cell, planned, self.host, lambda _: None)
+        self.sim.did["outsider", "write" if cell is not None else "read"] += 1
+        self.sim.world.send(self.host, target.host, target.registers.take, message)

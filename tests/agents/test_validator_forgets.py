@@ -1,0 +1,169 @@
+"""Rejections make no epochs; what a validator remembers of them, and what the next one reads, is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.agents.shells.results import first_needed
+from ringlog.agents.validator_core import (
+    FORGOTTEN,
+    Commit,
+    Publish,
+    Step,
+    Validator,
+    arrive,
+    begin,
+    is_floor_mark,
+    remember,
+    settle,
+)
+from ringlog.log.fates import Fate
+from ringlog.wire.records import REJECTED, Request, Result
+from tests.agents.world import BAD, GOOD, NOW, World
+
+MAX = 3
+
+
+class Instance:
+    """A validator whose effects are carried out at once; ``topic``: what it published, as the topic keeps it."""
+
+    def __init__(self, world: World, topic: list[Result] | None = None) -> None:
+        self.world = world
+        self.topic: list[Result] = [] if topic is None else topic
+        self.memory = remember(Validator(world.uuid(), 1, answers_max=MAX), self.topic)
+
+    def ask(self, *requests: Request, lose: bool = False) -> list[Result]:
+        """What is published for these; ``lose``: somebody else's entry gets in before the batch."""
+        first = self.memory.arrived + 1
+        self.memory = arrive(self.memory, list(enumerate(requests, start=first))).validator
+        published: list[Result] = []
+        while self.memory.waiting:
+            published += self._carried_out(begin(self.memory, self.world.state, NOW, self.world.draw), lose)
+            lose = False
+        self.topic += published
+        return published
+
+    def _carried_out(self, step: Step, lose: bool) -> list[Result]:
+        self.memory = step.validator
+        published: list[Result] = []
+        for effect in step.effects:
+            if isinstance(effect, Commit):
+                if lose:
+                    self.world.direct()
+                fates = self.world.land_all(effect.chain)
+                published += self._carried_out(settle(self.memory, fates), False)
+            elif isinstance(effect, Publish):
+                published += effect.results
+        return published
+
+
+def rejections(world: World, count: int) -> list[Request]:
+    return [world.request(BAD) for _ in range(count)]
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.take_over(1)
+    return made
+
+
+def test_beyond_the_bound_a_noop_ends_the_batch_and_what_was_refused_before_is_refused_as_forgotten(
+    world: World,
+) -> None:
+    instance = Instance(world)
+    old = rejections(world, MAX)
+    instance.ask(*old)
+    assert len(instance.memory.answers) == MAX
+    epoch = world.state.epoch
+    published = instance.ask(*rejections(world, 1))
+    assert world.state.epoch == epoch + 1, "a Noop of its own"
+    assert [is_floor_mark(result) for result in published] == [False, True], "the mark comes last"
+    assert (len(instance.memory.answers), instance.memory.floor) == (0, epoch + 1)
+
+    (again,) = instance.ask(old[0])
+    assert (again.outcome, again.code) == (REJECTED, FORGOTTEN)
+    assert f"is below {epoch + 1}" in again.detail
+    (honest,) = instance.ask(replace(world.request(BAD), since_epoch=world.state.epoch))
+    assert honest.code == "unknown_setting", "who has seen the Noop is decided as ever"
+    late = world.request(GOOD, since_epoch=epoch)
+    assert instance.ask(late)[0].code == FORGOTTEN, "nobody knows whether it was refused before"
+    assert all(entry.request_id != late.request_id for entry in world.applied)
+
+
+def test_what_was_applied_is_known_from_the_history_whatever_is_forgotten(world: World) -> None:
+    instance = Instance(world)
+    applied = world.request(GOOD)
+    instance.ask(applied)
+    instance.ask(*rejections(world, MAX + 1))
+    instance.ask(*rejections(world, 1))
+    assert instance.memory.floor > applied.since_epoch
+    assert [result for result in instance.ask(applied) if result.outcome == REJECTED] == []
+
+
+def test_a_noop_that_is_lost_forgets_nothing(world: World) -> None:
+    instance = Instance(world)
+    instance.ask(*rejections(world, MAX))
+    instance.memory = arrive(instance.memory, [(instance.memory.arrived + 1, world.request(BAD))]).validator
+    step = begin(instance.memory, world.state, NOW, world.draw)
+    (commit,) = (effect for effect in step.effects if isinstance(effect, Commit))
+    settled = settle(step.validator, [Fate.LOST] * len(commit.chain.entries))
+    assert settled.validator.floor == 0
+    assert len(settled.validator.answers) >= MAX
+    assert not any(
+        is_floor_mark(one) for effect in settled.effects if isinstance(effect, Publish) for one in effect.results
+    )
+
+
+def test_the_next_instance_knows_the_floor_and_reads_no_more_than_what_came_after_it(world: World) -> None:
+    first = Instance(world)
+    forgotten = rejections(world, MAX)
+    first.ask(*forgotten)
+    first.ask(*rejections(world, 1))
+    kept = rejections(world, 2)
+    first.ask(*kept)
+    numbered = list(enumerate(first.topic))
+    begins = first_needed(numbered, len(numbered))
+    assert [is_floor_mark(result) for _, result in numbered[begins:]] == [True, False, False]
+
+    for topic in (first.topic, first.topic[begins:]):
+        second = Instance(world, list(topic))
+        assert second.memory.floor == first.memory.floor
+        assert set(second.memory.answers) == {request.request_id for request in kept}
+        assert second.ask(forgotten[0])[0].code == FORGOTTEN
+        assert second.ask(kept[0])[0].code == "unknown_setting"
+
+
+def test_however_many_are_refused_memory_and_topic_are_bounded(world: World) -> None:
+    instance = Instance(world)
+    for _ in range(100):
+        instance.ask(*rejections(world, 2))
+        assert len(instance.memory.answers) <= MAX + 2
+        numbered = list(enumerate(instance.topic))
+        del instance.topic[: first_needed(numbered, len(numbered))]
+        assert len(instance.topic) <= MAX + 4
+    ahead = replace(world.request(BAD), since_epoch=2**40)
+    for _ in range(100):
+        instance.ask(replace(ahead, request_id=world.uuid()))
+        assert len(instance.memory.answers) <= MAX + 1, "also of those that claim an epoch to come"
+
+
+def test_a_floor_that_the_log_has_lost_does_not_refuse_everybody(world: World) -> None:
+    """Results outlive a log that was cut; nothing but entries brings it back above the floor."""
+    first = Instance(world)
+    first.ask(*rejections(world, MAX))
+    first.ask(*rejections(world, 1))
+    cut = World()
+    cut.take_over(1)
+    assert first.memory.floor > cut.state.epoch
+    second = Instance(cut, first.topic)
+    now, before = cut.request(GOOD), cut.request(GOOD, since_epoch=cut.state.epoch - 1)
+    assert [result.code for result in second.ask(before)] == [FORGOTTEN]
+    assert second.ask(now) == []
+    assert cut.applied[-1].request_id == now.request_id
+
+
+def test_without_rejections_nothing_is_trimmed_but_all() -> None:
+    assert first_needed([], 17) == 17

@@ -1,0 +1,147 @@
+"""What a node says wrongly holds up nobody else, and is told with the field and the rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.agents.coordinator_core import Known, propose, refusals
+from ringlog.agents.witnesses import complaints, reports_of, witnesses_of
+from ringlog.cli.operations import described
+from ringlog.cli.views import operation as shown
+from ringlog.cli.waiting import COORDINATOR, waiting
+from ringlog.client.ack_book import AckBook
+from ringlog.client.reports import RowsSum, checked
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import NodeAck, RefusedProposal
+from tests.cli.test_waiting import all_acks, asked, goes_on
+from tests.kernel.operations.drive import driven
+
+Acks = dict[str, NodeAck]
+
+
+@pytest.fixture(scope="module")
+def streaming() -> tuple[ClusterState, str]:
+    """A join of x in write_both_read_old, which only its report holds up."""
+    state, operation = asked("join")
+    return driven(state, operation, "write_both_read_old"), operation
+
+
+def reported(state: ClusterState, **wrong: object) -> Acks:
+    """The acknowledgements of all nodes, with one field of x's report as its author would have it."""
+    acks = all_acks(state)
+    report = acks["x"].reports[-1]
+    return acks | {"x": replace(acks["x"], reports=(replace(report, **wrong),))}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"checksum": ""}, "report of x is malformed: checksum '' must be 2 to 128 lower-case hex digits"),
+        ({"checksum": "ABCD"}, "report of x is malformed: checksum 'ABCD' must be"),
+        ({"rows": -1}, "report of x is malformed: rows -1 must be 0 or above"),
+        ({"node": "n1"}, "report of x names node 'n1', not its id x"),
+    ],
+)
+def test_a_report_that_cannot_be_used_is_told_where_the_operation_waits(
+    streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str
+) -> None:
+    state, name = streaming
+    found = state.operations[name]
+    assert waiting(state, found, all_acks(state)).text == COORDINATOR
+    acks = reported(state, **wrong)
+    assert not goes_on(state, name, acks)
+    assert reports_of(state, acks, found) == ()
+    waits = waiting(state, found, acks)
+    assert f"bad_field: {told}" in waits.text
+    assert waits.nodes == ("x",)
+    (refusal,) = refusals(Known(state, acks, state.epoch, 0))
+    assert (refusal.subject, refusal.kind, refusal.code) == (name, "AdvanceOperation", "bad_field")
+    assert refusal.detail.startswith(told)
+
+
+def test_a_malformed_acknowledgement_of_a_bystander_holds_up_nobody(streaming: tuple[ClusterState, str]) -> None:
+    """Witnesses go with every proposal: one that no log takes would stop all operations."""
+    state, name = streaming
+    acks = all_acks(state)
+    state = replace(state, nodes=state.nodes.set("y", replace(state.nodes["n5"], id="y", name="y")))
+    acks["y"] = replace(acks["n5"], node="y", applied=-1)
+    assert "y" not in {witness.node for witness in witnesses_of(state, acks)}
+    proposals = [one.command for one in propose(Known(state, acks, state.epoch, 0))]
+    assert [one.operation for one in proposals if isinstance(one, m.AdvanceOperation)] == [name]
+    (complaint,) = complaints(state, acks, state.operations[name])
+    assert complaint[0] == "y"
+    assert complaint[1].startswith("the acknowledgement of y is malformed: applied -1 ")
+
+
+def test_an_acknowledgement_under_a_name_or_of_another_cluster_is_told(streaming: tuple[ClusterState, str]) -> None:
+    state, name = streaming
+    ids = replace(state, nodes=state.nodes.set("id-x", replace(state.nodes["x"], id="id-x")).delete("x"))
+    ids = replace(ids, node_names=ids.node_names.set("x", "id-x"))
+    acks = all_acks(state)
+    told = dict(complaints(ids, {"x": acks["x"]}, replace(state.operations[name], stage="prepared")))
+    assert told == {"id-x": "x acknowledges under its name; node must be its id, id-x"}
+    foreign = {"n1": replace(acks["n1"], cluster_id="d")}
+    assert dict(complaints(state, foreign, state.operations[name])) == {
+        "n1": f"n1 acknowledges cluster d, and this one is {state.cluster_id}"
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"cluster_id": "d"}, "n1 acknowledges cluster d, and this one is c"),
+        ({"applied": -1, "state_id": "its own"}, "the acknowledgement of n1 is malformed: applied -1"),
+    ],
+)
+def test_the_coordinator_tells_of_last_words_that_do_not_count(
+    streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str
+) -> None:
+    """Its book gives it only what counts: of that nothing is wrong."""
+    state, name = streaming
+    book = AckBook()
+    for number, ack in enumerate(all_acks(state).values()):
+        book.take(number, ack)
+    book.take(100, replace(all_acks(state)["n1"], **wrong))  # type: ignore[arg-type]
+    (refusal,) = refusals(Known(state, book.newest(state), state.epoch, 0, said=book.said()))
+    assert (refusal.subject, refusal.code) == (name, "bad_field")
+    assert refusal.detail.startswith(told)
+
+
+def test_what_the_coordinator_is_refused_is_shown_with_code_and_time(streaming: tuple[ClusterState, str]) -> None:
+    state, name = streaming
+    view = shown(state, state.operations[name], all_acks(state))
+    view["refused"] = [
+        {"subject": name, "command": "AdvanceOperation", "code": "bad_field", "detail": "no", "since": 5_000_000}
+    ]
+    assert RefusedProposal(**view["refused"][0]).since == 5_000_000
+    wanted = f"AdvanceOperation of {name} is refused since 1970-01-01 00:00:05.000000 UTC: bad_field: no"
+    assert wanted in described(view)
+
+
+def test_a_sum_of_rows_makes_a_report_that_the_log_takes(streaming: tuple[ClusterState, str]) -> None:
+    state, name = streaming
+    sent, got = RowsSum(), RowsSum()
+    for row in (b"a", b"b", b"b"):
+        sent.add(row)
+    for row in (b"b", b"a", b"b"):
+        got.add(row)
+    assert sent.checksum == got.checksum != RowsSum().checksum
+    report = got.report("x", name)
+    assert report.rows == 3
+    acks = all_acks(state)
+    assert goes_on(state, name, acks | {"x": replace(acks["x"], reports=(report,))})
+    assert goes_on(state, name, acks | {"x": replace(acks["x"], reports=(RowsSum().report("x", name),))})
+    with pytest.raises(ValueError, match="checksum 'XY' must be"):
+        checked(m.StreamReport("x", name, 0, "XY"))
+
+
+def test_nodes_that_left_are_no_witnesses_any_more(streaming: tuple[ClusterState, str]) -> None:
+    """Or every step of every operation would carry all nodes that there ever were."""
+    state, _ = streaming
+    acks = all_acks(state)
+    assert "n1" in {witness.node for witness in witnesses_of(state, acks)}
+    gone = replace(state, nodes=state.nodes.set("n1", replace(state.nodes["n1"], state="left")))
+    assert "n1" not in {witness.node for witness in witnesses_of(gone, acks)}

@@ -1,0 +1,110 @@
+"""What the audit of a lake takes for the same: random rows as the lake has them, and each of their changes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ringlog.audit.cells import is_value, says_the_same
+from ringlog.kernel.commands.model import Column
+from ringlog.kernel.schema.types import serialize
+from ringlog.wire.records import CdcRow, Cell, DeletedElements
+from ringlog_cdc.reading.columns import LogColumns, reader_of
+from tests.cdc.test_vectors import COLUMNS, drawn
+from tests.client.cdc.changes import TABLE, row
+
+KEYS = (("p",), ("c",))
+PARTS = {"u": "frozen<udt<a int, at timestamp>>", "y": "tuple<int, text>", "z": "frozen<map<text, timestamp>>"}
+TYPED = LogColumns(replace(TABLE, columns=(*TABLE.columns, *(Column(name, kind) for name, kind in PARTS.items()))))
+
+
+def in_lake(found: CdcRow, columns: LogColumns = COLUMNS) -> dict[str, Any]:
+    """A row as the lake has it, by column."""
+    batch = columns.batch([found])
+    return {name: batch.column(place)[0] for place, name in enumerate(batch.schema.names)}
+
+
+def changed(chance: Random, found: CdcRow) -> list[CdcRow]:
+    """The row with one thing that is another one."""
+    made = [replace(found, partition_key=(b"another",))]
+    for place, cell in enumerate(found.cells):
+        others = found.cells[:place] + found.cells[place + 1 :]
+        # A timestamp may be beyond those that the lake can hold, and they are all cut to the same one.
+        is_cut = cell.column == "x_timestamp"
+        if cell.value is not None and not is_cut and cell.column not in {other.column for other in others}:
+            data = bytes([cell.value[0] ^ 1, *cell.value[1:]]) if cell.value else b"\0"
+            made += [replace(found, cells=others), replace(found, cells=(*others, Cell(cell.column, data)))]
+    fresh = chance.choice(("w", "v", "nocol"))
+    if fresh not in {cell.column for cell in found.cells}:
+        made.append(replace(found, cells=(*found.cells, Cell(fresh, b"\0\0\0\1"))))
+    if "w" not in found.deleted:
+        made.append(replace(found, deleted=(*found.deleted, "w")))
+    made += [replace(found, deleted=found.deleted[1:])] if found.deleted[1:] == found.deleted[:-1][1:] else []
+    return made
+
+
+def test_a_row_is_the_same_as_itself_in_the_lake_and_as_no_other() -> None:
+    compared = 0
+    for seed in range(300):
+        chance = Random(seed)
+        found = drawn(chance)
+        there = in_lake(found)
+        assert says_the_same(asdict(found), there, KEYS), found
+        assert says_the_same(asdict(found), there, None), found
+        for other in changed(chance, found):
+            if asdict(other) != asdict(found):
+                compared += 1
+                assert not says_the_same(asdict(other), there, KEYS), (found, other)
+    assert compared > 500
+
+
+def test_a_value_that_the_lake_has_lost_is_missed() -> None:
+    found = row(2, cells=(Cell("nocol", b"!"), Cell("v", b"\1")), deleted=("gone",))
+    there = in_lake(found)
+    assert says_the_same(asdict(found), there, KEYS)
+    kind = there["cdc$undecoded"].type
+    whole = there["cdc$undecoded"].as_py()
+    for place in range(len(whole)):
+        less = there | {"cdc$undecoded": pa.scalar(whole[:place] + whole[place + 1 :], kind)}
+        assert not says_the_same(asdict(found), less, KEYS)
+        assert not says_the_same(asdict(found), less, None)
+    assert not says_the_same(asdict(found), there | {"cdc$undecoded": pa.scalar(None, kind)}, KEYS)
+
+
+def test_values_with_parts_are_the_same_part_by_part() -> None:
+    values: dict[str, Any] = {"u": {"a": 1, "at": 2**60}, "y": (7, None), "z": (("k", -5),)}
+    cells = tuple(Cell(name, serialize(PARTS[name], value)) for name, value in values.items())
+    found = row(2, values={"m": (("x", 1),)}, deleted_elements=(DeletedElements("m", (b"a", b"b")),))
+    found = replace(found, cells=(*found.cells, *cells))
+    there = in_lake(found, TYPED)
+    assert says_the_same(asdict(found), there, KEYS)
+    for name, other in {"u": {"a": 1, "at": 5}, "y": (7, "x"), "z": (("k", -6),)}.items():
+        kept = tuple(cell for cell in found.cells if cell.column != name)
+        wrong = replace(found, cells=(*kept, Cell(name, serialize(PARTS[name], other))))
+        assert not says_the_same(asdict(wrong), there, KEYS), name
+    for keys in ((b"a",), (b"a", b"c"), ()):
+        assert not says_the_same(asdict(replace(found, deleted_elements=(DeletedElements("m", keys),))), there, KEYS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "wrong"),
+    [
+        ("double", b"\x7f\xf8" + bytes(6), bytes(8)),
+        ("float", b"\x3f\x80\0\0", b"\xbf\x80\0\0"),
+        ("varint", b"\x7f", b"\x7e"),
+        ("uuid", bytes(range(16)), bytes(16)),
+        ("date", b"\x80\0\0\x05", b"\x80\0\0\x06"),
+        ("boolean", b"\1", b"\0"),
+        ("smallint", b"\0\5", b"\0\0\0\5"),
+        ("blob", b"", b"\0"),
+    ],
+)
+def test_scalars(kind: str, data: bytes, wrong: bytes) -> None:
+    columns = LogColumns(replace(TABLE, columns=(*TABLE.columns, Column("x", kind))))
+    value = pa.scalar(reader_of(kind)(data), columns.schema().field("x").type)
+    assert is_value(value, data)
+    assert not is_value(value, wrong)

@@ -1,0 +1,69 @@
+"""Files that the job's command line is given: credentials of its producers, and how all of it logs in to Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from ringlog.log.rights import Rights
+from ringlog.runtime.context import Context, remember
+from ringlog.runtime.kafka_config import VARIABLE, current
+from ringlog_cdc.cli import log_in, producer_options
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delenv(VARIABLE)
+
+
+def test_credentials_are_read_as_they_were_granted(tmp_path: Path) -> None:
+    path = tmp_path / "producer.properties"
+    granted = {"bootstrap.servers": "b:1", **Rights("ringlog.c.w.1", "pw").java_properties("SASL_PLAINTEXT")}
+    path.write_text("# granted\n" + "".join(f"{name}={value}\n" for name, value in granted.items()))
+    assert dict(producer_options(path)) == granted
+    for text, rule in (("nonsense", "line 1: not a name=value line"), ("a=1\na=2", "line 2: a is given in line 1")):
+        path.write_text(text)
+        with pytest.raises(typer.BadParameter, match=rule):
+            producer_options(path)
+    with pytest.raises(typer.BadParameter, match="cannot be read"):
+        producer_options(tmp_path)
+
+
+def test_the_job_logs_in_as_it_is_told_or_as_is_known_of_the_broker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=pw\n")
+    remember(Context("b:1", "c", "", str(path), "1"))
+    log_in("other:1", None)
+    assert current().security.username == ""
+    log_in("b:1", None)
+    assert current().security.username == "me"
+    with pytest.raises(typer.Exit):
+        log_in("b:1", tmp_path / "nowhere")
+    assert capsys.readouterr().err.startswith("ringlog cdc: bad_kafka_config: ")
+
+
+def test_what_java_cannot_say_is_said_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "client.properties"
+    for name in ("certificate", "key"):
+        (tmp_path / f"{name}.pem").touch()
+    path.write_text("security.protocol=SSL\nssl.certificate.location=certificate.pem\nssl.key.location=key.pem\n")
+    with pytest.raises(typer.Exit):
+        log_in("b:1", path)
+    assert "one PEM file" in capsys.readouterr().err
+
+
+def test_the_job_asks_the_broker_that_other_commands_would_ask(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="no broker is named"):
+        log_in(None, None)
+    remember(Context("inuse:1", "c", "", "", "1"))
+    assert log_in(None, None) == "inuse:1"
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=file:1\n")
+    assert log_in(None, path) == "file:1"
+    assert log_in("named:1", path) == "named:1"

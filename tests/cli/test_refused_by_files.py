@@ -1,0 +1,83 @@
+"""What a file system refuses comes out as one line with a code; a defect still shows its trace."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringlog.cli import main as program
+from tests.cli.test_commands import nothing_is_known
+
+__all__ = ["nothing_is_known"]
+
+FILE = "a-file"
+
+
+def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit status of the whole program."""
+    monkeypatch.setattr(sys, "argv", ["ringlog", *words])
+    with pytest.raises(SystemExit) as end:
+        program.main()
+    return int(end.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stack", "up", "--data"],
+        ["demo", "--data"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("data", ["/proc/ringlog", "/dev/null/x", FILE, f"{FILE}/x"])
+def test_a_folder_that_cannot_be_made(
+    words: list[str], data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / FILE).touch()
+    path = str(tmp_path / data)
+    assert ended([*words, path], monkeypatch) == 1
+    said = capsys.readouterr().err
+    assert said.startswith((f"folder_unusable: {path}: ", f"file_unusable: {path}: "))
+    assert len(said.splitlines()) == 1
+
+
+def test_looking_at_a_file_in_place_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / FILE).touch()
+    for words in (["stack", "status"], ["stack", "reset", "--yes"]):
+        assert ended([*words, "--data", str(tmp_path / FILE)], monkeypatch) == 1
+        assert capsys.readouterr().err.startswith(f"file_unusable: {tmp_path / FILE}/settings.json: ")
+
+
+def test_a_context_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        from ringlog.runtime.context import Context, remember
+
+        remember(Context("b:1", "c", ""))
+
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")
+    monkeypatch.setattr(program, "app", refuse)
+    assert ended([], monkeypatch) == 1
+    assert capsys.readouterr().err.startswith("folder_unusable: /proc/ringlog/ringlog: ")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "ringlog" / "context.json").mkdir(parents=True)
+    assert ended([], monkeypatch) == 1
+    assert capsys.readouterr().err.startswith(f"file_unusable: {tmp_path}/ringlog/context.json: ")
+
+
+@pytest.mark.parametrize(
+    "defect", [FileNotFoundError(errno.ENOENT, "No such file", "/a"), OSError(errno.EBADF, "Bad file descriptor")]
+)
+def test_a_defect_is_not_taken_for_a_full_disk(defect: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise defect
+
+    monkeypatch.setattr(program, "app", fail)
+    with pytest.raises(type(defect), match=str(defect.strerror)):
+        program.main()

@@ -1,0 +1,87 @@
+"""Tables over their lives: which table a row is of, by its name and the epoch that decided it; names that meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from ringlog.client.cdc.lives import Life, Lives
+from ringlog.client.cdc.names import latecomers, renamed
+from ringlog.kernel.commands.model import (
+    AlterTable,
+    Column,
+    DropKeyspace,
+    DropTable,
+    Noop,
+)
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from tests.kernel.commands.test_schema import ready
+from tests.kernel.entries import TABLE, applied, uuid
+
+
+def test_random_schemas_are_known_at_every_epoch() -> None:
+    met = {"none": 0, "another": 0, "altered": 0}
+    for seed in range(60):
+        chance = Random(seed)
+        state = ready()
+        lives, history = Lives(), {state.epoch: state}
+        lives.note(EMPTY_STATE, state)
+        for number in range(chance.randint(1, 15)):
+            name = chance.choice(("t", "T"))
+            there = state.tables.get(f"ks.{name}")
+            if there is None:
+                commands = [replace(TABLE, name=name, id=uuid(number + 10, space=4))]
+            elif chance.random() < 0.5:
+                commands = [AlterTable("ks", name, (Column(f"n{number}", "int"),))]
+            else:
+                commands = [chance.choice((DropTable("ks", name), Noop()))]
+            before, state = state, applied(state, *commands)
+            lives.note(before, state)
+            history[state.epoch] = state
+        assert lives.epoch == state.epoch
+        assert set(lives.current()) == set(state.tables)
+        for epoch, at in history.items():
+            for name in ("ks.t", "ks.T", "ks.nothing"):
+                wanted, found = at.tables.get(name), lives.at(name, epoch)
+                assert (found is None) == (wanted is None), (seed, name, epoch)
+                if found is None or wanted is None:
+                    met["none"] += 1
+                    continue
+                assert (found.id, found.columns) == (wanted.id, wanted.columns), (seed, name, epoch)
+                newest = lives.at(name, 0)
+                assert newest is not None
+                met["another"] += newest.id != found.id
+                met["altered"] += newest.id == found.id and newest.columns != found.columns
+                assert _epochs(lives.life(name, found.id), history) == _had(history, name, found.id)
+    assert min(met.values()) > 50, met
+
+
+def _epochs(life: Life, history: dict[int, ClusterState]) -> list[int]:
+    return [epoch for epoch in history if life.has(epoch)]
+
+
+def _had(history: dict[int, ClusterState], name: str, table_id: str) -> list[int]:
+    return [epoch for epoch, state in history.items() if name in state.tables and state.tables[name].id == table_id]
+
+
+def test_a_row_that_does_not_say_its_epoch_is_of_the_last_table_of_its_name() -> None:
+    lives, state = Lives(), ready()
+    second = replace(TABLE, id=uuid(9, space=4))
+    ids = []
+    for command in (TABLE, DropTable("ks", "t"), second, DropTable("ks", "t"), DropKeyspace("ks")):
+        before, state = state, applied(state, command)
+        lives.note(before, state)
+        found = lives.at("ks.t", 0)
+        assert found is not None
+        ids.append(found.id)
+    assert ids == [TABLE.id, TABLE.id, second.id, second.id, second.id]
+    one, other = (lives.life("ks.t", table.id) for table in lives.all_of("ks.t"))
+    assert (one.has(0), other.has(0)) == (False, True)
+
+
+def test_the_first_of_names_that_differ_in_case_keeps_its_own() -> None:
+    assert renamed(["v", "V", "x", "v$2"]) == {"v": "v", "V": "V$2", "x": "x", "v$2": "v$2$2"}
+    assert renamed(["V", "W"], ["v", "V$2"]) == {"V": "V$3", "W": "W"}
+    assert latecomers(["a", "A", "b"]) == {"A"}
+    assert latecomers(["a", "A"], ["A"]) == {"a"}
+    assert latecomers(["a", "A"], ["a", "A"]) == frozenset()

@@ -1,0 +1,69 @@
+"""Which acknowledgements count: those of this log, in whatever order they are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+from ringlog.client.ack_book import WAITING_MAX, AckBook, is_vouched_for
+from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.state import ClusterState
+from ringlog.wire.records import NodeAck
+from tests.kernel.entries import applied, founded, node, uuid
+
+FOUNDED = applied(founded(), node(1))
+ME = uuid(1, space=2)
+
+
+def grown(state: ClusterState, entries: int) -> ClusterState:
+    return applied(state, *[Noop()] * entries)
+
+
+def ack_of(state: ClusterState) -> NodeAck:
+    return NodeAck(state.cluster_id, ME, "i", state.epoch, state.epoch, (), 0, 0, (), state.state_id)
+
+
+def test_an_acknowledgement_counts_in_its_own_log_from_its_epoch_on() -> None:
+    early, late = grown(FOUNDED, 1), grown(FOUNDED, 5)
+    ack = ack_of(early)
+    assert is_vouched_for(ack, early)
+    assert is_vouched_for(ack, late)
+    assert not is_vouched_for(ack_of(late), early)
+    assert not is_vouched_for(replace(ack_of(late), state_id=""), early)
+    assert not is_vouched_for(replace(ack, state_id=uuid(77)), late)
+    assert not is_vouched_for(replace(ack, cluster_id=uuid(78)), late)
+    assert not is_vouched_for(replace(ack, node=uuid(9, space=2)), late)
+    assert is_vouched_for(replace(ack, state_id=""), late), "an earlier release does not tell"
+
+
+def test_one_that_is_ahead_leaves_the_one_before_in_force() -> None:
+    states = [grown(FOUNDED, number) for number in range(4)]
+    for order in permutations(range(4)):
+        book = AckBook()
+        for number in order:
+            book.take(number, ack_of(states[number]))
+            book.take(number, ack_of(states[number]))
+        assert [book.newest(state)[ME].applied for state in states] == [state.epoch for state in states]
+
+
+def test_one_of_a_lost_history_is_no_witness_for_what_took_its_place() -> None:
+    book = AckBook()
+    book.take(1, ack_of(FOUNDED))
+    lost = replace(ack_of(grown(FOUNDED, 3)), state_id=uuid(77))
+    book.take(2, lost)
+    assert book.newest(grown(FOUNDED, 2)) == {ME: ack_of(FOUNDED)}
+    assert book.newest(grown(FOUNDED, 8)) == {ME: ack_of(FOUNDED)}
+    book.take(3, ack_of(grown(FOUNDED, 7)))
+    assert book.newest(grown(FOUNDED, 8))[ME].applied == FOUNDED.epoch + 7
+
+
+def test_the_book_is_bounded_and_still_comes_to_the_newest() -> None:
+    book = AckBook()
+    states = [grown(FOUNDED, number) for number in range(3)]
+    book.take(0, ack_of(states[0]))
+    for number in range(1, 10 * WAITING_MAX):
+        book.take(number, replace(ack_of(states[1]), applied=10**6 + number, state_id=""))
+    assert len(book._read[ME]) <= WAITING_MAX
+    assert book.newest(states[1])[ME] == ack_of(states[0])
+    book.take(10**4, ack_of(states[2]))
+    assert book.newest(states[2])[ME] == ack_of(states[2])

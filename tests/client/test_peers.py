@@ -1,0 +1,106 @@
+"""Looking up where a node's data side is: whoever listens at its address may be anybody, and take his time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from ringlog.client import peers
+from ringlog.client.peers import STATUS_BYTES_MAX, StatusPages, Unreachable
+from ringlog.kernel.state import ClusterState
+from tests.kernel.entries import applied, founded, node, uuid
+
+ME = uuid(1, space=2)
+STATE = applied(founded(), node(1))
+GOOD = {"node": ME, "cluster_id": STATE.cluster_id, "data_port": 7402}
+
+Serve = Callable[[socket.socket, threading.Event], None]
+
+
+def answer(body: bytes, head: bytes = b"HTTP/1.1 200 OK") -> bytes:
+    return head + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def told(**changes: object) -> bytes:
+    return answer(json.dumps(GOOD | changes).encode())
+
+
+@contextmanager
+def listening(serve: Serve) -> Iterator[ClusterState]:
+    """The state in which node 1 is registered where ``serve`` answers."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            taken, _ = server.accept()
+            with taken:
+                taken.recv(65_536)
+                try:
+                    serve(taken, over)
+                except OSError:
+                    over.set()  # whoever asked has gone
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        yield replace(STATE, nodes=STATE.nodes.set(ME, replace(STATE.nodes[ME], address=address)))
+        over.set()
+        thread.join()
+
+
+def looked_up(serve: Serve) -> str:
+    with listening(serve) as state:
+        return StatusPages(lambda: state)(ME)
+
+
+def test_a_node_tells_where_its_data_side_is() -> None:
+    assert looked_up(lambda taken, _: taken.sendall(told())) == "127.0.0.1:7402"
+    assert looked_up(lambda taken, _: taken.sendall(told(cluster_id=""))) == "127.0.0.1:7402"
+    with pytest.raises(Unreachable, match="no node"):
+        StatusPages(lambda: STATE)(uuid(9, space=2))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (told(node=uuid(2, space=2)), "not " + ME),
+        (told(cluster_id=uuid(9)), "of cluster " + uuid(9)),
+        (told(data_port=0), "tells 0"),
+        (told(data_port=70_000), "tells 70000"),
+        (told(data_port="7402"), "tells '7402'"),
+        (told(data_port=True), "tells True"),
+        (answer(b"[1]"), "does not tell"),
+        (answer(b"{}"), "does not tell"),
+        (answer(b"[" * 30_000), "does not tell"),
+        (answer(b"\xff"), "does not tell"),
+        (answer(b"no", b"HTTP/1.1 500 Oh"), "does not tell"),
+        (b"SSH-2.0-x\r\n", "does not tell"),
+        (answer(b" " * (STATUS_BYTES_MAX + 1)), "more than"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "does not tell"),
+    ],
+)
+def test_an_answer_that_is_not_of_the_node_is_none(said: bytes, why: str) -> None:
+    with pytest.raises(Unreachable, match=why):
+        looked_up(lambda taken, _: taken.sendall(said))
+
+
+def dripped(head: bytes) -> Serve:
+    def serve(taken: socket.socket, over: threading.Event) -> None:
+        taken.sendall(head)
+        while not over.wait(0.02):
+            taken.sendall(b"x")
+
+    return serve
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: ", b""])
+def test_who_drips_holds_nobody(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "LOOK_UP_S", 0.3)
+    with pytest.raises(Unreachable, match="did not tell its status within"):
+        looked_up(dripped(head))

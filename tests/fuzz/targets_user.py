@@ -1,0 +1,96 @@
+"""Targets of what a user keeps for the command line: known clusters, stacks, and how to log in to Kafka."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ringlog.cli.stack import belongings
+from ringlog.runtime.context import Context, known
+from ringlog.runtime.kafka_config import BadKafkaConfig, read_kafka_config
+from ringlog.stack.commands import addresses
+from tests.fuzz.mutate import of_json
+from tests.fuzz.targets import Target
+
+_CONTEXT = Context("b:1", "shop", "redis://:pw@r/0", "/etc/client.properties", "00000001-0000-4000-8000-000000000003")
+_LOGIN = b"""# ours
+security.protocol = SASL_SSL
+sasl.mechanism: SCRAM-SHA-512
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
+  username="me" password='a\\\\b\\u00e4';
+ssl.endpoint.identification.algorithm=
+"""
+
+
+@cache
+def _home() -> Path:
+    """A user's state folder of this process."""
+    kept = tempfile.TemporaryDirectory(prefix="ringlog-fuzz-")
+    _KEPT.append(kept)
+    (Path(kept.name) / "ringlog").mkdir()
+    return Path(kept.name)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _at_home(name: str, data: bytes, use: Callable[[], object]) -> None:
+    path = _home() / "ringlog" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_STATE_HOME", str(_home()))
+        use()
+
+
+def contexts(data: bytes) -> None:
+    """The clusters that a user knows."""
+    _at_home("context.json", data, known)
+
+
+def stacks(data: bytes) -> None:
+    """The folders of a user's stacks."""
+    _at_home("stacks.json", data, addresses)
+
+
+def left_nodes(data: bytes) -> None:
+    """What a node acknowledged, asked for its cluster when that is deleted."""
+    _at_home("nodes/shop/n1/acknowledged.json", data, lambda: belongings(_CONTEXT))
+
+
+def logins(data: bytes) -> None:
+    """A client.properties."""
+    path = _home() / "client.properties"
+    path.write_bytes(data)
+    read_kafka_config(path).security.java()
+
+
+TARGETS = (
+    Target(
+        "contexts",
+        ("runtime.context.known",),
+        contexts,
+        (),
+        lambda: (
+            json.dumps({"current": 0, "clusters": [asdict(_CONTEXT)]}).encode(),
+            b'{"bootstrap": "b", "cluster": "c", "redis": "r"}',
+        ),
+        of_json,
+    ),
+    Target("stacks", ("stack.commands._recorded",), stacks, (), lambda: (b'["/nowhere/a", "b"]',), of_json),
+    Target(
+        "left_nodes",
+        ("cli.stack._is_of",),
+        left_nodes,
+        (),
+        lambda: (json.dumps({"cluster_id": _CONTEXT.cluster_id, "epoch": 9}).encode(),),
+        of_json,
+    ),
+    Target("logins", (), logins, (BadKafkaConfig,), lambda: (_LOGIN,)),
+)

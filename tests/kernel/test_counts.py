@@ -1,0 +1,77 @@
+"""Parts of the state that only grow have a bound, whatever way leads to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from ringlog.agents.validator_core import ANSWERS_MAX
+from ringlog.kernel import counts
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.counts import COUNTS_MAX
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import PARTS, ClusterState
+from tests.kernel.entries import TABLE, applied, entry, founded, node, uuid, with_normal_nodes
+from tests.tidy.files import ROOT
+
+MOST = 3
+
+
+def table(number: int) -> m.CreateTable:
+    return replace(TABLE, name=f"t{number}", id=uuid(number, space=4))
+
+
+def grown(part: str, number: int) -> list[m.Command]:
+    """Commands of which the first adds an entry to a part, and the others take away what can be taken away."""
+    made: dict[str, list[m.Command]] = {
+        "keyspaces": [m.CreateKeyspace(f"k{number}", m.Replication("simple", 1))],
+        "nodes": [node(number + 1), m.UnregisterNode(uuid(number + 1, space=2))],
+        "terms": [m.TakeOver(f"role{number}", "x", 1)],
+        "types": [m.CreateType("ks", f"u{number}", (m.TypeField("a", "int"),))],
+        "writers": [m.RegisterCdcWriter(f"w{number}", uuid(number, space=5), f"topic-{number}")],
+        "table_ids": [table(number), m.DropTable("ks", f"t{number}")],
+    }
+    return made[part]
+
+
+def start(part: str) -> ClusterState:
+    """A cluster with as much as the part needs; what is there already counts."""
+    state = with_normal_nodes(founded(), 1)
+    return state if part == "keyspaces" else applied(state, m.CreateKeyspace("ks", m.Replication("simple", 1)))
+
+
+@pytest.mark.parametrize("part", sorted(COUNTS_MAX))
+def test_one_more_than_there_may_be_is_refused_and_named(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(counts.COUNTS_MAX, part, (MOST, COUNTS_MAX[part][1]))
+    state = start(part)
+    number = 1
+    while len(getattr(state, part)) < MOST:
+        state = applied(state, *grown(part, number))
+        number += 1
+    one_more, *_ = grown(part, number)
+    folded = fold(state, entry(state, one_more))
+    assert (folded.outcome.kind, folded.outcome.code) == (OutcomeKind.REFUSED, "too_many")
+    assert folded.outcome.detail == f"{part}: there are {MOST} {COUNTS_MAX[part][1]}, and {MOST} at most"
+    assert folded.state is state
+
+
+def test_what_does_not_add_is_not_refused_where_there_are_more_than_there_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = applied(start("nodes"), *(node(number) for number in range(2, 7)))
+    monkeypatch.setitem(counts.COUNTS_MAX, "nodes", (MOST, "nodes"))
+    applied(state, m.UnregisterNode(uuid(2, space=2)), m.DeclareDown(uuid(1, space=2), "dead"))
+
+
+def test_every_part_that_has_a_bound_is_one_of_the_state() -> None:
+    assert set(COUNTS_MAX) <= set(PARTS)
+
+
+def test_the_guide_tells_the_bounds() -> None:
+    told = (ROOT / "docs" / "guide" / "growth.md").read_text(encoding="utf-8")
+    for most, _ in COUNTS_MAX.values():
+        assert re.search(rf"\b{most:,}\b", told), most
+    assert f"{ANSWERS_MAX:,}" in told

@@ -1,0 +1,395 @@
+"""What a reader remembers of a log: one that was cut, grew again, lost its beginning or moved is noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.founding import found, founded_as
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.state import evolve
+from ringlog.log.author import Author
+from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted
+from ringlog.log.identity import ClusterRecords, Recorded, RecordFile, Seen, Topic, load_record, save_record
+from ringlog.log.memory import MemoryLog, MemoryTail
+from ringlog.log.port import LogRecord
+from ringlog.log.replica import Replica
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+
+WATCH_S = 0.05
+HERE, THERE = "kafka-a", "kafka-b"
+
+
+class World:
+    """A cluster on a log in memory, and others who write to it."""
+
+    def __init__(
+        self, kafka: str = HERE, seed: bytes = b"x", history: int = 1_000, log: MemoryLog | None = None
+    ) -> None:
+        self.log = log or MemoryLog("shop.metadata")
+        self.log.kafka = kafka
+        self.seed = seed
+        with Replica(self.log) as replica:
+            draw = SeededDraw(seed)
+            found(self.log, replica, "shop", {"history_entries": history}, clock=ManualClock(), draw=draw)
+        self.cluster_id = founded_as(self.log)
+
+    def grow(self, entries: int, seed: bytes = b"others") -> None:
+        """Somebody appends so many."""
+        with Replica(self.log) as replica:
+            author = DirectAuthor(self.log, replica, "others", ManualClock(), SeededDraw(seed))
+            for _ in range(entries):
+                assert isinstance(author.submit(Noop()), AppliedResult)
+
+    def read(self, memory: Path | ClusterRecords | None = None, **options: object) -> str:
+        """The code of the halt of a reader that reads all, or nothing."""
+        replica = Replica(self.log, record=memory, watch_s=WATCH_S, **options)  # type: ignore[arg-type]
+        try:
+            with replica:
+                replica.read_barrier(10)
+                return ""
+        except (ReplicaHalted, LogDamaged) as error:
+            return error.code
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(params=["file", "records"])
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Path | ClusterRecords:
+    return tmp_path / "record.json" if request.param == "file" else ClusterRecords(tmp_path, "shop", "validator")
+
+
+# ------------------------------------------------------------------------------------------ cut and grown again
+
+
+@pytest.mark.parametrize("grown", [4, 5, 50])
+def test_a_log_that_was_cut_and_has_grown_again_is_another_history(
+    world: World, memory: Path | ClusterRecords, grown: int
+) -> None:
+    world.grow(8)
+    assert world.read(memory) == ""
+    world.log.truncate(5)
+    world.grow(grown, seed=b"after the power cut")
+    assert world.read(memory) == "log_forked"
+    assert world.read(memory) == "log_forked", "and it stays so"
+
+
+BRANCHES = st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 12), st.integers(0, 3))
+
+
+@settings(max_examples=12, deadline=None)
+@given(BRANCHES)
+def test_a_reader_goes_on_if_and_only_if_the_log_still_has_what_it_saw(branch: tuple[int, int, int, int]) -> None:
+    """(entries seen, entries that the cut leaves, entries that come then, other records among them)."""
+    seen, left, grown, noise = branch
+    world = World()
+    world.grow(seen)
+    with TemporaryDirectory() as folder:
+        record = Path(folder) / "record.json"
+        assert world.read(record) == ""
+        if left < seen:
+            world.log.truncate(1 + left)
+        world.log.append([b"no entry"] * noise)
+        world.grow(grown, seed=b"after the power cut")
+        halted = world.read(record)
+        # Who saw nothing that is lost goes on; who did halts: at once if the log is shorter, else at the epoch.
+        assert bool(halted) == (left < seen)
+        assert halted in ("", "log_truncated" if left + noise + grown < seen else "log_forked")
+
+
+def test_it_is_noticed_after_the_history_has_forgotten_the_epoch(memory: Path | ClusterRecords) -> None:
+    """The state of the remembered epoch is compared when it is folded: no bound of the history matters."""
+    world = World(history=100)
+    world.grow(8)
+    assert world.read(memory) == ""
+    world.log.truncate(5)
+    world.grow(300, seed=b"after the power cut")
+    assert world.read(memory) == "log_forked"
+
+
+def test_a_log_that_grew_by_other_records_than_entries_is_another_history(
+    world: World, memory: Path | ClusterRecords
+) -> None:
+    world.grow(8)
+    assert world.read(memory) == ""
+    world.log.truncate(5)
+    world.log.append([b"no entry"] * 20)
+    assert world.read(memory) == "log_forked"
+
+
+def test_a_log_that_only_went_on_is_the_same(world: World, memory: Path | ClusterRecords) -> None:
+    for number in range(3):
+        assert world.read(memory) == ""
+        world.grow(3, seed=b"%d" % number)
+        world.log.append([b"no entry"])
+        world.log.gap(2)
+    assert world.read(memory) == ""
+
+
+def test_the_halt_names_the_file_the_epoch_and_both_states(world: World, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    world.grow(8)
+    assert world.read(record) == ""
+    known = load_record(record)
+    assert known is not None
+    world.log.truncate(5)
+    world.grow(10, seed=b"after the power cut")
+    with Replica(world.log, record=record) as replica, pytest.raises(ReplicaHalted) as caught:
+        replica.read_barrier()
+    assert replica.state.epoch == known.epoch - 1, "it stands before what it cannot believe"
+    assert f"epoch {known.epoch} was {known.state_id}, says {record}" in str(caught.value)
+
+
+def test_what_others_remember_is_compared_too(world: World) -> None:
+    """A node's folder and its journal know epochs of their own."""
+    world.grow(8)
+    with Replica(world.log) as replica:
+        ids = {epoch: entry.state_id for epoch, entry in replica.read_barrier().history.entries.items()}
+    assert world.read(seen=[Seen(4, ids[4], "a node"), Seen(9, ids[9], "its journal")]) == ""
+    assert world.read(seen=[Seen(4, ids[4], "a node"), Seen(9, ids[8], "its journal")]) == "log_forked"
+
+
+def test_a_log_that_was_emptied_and_founded_anew_is_another_history(world: World, tmp_path: Path) -> None:
+    records = ClusterRecords(tmp_path, "shop", "validator")
+    assert world.read(records) == ""
+    other = World(seed=b"another founder")
+    other.grow(5)
+    with Replica(other.log) as replica:
+        replica.read_barrier()
+    other.log._identity = world.log.identity()
+    assert other.read(records) == "log_forked"
+
+
+def test_a_record_of_0_1_0_is_read_and_made_complete(world: World, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    world.grow(3)
+    record.write_text(json.dumps({"topic_id": world.log.identity(), "position": world.log.end_offset()}))
+    assert world.read(record) == ""
+    known = load_record(record)
+    assert known is not None
+    assert (known.epoch, known.cluster_id, known.kafka) == (4, world.cluster_id, HERE)
+
+
+# --------------------------------------------------------------------------------------------- while it runs
+
+
+def halt_of(replica: Replica) -> str:
+    with pytest.raises(ReplicaHalted) as caught:
+        replica.wait_for(lambda _: None, 10, "its halt")
+    return caught.value.code
+
+
+def test_a_running_replica_halts_when_the_log_loses_its_beginning(world: World) -> None:
+    world.grow(8)
+    with Replica(world.log, watch_s=WATCH_S) as replica:
+        replica.read_barrier()
+        world.log.delete_before(4)
+        assert halt_of(replica) == "log_truncated"
+        assert replica.halted is not None
+        assert "begins at offset 4" in replica.halted.detail
+
+
+class Unseen(MemoryLog):
+    """Its running reader misses that it was cut: it slept until the log was longer than before."""
+
+    asleep = False
+
+    def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
+        return ([], position) if self.asleep else super().read(position, min(timeout_s, 0.01), records_max)
+
+    def cut(self, end: int, lost_by: list[bytes]) -> None:
+        """Lose what lies above ``end``, and have other records there before anybody looks."""
+        with self._changed:
+            self.asleep = True
+            self.truncate(end)
+            self.append(lost_by)
+            self.asleep = False
+
+
+@pytest.mark.parametrize("noise", [0, 4])
+def test_a_running_replica_that_slept_through_the_cut_halts(noise: int) -> None:
+    """With other records in the log the new entries are of epochs that are still to come for the replica."""
+    world = World(log=Unseen("shop.metadata"))
+    log = world.log
+    assert isinstance(log, Unseen)
+    world.grow(8 - noise)
+    log.append([b"no entry"] * noise)
+    with Replica(log, watch_s=WATCH_S) as replica:
+        replica.read_barrier()
+        branch = MemoryLog("shop.metadata")
+        branch.append([record.data for record in log._records[:2]])
+        with Replica(branch) as other:
+            author = DirectAuthor(branch, other, "others", ManualClock(), SeededDraw(b"after the power cut"))
+            for _ in range(10):
+                author.submit(Noop())
+        log.cut(2, [record.data for record in branch._records[2:]])
+        assert halt_of(replica) == "log_forked"
+        assert replica.state.epoch == 9 - noise, "nothing of the other history was taken"
+
+
+class Watched(MemoryLog):
+    """Knows who began to read, and where."""
+
+    def __init__(self) -> None:
+        super().__init__("shop.metadata")
+        self.looks: list[int] = []
+
+    def tail(self, from_offset: int) -> MemoryTail:
+        self.looks.append(from_offset)
+        return super().tail(from_offset)
+
+
+def test_entries_of_an_author_that_lies_halt_nobody() -> None:
+    """A replica looks whether its own newest entry is where it was, and that is all that counts."""
+    world = World(log=Watched())
+    log = world.log
+    assert isinstance(log, Watched)
+    world.grow(3)
+    log.looks.clear()
+    with Replica(log, watch_s=WATCH_S) as replica:
+        state = replica.read_barrier()
+        liar = Author("liar", ManualClock(), SeededDraw(b"liar"))
+        one = liar.entry(state, Noop())
+        made_up = evolve(state, state_id=one.entry.state_id)
+        log.append([liar.entry(made_up, Noop()).data])
+        replica.wait_for(lambda _: log.looks[1:] == [3], 10, "a look at the newest entry")
+        log.append([one.data])
+        assert replica.read_barrier().epoch == state.epoch + 1
+        assert replica.halted is None
+
+
+# ------------------------------------------------------------------------------------------- names and clusters
+
+
+def records(folder: Path) -> ClusterRecords:
+    return ClusterRecords(folder, "shop", "validator")
+
+
+def test_a_cluster_of_the_same_name_on_another_kafka_is_another_cluster(tmp_path: Path) -> None:
+    """A second stack, or one that was wiped and founded again."""
+    one, two = World(HERE, b"one"), World(THERE, b"two")
+    for _ in range(2):
+        assert one.read(records(tmp_path)) == ""
+        assert two.read(records(tmp_path)) == ""
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == sorted(f"shop.{each.cluster_id}.validator.json" for each in (one, two))
+    one.log.truncate(0)
+    assert one.read(records(tmp_path)) == "log_truncated", "each is still remembered"
+
+
+def test_a_topic_made_again_on_the_same_kafka_halts_and_says_how_to_go_on(tmp_path: Path) -> None:
+    one, two = World(HERE, b"one"), World(HERE, b"two")
+    assert one.read(records(tmp_path)) == ""
+    file = tmp_path / f"shop.{one.cluster_id}.validator.json"
+    with pytest.raises(LogReplaced) as caught:
+        Replica(two.log, record=records(tmp_path)).start()
+    said = str(caught.value)
+    assert "was deleted and made again on this Kafka" in said
+    assert all(what in said for what in (str(file), one.cluster_id, one.log.identity(), two.log.identity()))
+    file.unlink()
+    assert two.read(records(tmp_path)) == ""
+
+
+def test_a_topic_made_again_and_not_founded_halts_too(tmp_path: Path) -> None:
+    one, empty = World(HERE), MemoryLog("shop.metadata")
+    empty.kafka = HERE
+    assert one.read(records(tmp_path)) == ""
+    with pytest.raises(LogReplaced):
+        Replica(empty, record=records(tmp_path)).start()
+
+
+def test_a_copy_of_the_log_on_another_kafka_halts(tmp_path: Path) -> None:
+    one = World(HERE)
+    assert one.read(records(tmp_path)) == ""
+    one.log.replace()
+    one.log.kafka = THERE
+    with Replica(one.log, record=records(tmp_path)) as replica, pytest.raises(ReplicaHalted) as caught:
+        replica.read_barrier()
+    assert caught.value.code == "log_replaced"
+    assert "is a copy on another Kafka" in str(caught.value)
+
+
+def test_a_file_of_0_1_0_belongs_to_the_topic_that_it_names(tmp_path: Path) -> None:
+    one, two = World(HERE, b"one"), World(THERE, b"two")
+    legacy = tmp_path / "shop.validator.json"
+    legacy.write_text(json.dumps({"topic_id": one.log.identity(), "position": 1}))
+    with pytest.raises(LogReplaced, match="it was made again, or this is another Kafka"):
+        Replica(two.log, record=records(tmp_path)).start()
+    assert one.read(records(tmp_path)) == ""
+    assert not legacy.exists(), "its cluster's own file takes its place"
+    assert two.read(records(tmp_path)) == ""
+
+
+def test_files_of_other_readers_and_clusters_are_not_looked_at(tmp_path: Path) -> None:
+    for name in ("shop.publisher.json", "shop.x.validator.json", "other.validator.json", "validator.json"):
+        (tmp_path / name).write_text("no record")
+    assert list(records(tmp_path).known()) == []
+    (tmp_path / "shop.validator.json").write_text("no record")
+    with pytest.raises(LogDamaged, match="no record of a topic"):
+        list(records(tmp_path).known())
+
+
+def test_a_stand_by_knows_the_log_by_its_topic_alone(tmp_path: Path) -> None:
+    one = World(HERE)
+    assert one.read(records(tmp_path)) == ""
+    records(tmp_path).meet(Topic(one.log.name, one.log.identity(), HERE, None))
+    with pytest.raises(LogReplaced):
+        records(tmp_path).meet(Topic(one.log.name, "another", HERE, None))
+    assert [known.topic_id for known in records(tmp_path).on(HERE)] == [one.log.identity()]
+    assert records(tmp_path).on(THERE) == ()
+
+
+# --------------------------------------------------------------------------------------------------- the file
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "record.json"
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_greater_position_is_never_forgotten(path: Path) -> None:
+    more, less = Recorded("t", 9, 5, "s5"), Recorded("t", 4, 2, "s2")
+    for recorded in (more, less):
+        save_record(path, recorded)
+        assert load_record(path) == more
+    save_record(path, Recorded("another", 1))
+    assert load_record(path) == Recorded("another", 1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"epoch": -1}, {"epoch": "1"}, {"state_id": 1}, {"kafka": None}, {"position": True}]
+)
+def test_a_record_with_a_wrong_field_is_damage(path: Path, change: dict[str, object]) -> None:
+    path.write_text(json.dumps({"topic_id": "t", "position": 1} | change))
+    with pytest.raises(LogDamaged):
+        load_record(path)
+
+
+def test_a_log_that_cannot_be_the_one_is_refused_before_it_is_read(path: Path) -> None:
+    save_record(path, Recorded("t", 9))
+    with pytest.raises(LogTruncated, match="ends at offset 8, read were 9"):
+        RecordFile(path).meet(Topic("shop.metadata", "t", HERE, 8))
+
+
+def test_the_cluster_of_a_log_is_known_from_its_first_entry(world: World) -> None:
+    world.grow(3)
+    asked: list[int] = []
+    look: Callable[[], None] = lambda: asked.append(1)  # noqa: E731
+    assert founded_as(world.log, look) == world.cluster_id
+    assert asked == [1]
+    world.log.delete_before(1)
+    with pytest.raises(LogTruncated):
+        founded_as(world.log)

@@ -1,0 +1,161 @@
+"""A replica takes the time that it needs to read a long log, while it gets on; only silence ends the wait."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ringlog.client.client import Client, Logs
+from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.log.author import Author
+from ringlog.log.errors import LogUnavailable, ReplicaHalted
+from ringlog.log.memory import MemoryLog
+from ringlog.log.port import LogRecord
+from ringlog.log.replay import Replay, catch_up
+from ringlog.log.replica import Replica
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+
+ENTRIES = 10
+SILENCE_S = 30.0
+
+
+class SlowLog(MemoryLog):
+    """Gives one record at a time, and only one that was asked for: ``given`` is how many may be read."""
+
+    def __init__(self) -> None:
+        super().__init__("c.metadata")
+        self.given = 0
+        self.begun = 0
+        author, state = Author("me", ManualClock(), SeededDraw(b"x")), EMPTY_STATE
+        for number in range(ENTRIES):
+            encoded = author.entry(state, Noop() if number else InitializeCluster("c"))
+            state = fold(state, encoded.entry).state
+            self.append([encoded.data])
+
+    def tail(self, from_offset: int):  # type: ignore[no-untyped-def]
+        self.begun += 1
+        return super().tail(from_offset)
+
+    def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
+        with self._changed:
+            self._changed.wait_for(lambda: self.given > position, timeout_s)
+        return super().read(position, 0.0, 1) if self.given > position else ([], position)
+
+    def give(self, more: int) -> None:
+        """Let ``more`` records be read."""
+        with self._changed:
+            self.given += more
+            self._changed.notify_all()
+
+
+class Hours:
+    """A clock that a test moves; each record takes ``each_s``, and there is a look in the middle of that."""
+
+    def __init__(self, log: SlowLog, replica: Replica, each_s: float) -> None:
+        self.log, self.replica, self.each_s = log, replica, each_s
+        self.now = 0.0
+        self.looks = 0
+
+    def look(self) -> None:
+        """Half the time of a record goes by; at every second look one comes."""
+        if self.replica.position == self.log.given:
+            self.looks += 1
+            self.now += self.each_s / 2
+            self.log.give(1 if self.looks % 2 == 0 else 0)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_replay_has_no_deadline_while_it_gets_on() -> None:
+    log = SlowLog()
+    told: list[Replay] = []
+    with Replica(log) as replica:
+        hours = Hours(log, replica, SILENCE_S - 1)
+        state = catch_up(replica, silence_s=SILENCE_S, look=hours.look, tell=told.append, clock=hours)
+        assert state.epoch == ENTRIES
+        assert hours.now == ENTRIES * (SILENCE_S - 1)
+    middle, last = told[len(told) // 2], told[-1]
+    assert last.is_over
+    assert (last.epoch, last.position, last.end) == (ENTRIES, ENTRIES, ENTRIES)
+    assert 0 < middle.epoch < ENTRIES
+    assert middle.left_s == pytest.approx((ENTRIES - middle.position) * (SILENCE_S - 1), rel=0.5)
+    assert f"epoch {middle.epoch}, record {middle.position} of {ENTRIES}" in str(middle)
+
+
+def test_silence_ends_the_wait_and_what_was_folded_is_kept() -> None:
+    log = SlowLog()
+    with Replica(log) as replica:
+        log.give(4)
+        replica.wait_for(lambda _: replica.position == 4, 10, "four records")
+        hours = Hours(log, replica, 0.0)
+
+        def nothing_comes() -> None:
+            hours.now += SILENCE_S
+
+        with pytest.raises(LogUnavailable, match="nothing came for 30 s at record 4 of 10"):
+            catch_up(replica, silence_s=SILENCE_S, look=nothing_comes, clock=hours)
+        assert replica.state.epoch == 4
+        log.give(ENTRIES)
+        assert catch_up(replica).epoch == ENTRIES
+        assert log.begun == 1, "it went on from where it was"
+
+
+def test_a_short_replay_is_not_worth_a_word() -> None:
+    log = SlowLog()
+    log.give(ENTRIES)
+    told: list[Replay] = []
+    with Replica(log) as replica:
+        assert catch_up(replica, tell=told.append, clock=lambda: 0.0).epoch == ENTRIES
+    assert told == []
+
+
+def test_who_waits_hears_of_a_halt() -> None:
+    log = SlowLog()
+    with Replica(log, watch_s=0.01) as replica:
+        log.give(2)
+        log.replace()
+        with pytest.raises(ReplicaHalted, match="log_replaced"):
+            catch_up(replica)
+
+
+def test_a_client_that_met_silence_goes_on_where_it_was() -> None:
+    log = SlowLog()
+    client = Client("", "c", logs=Logs(log, MemoryLog("q"), MemoryLog("r")))
+    log.give(4)
+    with pytest.raises(LogUnavailable):
+        client.follow(silence_s=0.0)
+    log.give(ENTRIES)
+    assert client.follow().state.epoch == ENTRIES
+    assert log.begun == 1
+    client.close()
+
+
+def test_a_client_can_be_a_guest_of_a_replica() -> None:
+    log = SlowLog()
+    log.give(ENTRIES)
+    with Replica(log) as replica:
+        guest = Client("", "c", logs=Logs(log, MemoryLog("q"), MemoryLog("r")), replica=replica)
+        assert guest.start().replica is replica
+        guest.close()
+        assert log.begun == 1, "one fold serves both"
+        assert replica.read_barrier().epoch == ENTRIES, "the replica stays with its owner"
+
+
+def test_a_wait_for_a_replay_can_be_given_up() -> None:
+    stopping = threading.Event()
+
+    class Stopped(Exception):
+        pass
+
+    def look() -> None:
+        stopping.set()
+        raise Stopped
+
+    with Replica(SlowLog()) as replica, pytest.raises(Stopped):
+        catch_up(replica, look=look)
+    assert stopping.is_set()

@@ -1,0 +1,60 @@
+"""How many copies topics get, and which settings are refused: without a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringlog.log.errors import CopiesUndecided, TopicMisconfigured
+from ringlog.log.topics import ANY_CLOCK, METADATA, TOPICS, FoundTopic, TopicProfile, _check, chosen, least_insync
+
+
+@pytest.mark.parametrize(
+    ("up", "others", "wanted", "copies"),
+    [
+        (1, 0, None, (1, 1)),
+        (3, 0, None, (3, 2)),
+        (5, 1, None, (3, 2)),
+        (2, 0, 2, (2, 2)),
+        (2, 1, 1, (1, 1)),
+        (5, 0, 5, (5, 3)),
+    ],
+)
+def test_copies_that_are_clear(up: int, others: int, wanted: int | None, copies: tuple[int, int]) -> None:
+    assert chosen(up, others, wanted) == TopicProfile(*copies)
+
+
+@pytest.mark.parametrize(("up", "others", "wanted"), [(2, 0, None), (2, 1, None), (1, 2, None), (2, 0, 3), (3, 0, 0)])
+def test_a_broker_that_is_down_makes_no_cluster_of_single_copies(up: int, others: int, wanted: int | None) -> None:
+    with pytest.raises(CopiesUndecided, match="--replication"):
+        chosen(up, others, wanted)
+
+
+def checked(copies: int, insync: str, **changed: str) -> None:
+    settings = {**METADATA.required, **METADATA.raised, "min.insync.replicas": insync}
+    settings |= {key.replace("_", "."): value for key, value in changed.items()}
+    _check(METADATA, FoundTopic("t.metadata", "", 1, copies, True), settings, "b:1")
+
+
+@pytest.mark.parametrize(
+    ("copies", "insync"), [(1, "1"), (2, "1"), (2, "2"), (3, "2"), (3, "3"), (4, "3"), (5, "3"), (5, "4")]
+)
+def test_any_two_choices_of_acknowledging_copies_share_one(copies: int, insync: str) -> None:
+    checked(copies, insync)
+    assert copies < 3 or 2 * least_insync(copies) > copies
+
+
+@pytest.mark.parametrize(
+    ("copies", "insync", "wanted"), [(1, "2", "1"), (3, "1", "2"), (3, "4", "2"), (5, "2", "3"), (3, "absent", "2")]
+)
+def test_too_few_and_too_many_are_refused_with_the_command(copies: int, insync: str, wanted: str) -> None:
+    """Also a topic of three copies, two to acknowledge, that was left with one."""
+    with pytest.raises(TopicMisconfigured, match=f"--add-config min.insync.replicas={wanted}"):
+        checked(copies, insync)
+
+
+def test_every_topic_with_times_of_our_own_takes_any() -> None:
+    clock = "message.timestamp.after.max.ms"
+    assert [spec.suffix for spec in TOPICS if not spec.raised] == ["mutations"]
+    assert clock in ANY_CLOCK
+    with pytest.raises(TopicMisconfigured, match=f"{clock} is 3600000"):
+        checked(1, "1", message_timestamp_after_max_ms="3600000")

@@ -1,0 +1,181 @@
+"""The cells of a replica against a plain dictionary: ranges that wrap, deletes, cuts, lists that go on after breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.ring.ranges import Range, in_range
+from ringlog.kernel.values import TOKEN_MAX
+from ringlog.node import tree
+from ringlog.node.cells import Cells, Excerpt, are_sound, bytes_of, bytes_of_cell, cell_of, key_of, newest_of
+from ringlog.node.packed import joined, packed, unpacked
+from ringlog.node.spans import LOWEST, NOWHERE, WHOLE, Spans
+from ringlog.node.tree import Inner, Leaf, Node
+from ringlog.wire.cells import Cell, Key, newest, rank
+from ringlog.wire.data import JournalRecord, pack
+from ringlog.wire.errors import WireError
+
+KEYSPACES = ("a", "ab", "b", "\u00e9")
+TOKENS = st.sampled_from((LOWEST, LOWEST + 1, -3, -2, -1, 0, 1, 2, 3, TOKEN_MAX - 1, TOKEN_MAX))
+NAMES = st.binary(max_size=2) | st.just(b"\0" * 9)
+KEYS = st.builds(Key, st.sampled_from(KEYSPACES), TOKENS, NAMES)
+CELLS = st.builds(Cell, st.sampled_from((-(2**63), -1, 0, 1, 2**63 - 1)), st.binary(max_size=2), st.booleans())
+RANGES = st.lists(st.tuples(TOKENS, TOKENS), max_size=3)
+PARTS = st.dictionaries(st.sampled_from(KEYSPACES), RANGES, max_size=3)
+WRITES = st.dictionaries(KEYS, CELLS, max_size=8)
+STEPS = st.lists(WRITES | st.lists(KEYS, max_size=2) | PARTS.map(Spans), max_size=12)
+
+
+@pytest.fixture(autouse=True)
+def small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees of some depth from a few keys on."""
+    monkeypatch.setattr(tree, "LEAF_MAX", 4)
+    monkeypatch.setattr(tree, "NODE_MAX", 4)
+
+
+def plain_parts(parts: dict[str, list[Range]], key: Key) -> bool:
+    """Whether a key lies in the ranges of its keyspace, by the ring's own rule."""
+    return any(in_range(key.token, start, end) for start, end in parts.get(key.keyspace, ()))
+
+
+def ordered(held: dict[Key, Cell]) -> list[tuple[Key, Cell]]:
+    return sorted(held.items(), key=lambda one: (one[0].keyspace, one[0].token, one[0].name))
+
+
+def check(node: Node, low: bytes = b"", high: bytes | None = None, is_root: bool = True) -> int:
+    """The depth of a sound tree."""
+    if isinstance(node, Leaf):
+        assert node.count == len(node.keys) == len(node.values)
+        assert node.count or is_root
+        assert node.count <= tree.LEAF_MAX
+        assert list(node.keys) == sorted(set(node.keys))
+        assert all(low <= key and (high is None or key < high) for key in node.keys)
+        return 0
+    assert isinstance(node, Inner)
+    assert 0 < len(node.children) <= tree.NODE_MAX
+    assert len(node.children) > 1 or not is_root
+    assert node.count == sum(child.count for child in node.children)
+    bounds = [low, *node.lows[1:], high]
+    pairs = zip(node.children, bounds[:-1], bounds[1:], strict=True)
+    (depth,) = {check(child, first or b"", last, is_root=False) for child, first, last in pairs}
+    return depth + 1
+
+
+@settings(max_examples=120)
+@given(STEPS)
+def test_any_steps_give_what_a_dictionary_gives(steps: list[dict[Key, Cell] | list[Key] | Spans]) -> None:
+    cells, held = Cells(), dict[Key, Cell]()
+    before: list[tuple[Cells, dict[Key, Cell]]] = []
+    for step in steps:
+        before.append((cells, dict(held)))
+        if isinstance(step, dict):
+            many = cells.with_many({bytes_of(key): bytes_of_cell(cell) for key, cell in step.items()})
+            cells = cells.with_newest(step.items())
+            assert many == cells
+            check(many.root)
+            held |= {key: newest(held.get(key), cell) for key, cell in step.items()}
+        elif isinstance(step, Spans):
+            assert all(cells.has_any(span) == any(_lies_in(key, span) for key in held) for span in step)
+            cells = cells.without(step)
+            held = {key: cell for key, cell in held.items() if key not in step}
+        else:
+            cells = cells.without_keys(step)
+            held = {key: cell for key, cell in held.items() if key not in step}
+        check(cells.root)
+        assert list(cells.items()) == ordered(held)
+        assert len(cells) == len(held)
+        assert cells.keyspaces() == tuple(sorted({key.keyspace for key in held}))
+        assert all(cells.get(key) == cell and key in cells for key, cell in held.items())
+    assert all(list(then.items()) == ordered(was) for then, was in before), "what was is as it was"
+
+
+def _lies_in(key: Key, span: tuple[str, int, int]) -> bool:
+    return key.keyspace == span[0] and span[1] <= key.token <= span[2]
+
+
+@given(PARTS, KEYS)
+def test_spans_hold_the_tokens_of_their_ranges(parts: dict[str, list[Range]], key: Key) -> None:
+    spans = Spans(parts)
+    assert (key in spans) == plain_parts(parts, key)
+    found = list(spans)
+    assert found == sorted(found)
+    for (one, _, last), (other, first, _) in pairwise(found):
+        assert one != other or last + 1 < first, "a gap between any two"
+    assert bool(spans) == bool(found)
+    assert key in Spans({key.keyspace: [WHOLE]})
+    assert key not in NOWHERE
+
+
+@settings(max_examples=80)
+@given(WRITES, WRITES, PARTS, st.lists(st.integers(1, 4), min_size=1, max_size=8))
+def test_a_list_in_pages_goes_on_after_any_break(
+    first: dict[Key, Cell], later: dict[Key, Cell], parts: dict[str, list[Range]], pages: list[int]
+) -> None:
+    cells, spans = Cells().with_newest(first.items()), Spans(parts)
+    got: dict[Key, Cell] = {}
+    last: Key | None = None
+    for number in range(40):
+        source: Iterator[tuple[Key, Cell]] = Excerpt(cells, spans).after(last)
+        page = [one for one, _ in zip(source, range(pages[number % len(pages)]), strict=False)]
+        if not page:
+            break
+        assert last is None or page[0][0] > last
+        got |= page
+        last = page[-1][0]
+        cells = cells.with_newest(later.items())  # a call later the source has more
+    wanted = {key: cell for key, cell in first.items() if plain_parts(parts, key)}
+    assert wanted.keys() <= got.keys()
+    assert all(plain_parts(parts, key) and key in cells for key in got)
+    whole = Excerpt(cells, spans)
+    assert all(key in whole for key in got)
+
+
+@given(st.lists(KEYS, min_size=2, max_size=6), st.lists(CELLS, min_size=2, max_size=2))
+def test_byte_strings_ascend_as_keys_do_and_come_back(keys: list[Key], cells: list[Cell]) -> None:
+    assert [key_of(data) for data in sorted(map(bytes_of, keys))] == sorted(keys)
+    one, other = (bytes_of_cell(cell) for cell in cells)
+    assert (cell_of(one), cell_of(other)) == tuple(cells)
+    assert rank(cell_of(newest_of(one, other))) == max(map(rank, cells))
+
+
+@given(WRITES, st.data())
+def test_packed_cells_come_back_and_anything_else_is_told(written: dict[Key, Cell], data: st.DataObject) -> None:
+    record = JournalRecord(epoch=3, cells=tuple(written.items()), gone=(("a", -5, 7),), ended=("join-1",))
+    payload = packed(record)
+    for whole in (payload, pack(record)):  # as an earlier release wrote it
+        found, keys, cells = unpacked(whole)
+        assert (found.epoch, found.gone, found.ended, found.cells) == (3, record.gone, record.ended, ())
+        assert {key_of(key): cell_of(cell) for key, cell in zip(keys, cells, strict=True)} == written
+    assert len(packed(JournalRecord(cells=record.cells))) < len(payload), "cells alone have no record beside them"
+    cut = data.draw(st.integers(0, len(payload) - 1))
+    for damaged in (payload[:cut], payload + b"x"):
+        with pytest.raises(WireError):
+            unpacked(damaged)
+
+
+@pytest.mark.parametrize(
+    ("key", "cell"),
+    [(b"no zero byte at all", b"123456789"), (b"\xff\0" + bytes(8), b"123456789"), (b"ks\0" + bytes(8), b"12345678")],
+)
+def test_what_no_tree_has_is_refused(key: bytes, cell: bytes) -> None:
+    assert not are_sound([key], [cell])
+    with pytest.raises(WireError, match="not_decodable"):
+        unpacked(joined(JournalRecord(), [key], [cell]))
+
+
+def test_a_cut_costs_its_edges_and_shares_the_rest() -> None:
+    pairs = [(b"%05d" % number, b"v") for number in range(3_000)]
+    root = tree.built([([key for key, _ in pairs], [value for _, value in pairs])])
+    depth = check(root)
+    left = tree.cut(root, b"01000", b"02000")
+    check(left)
+    assert [key for leaf in tree.leaves(left) for key in leaf.keys] == [k for k, _ in pairs if not b"01" <= k < b"02"]
+    shared = {id(leaf) for leaf in tree.leaves(root)} & {id(leaf) for leaf in tree.leaves(left)}
+    assert len(list(tree.leaves(left))) - len(shared) <= 2
+    assert tree.cut(root, b"03000", b"09") is root
+    assert depth > 3

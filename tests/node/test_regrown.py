@@ -1,0 +1,101 @@
+"""A power cut takes the newest entries of the log, agents make it longer than it was, and then the nodes come back.
+
+Their registers were adopted under what is lost: served under the other history, a node would answer for ranges whose
+cells others dropped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringlog.client.direct import DirectAuthor
+from ringlog.kernel.commands.model import Noop, TakeOver
+from ringlog.kernel.history import state_id_at
+from ringlog.log.errors import ReplicaHalted
+from ringlog.log.identity import Seen
+from ringlog.log.replica import Replica
+from ringlog.node.journal import recover, write_image
+from ringlog.wire.cells import key_of
+from tests.node.data_world import DataWorld
+
+RANGE = 2**62
+"""What the second node gains: the tokens from 0 to this one."""
+
+
+def name_in_range() -> bytes:
+    return next(b"k%d" % number for number in range(1_000) if 0 < key_of("ks", b"k%d" % number).token <= RANGE)
+
+
+def grow(world: DataWorld, entries: int) -> Replica:
+    """What agents do that are started first."""
+    replica = Replica(world.log).start()
+    replica.read_barrier()
+    author = DirectAuthor(world.log, replica, "agents")
+    for role in ("validator", "coordinator", "publisher", "keeper"):
+        author.take_over(role, "i")
+    for _ in range(entries):
+        author.submit(Noop())
+    return replica
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DataWorld:
+    """A range has gone from n1, which dropped its cells, to n2; everything is down, and the log lost how it went."""
+    world = DataWorld(tmp_path, factor=1)
+    world.join(1, 0)
+    world.coordinator.write("ks", name_in_range(), b"acknowledged", timestamp=1)
+    world.begin(2)
+    operation = world.ask_join(2, RANGE)
+    world.drive(operation, "write_both_read_old")
+    cut = world.log.end_offset()
+    world.drive(operation, "finished")
+    for node in world.nodes.values():
+        node.follow()
+        node.stop()
+    world.coordinator.close()
+    world.replica.stop()
+    world.log.truncate(cut)
+    return world
+
+
+def seen_by(world: DataWorld, number: int) -> Seen:
+    """What the journal of a node says that it has adopted."""
+    folder = world.nodes[number].folder
+    image, _, _ = recover(folder)
+    return Seen(image.epoch, image.state_id, str(folder))
+
+
+@pytest.mark.parametrize("entries", [0, 4, 40])
+def test_registers_know_the_history_that_they_were_adopted_under(world: DataWorld, entries: int) -> None:
+    grow(world, entries).stop()
+    for number in (1, 2):
+        with (
+            Replica(world.log, seen=[seen_by(world, number)]) as replica,
+            pytest.raises(ReplicaHalted, match="log_forked") as caught,
+        ):
+            replica.read_barrier()
+        assert str(world.nodes[number].folder) in str(caught.value)
+
+
+def test_registers_go_on_with_their_own_history(tmp_path: Path) -> None:
+    world = DataWorld(tmp_path, factor=1)
+    world.join(1, 0)
+    world.nodes[1].stop()
+    world.author.submit(TakeOver("validator", "i", 1))
+    with Replica(world.log, seen=[seen_by(world, 1)]) as replica:
+        assert replica.read_barrier().epoch == world.state.epoch
+    world.close()
+
+
+def test_the_state_id_is_kept_when_the_journal_is_written_anew(tmp_path: Path) -> None:
+    world = DataWorld(tmp_path, factor=1)
+    node = world.join(1, 0)
+    node.stop()
+    before = seen_by(world, 1)
+    assert before.state_id == state_id_at(world.state, before.epoch)
+    image, number, _ = recover(node.folder)
+    write_image(node.folder, image, number)
+    assert seen_by(world, 1) == before
+    world.close()

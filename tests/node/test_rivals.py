@@ -1,0 +1,132 @@
+"""A node's folder that was copied: the older copy does not start, and of two runs only the latest is the node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from ringlog.log.memory import MemoryLog
+from ringlog.node.errors import NodeFailed
+from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.rivals import Rivals
+from ringlog.wire.records import NodeAck, encode_node_ack
+
+CLUSTER = "00000000-0000-7000-8000-0000000000c1"
+OTHER = "00000000-0000-7000-8000-0000000000c2"
+STATE = "00000000-0000-7000-8000-000000000007"
+
+
+class Run:
+    """One run of the node of a folder, as far as its acknowledgements go."""
+
+    def __init__(self, folder: Path, acks: MemoryLog) -> None:
+        self.acks = acks
+        self.folder = NodeFolder(NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 2, folder), CLUSTER)
+        self.rivals = Rivals(acks, self.folder.node, self.folder.incarnation)
+
+    def begin(self) -> Run:
+        self.rivals.look(CLUSTER, self.folder.acknowledged)
+        self.rivals.start()
+        return self
+
+    def acknowledge(self, epoch: int, cluster_id: str = CLUSTER) -> None:
+        if cluster_id == CLUSTER:
+            self.folder.keep(cluster_id, epoch, STATE)
+        name = self.folder.incarnation
+        self.acks.append([encode_node_ack(NodeAck(cluster_id, self.folder.node, name, epoch, epoch, (), 0, 0))])
+
+    def ends(self) -> str:
+        tick = threading.Event()
+        for _ in range(1_000):
+            if self.rivals.failure is not None:
+                return str(self.rivals.failure)
+            tick.wait(0.01)
+        raise AssertionError("it goes on")
+
+    def end(self) -> None:
+        self.rivals.stop()
+        self.folder.close()
+
+
+def copy_of(folder: Path) -> Path:
+    """As on a second machine, where the port is free."""
+    copy = Path(shutil.copytree(folder, folder.with_name("copy")))
+    kept = json.loads((copy / "identity.json").read_text())
+    (copy / "identity.json").write_text(json.dumps(kept | {"port": 0}))
+    return copy
+
+
+@pytest.fixture
+def acks() -> MemoryLog:
+    return MemoryLog("shop.acks")
+
+
+def test_a_node_that_is_started_again_is_itself(tmp_path: Path, acks: MemoryLog) -> None:
+    for epoch in (3, 3, 5):
+        run = Run(tmp_path / "n1", acks).begin()
+        run.acknowledge(epoch)
+        run.end()
+        assert run.rivals.failure is None
+
+
+def test_a_copy_from_before_the_last_start_is_refused(tmp_path: Path, acks: MemoryLog) -> None:
+    first = Run(tmp_path / "n1", acks).begin()
+    first.end()
+    copy = copy_of(tmp_path / "n1")
+    second = Run(tmp_path / "n1", acks).begin()
+    second.acknowledge(1)
+    other = Run(copy, acks)
+    with pytest.raises(NodeFailed, match="in its start 2, and this folder knows of epoch 0 and begins start 2"):
+        other.begin()
+    other.end()
+    second.end()
+
+
+def test_a_copy_that_lacks_what_was_acknowledged_is_refused(tmp_path: Path, acks: MemoryLog) -> None:
+    """A folder that was restored from a copy, or the disk of a machine that was."""
+    run = Run(tmp_path / "n1", acks).begin()
+    run.acknowledge(4)
+    copy = copy_of(tmp_path / "n1")
+    run.acknowledge(5)
+    run.end()
+    other = Run(copy, acks)
+    with pytest.raises(NodeFailed, match=r"acknowledged epoch 5 .* this folder knows of epoch 4 .* an older copy"):
+        other.begin()
+    other.end()
+
+
+def test_of_two_runs_at_one_time_the_latest_is_the_node(tmp_path: Path, acks: MemoryLog) -> None:
+    one = Run(tmp_path / "n1", acks).begin()
+    one.acknowledge(4)
+    two = Run(copy_of(tmp_path / "n1"), acks).begin()
+    two.acknowledge(5)
+    assert "another process has become this node" in one.ends()
+    one.acknowledge(6)
+    assert two.rivals.failure is None
+    one.end()
+    two.end()
+
+
+def test_acks_of_others_and_of_another_cluster_are_none_of_its_own(tmp_path: Path, acks: MemoryLog) -> None:
+    run = Run(tmp_path / "n1", acks)
+    run.acknowledge(9, cluster_id=OTHER)
+    acks.append([b"no acknowledgement", run.folder.node.encode()])
+    run.begin()
+    assert run.rivals.failure is None
+    run.end()
+
+
+def test_acks_that_were_made_again_are_read_from_their_beginning(tmp_path: Path, acks: MemoryLog) -> None:
+    one = Run(tmp_path / "n1", acks).begin()
+    one.acknowledge(4)
+    copy = copy_of(tmp_path / "n1")
+    acks.truncate(0)
+    two = Run(copy, acks).begin()
+    two.acknowledge(5)
+    assert "another process has become this node" in one.ends()
+    one.end()
+    two.end()

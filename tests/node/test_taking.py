@@ -1,0 +1,106 @@
+"""Who asks for streams and does not read them holds nobody up for long. Over real gRPC."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
+from ringlog.node.data_server import STREAMS_MAX, DataServer
+from ringlog.node.holder import Holder
+from ringlog.node.register_host import RegisterHost
+from ringlog.node.taking import Watched
+from ringlog.wire.data import BUSY, SERVICE, RowsRequest, StreamPage, pack, unpack
+from ringlog.wire.records import Cell, encode_mutation
+from tests.node.data_world import until
+from tests.node.world import APPENDED, begin_join, cluster, name_of, step, write
+
+STATE = cluster((-(2**62),), (0,), (2**62,))
+
+
+@contextmanager
+def source(folder: Path, silence_s: float) -> Iterator[tuple[grpc.Channel, bytes]]:
+    """A channel to node 1, which has more rows than fit into any window, and the request for them."""
+    state, operation = begin_join(STATE, 4, (-(2**62) - 2**61, 2**61, -(2**61)))
+    while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
+        state = step(state, operation)
+    holder = Holder(name_of(1))
+    holder.adopt(state)
+    holder.positions[0] = 40
+    for number in range(60):
+        mutation = write(f"c{number}", 1, cells=(Cell("note", b"x" * 500_000),))
+        holder.admit(mutation, APPENDED, encode_mutation(mutation))
+    found = state.operations[operation]
+    ranges = tuple(sorted((s.start, s.end) for s in found.plan.sources if s.source == name_of(1)))
+    request = RowsRequest(
+        state.cluster_id, name_of(1), 1, "", name_of(4), operation, "simple:2", ranges, ((0, 40),), None
+    )
+    host = RegisterHost(name_of(1), folder)
+    server = DataServer(host, holder, lambda: state.cluster_id, "127.0.0.1", silence_s=silence_s)
+    server.start()
+    try:
+        options = [("grpc.http2.bdp_probe", 0)]  # the window stays small
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel:
+            yield channel, pack(request)
+    finally:
+        server.stop(0.1)
+        host.close()
+
+
+def asked(channel: grpc.Channel, request: bytes) -> Any:
+    """A stream without a deadline."""
+    return channel.unary_stream(f"/{SERVICE}/StreamRows")(request)
+
+
+def test_streams_that_nobody_takes_give_their_places_back(tmp_path: Path) -> None:
+    with source(tmp_path, silence_s=0.5) as (channel, request):
+        lazy = [asked(channel, request) for _ in range(STREAMS_MAX)]
+        assert not any(unpack(StreamPage, next(stream)).refused for stream in lazy)
+        assert unpack(StreamPage, next(asked(channel, request))).refused == BUSY
+
+        def are_free() -> bool:
+            fresh = [asked(channel, request) for _ in range(STREAMS_MAX)]
+            refused = [unpack(StreamPage, next(stream)).refused for stream in fresh]
+            for stream in fresh:
+                stream.cancel()
+            return not any(refused)
+
+        until(are_free, "all places to be free again")
+        for stream in lazy:
+            with pytest.raises(grpc.RpcError) as ended:
+                list(stream)
+            assert ended.value.code() is grpc.StatusCode.CANCELLED
+        *_, last = asked(channel, request)
+        assert unpack(StreamPage, last).is_end
+
+
+def test_a_stream_that_is_read_may_take_its_time(tmp_path: Path) -> None:
+    with source(tmp_path, silence_s=3.0) as (channel, request):
+        stream, pages, tick = asked(channel, request), 0, threading.Event()
+        for page in stream:
+            pages += 1
+            is_end = unpack(StreamPage, page).is_end
+            tick.wait(0.25)  # each page in time, all of them together not
+        assert is_end
+        assert pages > 12
+
+
+def test_a_call_has_an_end_also_where_each_message_is_taken() -> None:
+    ended = threading.Event()
+    watched = Watched(ended.set, silence_s=60.0, most_s=0.05)
+    assert list(watched.taken(iter([b"a", b"b"]))) == [b"a", b"b"]
+    assert ended.wait(30)
+    watched.close()
+
+
+def test_what_is_over_is_not_ended() -> None:
+    ended = threading.Event()
+    watched = Watched(ended.set, silence_s=0.05, most_s=0.05)
+    watched.close()
+    assert not ended.wait(0.3)

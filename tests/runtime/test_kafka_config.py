@@ -1,0 +1,241 @@
+"""One file of connection options, said to three libraries; what cannot be said is refused by file, line and rule."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+from faust import SASLCredentials, SSLCredentials
+
+from ringlog.agents.app import credentials
+from ringlog.runtime.kafka_config import (
+    MODULES,
+    PLAIN,
+    VARIABLE,
+    BadKafkaConfig,
+    Security,
+    connection,
+    current,
+    read_kafka_config,
+    spark_options,
+    use,
+)
+from ringlog.stack.java import find_java
+
+SECRET = "the-secret"
+SCRAM = MODULES["SCRAM-SHA-512"]
+
+
+@pytest.fixture(autouse=True)
+def no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+
+
+def written(folder: Path, *lines: str) -> Path:
+    path = folder / "client.properties"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def read(folder: Path, *lines: str) -> Security:
+    return read_kafka_config(written(folder, *lines)).security
+
+
+def test_without_a_file_all_is_plain() -> None:
+    assert connection("b:1") == {"bootstrap.servers": "b:1"}
+    assert spark_options("b:1") == {"kafka.bootstrap.servers": "b:1"}
+    assert current().security == PLAIN
+    assert PLAIN.ssl_context() is None
+    assert credentials(PLAIN) is None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("sasl.mechanism=SCRAM-SHA-512", "sasl.username=me", f"sasl.password={SECRET}"),
+        ("sasl.mechanisms = scram-sha-512", "sasl.username:me", f"sasl.password = {SECRET}  "),
+        ("sasl.mechanism=SCRAM-SHA-512", f'sasl.jaas.config={SCRAM} required username="me" password="{SECRET}";'),
+        (
+            "sasl.mechanism=SCRAM-SHA-512",
+            f"sasl.jaas.config={SCRAM} required \\",
+            "    username='me' \\",
+            f"    password='{SECRET}';",
+        ),
+    ],
+    ids=["librdkafka", "loosely", "java", "over lines"],
+)
+def test_a_log_in_in_any_spelling_is_said_to_all_three(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    found = read(tmp_path, "# ours", "", "security.protocol=SASL_PLAINTEXT", *lines)
+    assert connection("b:1", found) == {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "me",
+        "sasl.password": SECRET,
+    }
+    assert found.java() == {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": f'{SCRAM} required username="me" password="{SECRET}";',
+    }
+    spoken = credentials(found)
+    assert isinstance(spoken, SASLCredentials)
+    assert (spoken.protocol.value, spoken.mechanism.value) == ("SASL_PLAINTEXT", "SCRAM-SHA-512")
+    assert (spoken.username, spoken.password) == ("me", SECRET)
+    assert SECRET not in repr(found) + repr(spoken)
+
+
+def test_quotes_and_backslashes_of_a_password_come_through(tmp_path: Path) -> None:
+    password = "a\"b\\c'd =:#"
+    quoted = password.replace("\\", "\\\\")
+    found = read(
+        tmp_path,
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=PLAIN",
+        "sasl.username=me",
+        f"sasl.password={quoted}",
+    )
+    assert found.password == password
+    line = found.java()["sasl.jaas.config"].replace("\\", "\\\\")
+    again = read(tmp_path, "security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.jaas.config={line}")
+    assert again == found
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of somebody's own."""
+    java = find_java()
+    assert java is not None
+    folder = tmp_path_factory.mktemp("pem")
+    place = ["-alias", "a", "-keystore", str(folder / "a.p12"), "-storetype", "PKCS12", "-storepass", "changeit"]
+    keytool = str(Path(java.path).with_name("keytool"))
+    subprocess.run([keytool, "-genkeypair", *place, "-keyalg", "RSA", "-dname", "CN=a"], check=True)
+    told = subprocess.run([keytool, "-exportcert", "-rfc", *place], check=True, capture_output=True)
+    (folder / "ca.pem").write_bytes(told.stdout)
+    return folder / "ca.pem"
+
+
+@pytest.mark.parametrize("java_like", [False, True])
+def test_trust_is_said_to_all_three_and_relative_to_the_file(tmp_path: Path, pem: Path, java_like: bool) -> None:
+    (tmp_path / "ca.pem").write_bytes(pem.read_bytes())
+    given = ("ssl.truststore.type=PEM", "ssl.truststore.location=ca.pem") if java_like else ("ssl.ca.location=ca.pem",)
+    found = read(tmp_path, "security.protocol=ssl", *given)
+    path = str(tmp_path / "ca.pem")
+    assert found.librdkafka() == {
+        "security.protocol": "SSL",
+        "ssl.ca.location": path,
+        "ssl.endpoint.identification.algorithm": "https",
+    }
+    assert found.java() == {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": path,
+        "ssl.endpoint.identification.algorithm": "https",
+    }
+    context = found.ssl_context()
+    assert context is not None
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+    assert isinstance(credentials(found), SSLCredentials)
+
+
+def test_the_host_need_not_be_named_where_the_file_says_so(tmp_path: Path) -> None:
+    for value in ("", "none"):
+        found = read(tmp_path, "security.protocol=SSL", f"ssl.endpoint.identification.algorithm={value}")
+        assert found.librdkafka()["ssl.endpoint.identification.algorithm"] == "none"
+        assert found.java()["ssl.endpoint.identification.algorithm"] == ""
+        context = found.ssl_context()
+        assert context is not None
+        assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
+
+
+def test_a_certificate_and_its_key(tmp_path: Path, pem: Path) -> None:
+    lines = ("security.protocol=SSL", f"ssl.key.password={SECRET}")
+    one = read(tmp_path, *lines, "ssl.keystore.type=PEM", f"ssl.keystore.location={pem}")
+    assert (one.certificate, one.key) == (str(pem), str(pem))
+    assert one.librdkafka()["ssl.key.location"] == str(pem)
+    assert one.java()["ssl.keystore.location"] == str(pem)
+    other = tmp_path / "key.pem"
+    other.write_text("no key")
+    two = read(tmp_path, *lines, f"ssl.certificate.location={pem}", "ssl.key.location=key.pem")
+    assert two.librdkafka()["ssl.key.location"] == str(other)
+    with pytest.raises(BadKafkaConfig, match="one PEM"):
+        two.java()
+    with pytest.raises(BadKafkaConfig, match="not what TLS takes") as refused:
+        two.ssl_context()
+    assert SECRET not in str(refused.value) + repr(two)
+
+
+@pytest.mark.parametrize(
+    ("lines", "where", "rule"),
+    [
+        (["security.protocol=TLS"], "line 1: security.protocol", "one of PLAINTEXT"),
+        (["nonsense"], "line 1", "not a name=value line"),
+        (["security.protocol=SSL", "security.protocol=SSL"], "line 2", "line 1 already"),
+        (["acks=all"], "line 1: acks", "Ringlog sets itself"),
+        (["security.protocol=PLAINTEXT", "sasl.username=me"], "line 2: sasl.username", "says nothing under"),
+        (["ssl.ca.location=/nowhere"], "line 1: ssl.ca.location", "says nothing under"),
+        (["security.protocol=SSL", "ssl.ca.location=/nowhere"], "line 2: ssl.ca.location", "no file"),
+        (["security.protocol=SSL", "ssl.ca.location=a\\u0000b"], "line 2: ssl.ca.location", "no file"),
+        (["security.protocol=SSL", f"ssl.ca.location={'a' * 5_000}"], "line 2: ssl.ca.location", "no file"),
+        (["security.protocol=SSL", "ssl.truststore.location=a.jks"], "line 2: ssl.truststore.location", "only PEM"),
+        (["security.protocol=SSL", "ssl.truststore.password=x"], "line 2: ssl.truststore.password", "PEM"),
+        (["security.protocol=SASL_SSL", "sasl.mechanism=GSSAPI"], "line 2: sasl.mechanism", "one of PLAIN"),
+        (["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN"], "line 1: security.protocol", "must be given"),
+        (["client.dns.lookup=default"], "line 1: client.dns.lookup", "only use_all_dns_ips"),
+        (["enable.ssl.certificate.verification=false"], "line 1: enable.ssl", "always verified"),
+        (["security.protocol=SSL", "ssl.endpoint.identification.algorithm=x"], "line 2: ssl.endpoint", "https, or"),
+        (["a=\\u12"], "line 1", "four hexadecimal"),
+        (["a=\\ud800"], "line 1", "four hexadecimal"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_by_its_line(tmp_path: Path, lines: list[str], where: str, rule: str) -> None:
+    path = written(tmp_path, *lines)
+    with pytest.raises(BadKafkaConfig) as refused:
+        read_kafka_config(path)
+    assert str(refused.value).startswith(f"{path}, {where}")
+    assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        f'{SCRAM} required username="me" password="{SECRET}"',
+        f'{SCRAM} sufficient username="me" password="{SECRET}";',
+        f'{SCRAM} required username="me" password="{SECRET}" tokenauth="true";',
+        f'{SCRAM} required username="me" password="{SECRET}" password="{SECRET}";',
+        f'{MODULES["PLAIN"]} required username="me" password="{SECRET}";',
+        f'{SCRAM} required username="me" pass"word="{SECRET}";',
+    ],
+)
+def test_a_log_in_that_is_not_simple_is_refused_and_not_shown(tmp_path: Path, login: str) -> None:
+    with pytest.raises(BadKafkaConfig, match=r"line 3: sasl\.jaas\.config") as refused:
+        read(tmp_path, "security.protocol=SASL_SSL", "sasl.mechanism=SCRAM-SHA-512", f"sasl.jaas.config={login}")
+    assert SECRET not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    for name in ("nowhere", "", "bytes"):
+        with pytest.raises(BadKafkaConfig, match=str(tmp_path)):
+            use(tmp_path / name)
+    assert os.environ[VARIABLE] == ""
+
+
+def test_a_file_in_use_is_that_of_every_client_and_of_child_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=me", f"sasl.password={SECRET}")
+    written(tmp_path, "bootstrap.servers=b:1,c:2", *lines)
+    monkeypatch.chdir(tmp_path)
+    use(Path("client.properties"))
+    assert os.environ[VARIABLE] == str(tmp_path / "client.properties")
+    assert current().bootstrap == "b:1,c:2"
+    assert connection("b:1")["sasl.password"] == SECRET
+    assert spark_options("b:1")["kafka.security.protocol"] == "SASL_SSL"
+    other = current().security.as_user("SASL_SSL", "SCRAM-SHA-256", "writer", "its own")
+    assert connection("b:1", other)["sasl.username"] == "writer"
+    with pytest.raises(BadKafkaConfig, match="no log-in"):
+        PLAIN.as_user("SSL", "PLAIN", "a", "b")

@@ -1,0 +1,38 @@
+"""A process that is told to stop, whatever it is doing at that moment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ringlog.runtime.signals import stop_on_signals
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+class Held(threading.Event):
+    """Knows in which thread it was set: in the main one it would wait for a lock that this one may hold itself."""
+
+    setter: threading.Thread | None = None
+
+    def set(self) -> None:
+        self.setter = threading.current_thread()
+        super().set()
+
+
+def test_the_handler_waits_for_nobody() -> None:
+    stopping = Held()
+    stop_on_signals(stopping, (signal.SIGUSR1,))
+    assert not stopping.is_set()
+    for _ in range(3):
+        signal.raise_signal(signal.SIGUSR1)
+    assert stopping.wait(10)
+    assert stopping.setter is not threading.main_thread()

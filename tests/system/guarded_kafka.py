@@ -1,0 +1,167 @@
+"""A broker as a company runs one: nobody does anything without logging in, and Ringlog's user may do what it needs.
+
+Its listeners: USERS (SASL_PLAINTEXT with SCRAM-SHA-512) and TLS (SASL_SSL with PLAIN and a certificate of the broker's
+own). The broker speaks to itself over a third one. The stack's own plain listener is there too, but who comes in by it
+is nobody, and may write to the stack's probe topic only.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from ringlog.runtime.kafka_config import Security, connection
+from ringlog.stack import Stack, StackInfo
+from ringlog.stack.broker import new_cluster_id
+from ringlog.stack.java import find_java
+from ringlog.stack.layout import Layout, Settings, write_settings
+from ringlog.stack.ports import HOST, choose
+from ringlog.stack.probes import PROBE_TOPIC
+
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+STORE_PASSWORD = "of-the-store"
+WAIT_S = 60.0
+RIGHTS = (
+    (ResourceType.TOPIC, ""),
+    (ResourceType.GROUP, ""),
+    (ResourceType.GROUP, "ringlog"),
+    (ResourceType.GROUP, "spark-kafka"),
+    (ResourceType.TRANSACTIONAL_ID, ""),
+)
+"""Kind and prefix of what Ringlog's user may use; an empty prefix is that of the clusters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """The broker; ``login`` and ``tls_login`` are files for its two listeners, ``secrets`` what nobody may print."""
+
+    stack: StackInfo
+    users: str
+    tls: str
+    login: Path
+    tls_login: Path
+    secrets: tuple[str, ...]
+
+
+@contextmanager
+def guarded_kafka(folder: Path, prefix: str) -> Iterator[Guarded]:
+    """The broker, with rights for clusters whose names begin with ``prefix``."""
+    plain, controller, inner, users, tls = choose(5)
+    data, words = folder / "data", {name: secrets.token_urlsafe(12) for name in ("kafka", "ringlog")}
+    layout = Layout(data)
+    data.mkdir()
+    keystore, certificate = _certificate(folder)
+    write_settings(layout, Settings(new_cluster_id(), plain, controller, profile="quick", request=0))
+    ports = {"PLAINTEXT": plain, "CONTROLLER": controller, "INNER": inner, "USERS": users, "TLS": tls}
+    lines = _broker_lines(ports, words, keystore)
+    layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
+    login, tls_login = folder / "client.properties", folder / "tls.properties"
+    jaas = f'{SCRAM_MODULE} required username="ringlog" password="{words["ringlog"]}";'
+    login.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config=\\\n  {jaas}\n",
+        encoding="utf-8",
+    )
+    tls_login.write_text(
+        f"bootstrap.servers={HOST}:{tls}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=ringlog\n"
+        f"sasl.password={words['ringlog']}\nssl.ca.location={certificate.name}\n",
+        encoding="utf-8",
+    )
+    own = Stack(data)
+    try:
+        # The stack is up once its probe is taken, and that needs a right that is given while it starts.
+        with ThreadPoolExecutor(1) as pool:
+            starting = pool.submit(own.up)
+            _give_rights(f"{HOST}:{inner}", words, prefix)
+            info = starting.result()
+        yield Guarded(info, f"{HOST}:{users}", f"{HOST}:{tls}", login, tls_login, tuple(words.values()))
+    finally:
+        own.down()
+
+
+def _broker_lines(ports: dict[str, int], words: dict[str, str], keystore: Path) -> dict[str, str]:
+    kinds = {"PLAINTEXT": "PLAINTEXT", "TLS": "SASL_SSL"}
+    known = " ".join(f'user_{name}="{password}"' for name, password in words.items())
+    plain = f'{PLAIN_MODULE} required username="kafka" password="{words["kafka"]}" {known};'
+    own = {
+        f"listener.name.{name}.{option}": value
+        for name in ("controller", "inner", "tls")
+        for option, value in (("sasl.enabled.mechanisms", "PLAIN"), ("plain.sasl.jaas.config", plain))
+    }
+    return own | {
+        "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items()),
+        "advertised.listeners": ",".join(f"{n}://{HOST}:{port}" for n, port in ports.items() if n != "CONTROLLER"),
+        "listener.security.protocol.map": ",".join(f"{n}:{kinds.get(n, 'SASL_PLAINTEXT')}" for n in ports),
+        "inter.broker.listener.name": "INNER",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.users.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.users.scram-sha-512.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+        "listener.name.tls.ssl.keystore.type": "PKCS12",
+        "listener.name.tls.ssl.keystore.location": str(keystore),
+        "listener.name.tls.ssl.keystore.password": STORE_PASSWORD,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:kafka",
+    }
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A keystore for the broker, and its certificate for those who shall trust it."""
+    java = find_java()
+    assert java is not None
+    keytool, store = str(Path(java.path).with_name("keytool")), folder / "broker.p12"
+    place = ["-alias", "broker", "-keystore", str(store), "-storetype", "PKCS12", "-storepass", STORE_PASSWORD]
+    whom = ["-keyalg", "RSA", "-validity", "2", "-dname", "CN=broker", "-ext", f"san=ip:{HOST}"]
+    subprocess.run([keytool, "-genkeypair", *place, *whom], check=True, capture_output=True)
+    told = subprocess.run([keytool, "-exportcert", "-rfc", *place], check=True, capture_output=True)
+    certificate = folder / "broker.pem"
+    certificate.write_bytes(told.stdout)
+    return store, certificate
+
+
+def _give_rights(inner: str, words: dict[str, str], prefix: str) -> None:
+    """As the broker's own user: a user for Ringlog, what it may do, and the probe's right. Waits for the broker."""
+    admin = AdminClient(connection(inner, Security().as_user("SASL_PLAINTEXT", "PLAIN", "kafka", words["kafka"])))
+    ours = [_binding(kind, begins or prefix, "User:ringlog", AclOperation.ALL) for kind, begins in RIGHTS]
+    ours.append(_binding(ResourceType.BROKER, "kafka-cluster", "User:ringlog", AclOperation.DESCRIBE, exact=True))
+    probe = _binding(ResourceType.TOPIC, PROBE_TOPIC, "User:ANONYMOUS", AclOperation.ALL, exact=True)
+    scram = UserScramCredentialUpsertion(
+        "ringlog", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096), words["ringlog"].encode()
+    )
+    tick = threading.Event()
+    for _ in range(int(WAIT_S)):
+        try:
+            for future in admin.create_acls([*ours, probe], request_timeout=2).values():
+                future.result()
+            admin.alter_user_scram_credentials([scram], request_timeout=2)["ringlog"].result()
+        except KafkaException:
+            tick.wait(1)
+        else:
+            return
+    raise AssertionError(f"the broker gave no rights within {WAIT_S:.0f} s")
+
+
+def _binding(
+    kind: ResourceType, name: str, principal: str, operation: AclOperation, *, exact: bool = False
+) -> AclBinding:
+    pattern = ResourcePatternType.LITERAL if exact else ResourcePatternType.PREFIXED
+    return AclBinding(kind, name, pattern, principal, "*", operation, AclPermissionType.ALLOW)

@@ -1,0 +1,127 @@
+"""All of Ringlog on a Kafka where nobody does anything without logging in, by the command line, as an operator would.
+
+What is given once, when the cluster is founded, holds for every later command, the agents, a node and the Spark job.
+Nothing that any of them prints, logs or is started with holds the password.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.system.agents_world import until
+from tests.system.cdc_world import PARTITIONS, write
+from tests.system.guarded_kafka import Guarded, guarded_kafka
+from tests.system.user import User
+
+from ringlog.kernel.ring.partition_key import compose
+from ringlog.runtime.kafka_config import Security, connection, read_kafka_config
+from ringlog.wire.partitions import mutation_key, mutation_partition
+from ringlog.wire.records import encode_mutation
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+PREFIX = "co."
+TABLE = {
+    "command": "CreateTable",
+    "keyspace": "shop",
+    "name": "orders",
+    "columns": [
+        {"name": "customer", "type": "text"},
+        {"name": "number", "type": "bigint"},
+        {"name": "amount", "type": "int"},
+        {"name": "note", "type": "text"},
+    ],
+    "partition_key": ["customer"],
+    "clustering_key": ["number"],
+    "cdc": {"enabled": True},
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with guarded_kafka(tmp_path_factory.mktemp("guarded"), PREFIX) as found:
+        yield found
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    somebody = User(tmp_path)
+    yield somebody
+    somebody.end()
+
+
+def test_nobody_does_anything_without_logging_in(guarded: Guarded, user: User) -> None:
+    anonymous = AdminClient({"bootstrap.servers": guarded.stack.bootstrap_servers})
+    with pytest.raises(KafkaException):
+        anonymous.create_topics([NewTopic(f"{PREFIX}open", 1, 1)])[f"{PREFIX}open"].result()
+    user.run("cluster", "found", f"{PREFIX}none", "--bootstrap", guarded.users, status=1)
+    assert f"the broker asked was {guarded.users}, named by --bootstrap" in user.told
+
+
+def test_a_wrong_password_is_named_as_the_reason_and_not_shown(guarded: Guarded, user: User, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.properties"
+    wrong.write_text(guarded.login.read_text().replace(guarded.secrets[1], "not-the-password"))
+    where = ["--bootstrap", guarded.users, "--kafka-config", str(wrong)]
+    user.run("cluster", "found", f"{PREFIX}none", *where, status=1)
+    assert "why: " in user.told
+    assert "uthentication" in user.told
+    assert "not-the-password" not in user.told
+
+
+def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guarded, user: User, tmp_path: Path) -> None:
+    trusting = tmp_path / "trusting.properties"
+    lines = guarded.tls_login.read_text().splitlines()
+    trusting.write_text("\n".join(line for line in lines if not line.startswith("ssl.ca")))
+    user.run("cluster", "found", f"{PREFIX}none", "--kafka-config", str(trusting), status=1)
+    assert f"named by bootstrap.servers of {trusting}" in user.told
+    assert "certificate" in user.told
+
+
+@pytest.mark.parametrize("listener", ["users", "tls"])
+def test_everything_works_for_who_logs_in(guarded: Guarded, user: User, tmp_path: Path, listener: str) -> None:
+    name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
+    if listener == "users":
+        user.run("cluster", "found", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
+    else:
+        user.run("cluster", "found", name, "--kafka-config", str(guarded.tls_login))
+    user.begin("agents")
+    user.begin("node", "run", "n1", "--join", "--data", str(tmp_path / "node"))
+
+    def joined() -> bool:
+        return [node["state"] for node in json.loads(user.run("node", "list", "--json"))] == ["normal"]
+
+    until(joined, "the node")
+    user.run("keyspace", "create", "shop", "--factor", "1")
+    user.run("submit", json.dumps(TABLE))
+    _write(guarded, listener, name, 20)
+    job = ["cdc", "run", "--checkpoint", str(tmp_path / "checkpoint"), "--stop-when-idle", "--trigger-seconds", "0"]
+    user.run(*job, "--java-options", "-XX:TieredStopAtLevel=1")
+    changes = user.run("cdc", "tail", "--json", "--until-end").splitlines()
+    assert len(changes) == 20
+    audited = json.loads(user.run("audit", "--json", "--written", "20"))
+    assert audited
+    assert len(json.loads(user.run("agents", "status", "--json"))) == 4
+    user.run("cdc", "status")
+    printed = user.told + user.logs() + user.command_lines()
+    assert [word for word in guarded.secrets if word in printed] == []
+    kept = [*(tmp_path / "ringlog").rglob("*"), *(tmp_path / "node").rglob("*")]
+    assert len(kept) > 5
+    assert [str(path) for path in kept if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
+
+
+def _write(guarded: Guarded, listener: str, cluster: str, count: int) -> None:
+    bootstrap, file = (guarded.users, guarded.login) if listener == "users" else (guarded.tls, guarded.tls_login)
+    security: Security = read_kafka_config(file).security
+    producer = Producer(connection(bootstrap, security) | {"enable.idempotence": True})
+    for number in range(count):
+        mutation = write(f"customer {number % 3}", number)
+        key = mutation_key("shop", "orders", compose([part or b"" for part in mutation.partition_key]))
+        producer.produce(f"{cluster}.mutations", encode_mutation(mutation), key, mutation_partition(key, PARTITIONS))
+    assert producer.flush(60) == 0

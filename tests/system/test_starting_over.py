@@ -1,0 +1,80 @@
+"""One machine, two stacks, and a cluster that is founded again under the name of one that was deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.agents_world import until
+from tests.system.user import User
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    somebody = User(tmp_path)
+    try:
+        yield somebody
+    finally:
+        somebody.end()
+        for name in ("one", "two"):
+            somebody.run("stack", "down", "--data", name)
+
+
+def up(user: User, name: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(user.run("stack", "up", "--data", name, "--profile", "quick", "--json"))
+    return found
+
+
+def found(user: User, *options: str) -> str:
+    return str(json.loads(user.run("cluster", "found", "shop", *options, "--json"))["cluster_id"])
+
+
+def await_node(user: User) -> None:
+    """Agents, and a node that joins."""
+    user.begin("agents")
+    user.begin("node", "run", "n1", "--join", "--tokens", "2")
+
+    def joined() -> bool:
+        return [node["state"] for node in json.loads(user.run("node", "list", "--json"))] == ["normal"]
+
+    until(joined, "the node")
+
+
+def test_after_a_reset_everything_works_again_under_the_same_name(user: User, tmp_path: Path) -> None:
+    broker = up(user, "one")["bootstrap_servers"]
+    first = found(user, "--bootstrap", broker)
+    await_node(user)
+    user.end()
+    remembered = [path for path in (tmp_path / "ringlog").rglob("*") if "shop" in str(path) and path.is_file()]
+    assert remembered
+    told = json.loads(user.run("stack", "reset", "--data", "one", "--yes", "--json"))
+    assert told["clusters"] == [{"cluster": "shop", "cluster_id": first}]
+    assert [path for path in remembered if path.exists()] == []
+    user.run("cluster", "current", status=1)
+    assert found(user, "--bootstrap", up(user, "one")["bootstrap_servers"]) != first
+    await_node(user)
+    shown = json.loads(user.run("status", "--json"))
+    assert {agent["role"] for agent in shown["agents"]} == {"validator", "coordinator", "publisher", "keeper"}
+
+
+def test_clusters_of_one_name_on_two_stacks_are_kept_apart(user: User) -> None:
+    one, two = up(user, "one"), up(user, "two")
+    first = found(user, "--bootstrap", one["bootstrap_servers"])
+    second = found(user, "--bootstrap", two["bootstrap_servers"])
+    known = {c["cluster_id"]: c for c in json.loads(user.run("cluster", "list", "--json"))}
+    assert [known[name]["redis"] for name in (first, second)] == [one["redis_url"], two["redis_url"]]
+    user.run("node", "list", "--bootstrap", one["bootstrap_servers"])
+    assert json.loads(user.run("cluster", "current", "--json"))["cluster_id"] == second, "looking is not using"
+    user.run("cluster", "use", "shop", status=1)
+    user.run("cluster", "use", first)
+    shown = json.loads(user.run("status", "--json"))
+    assert (shown["cluster_id"], shown["bootstrap"]) == (first, one["bootstrap_servers"])
+    assert f"broker {one['bootstrap_servers']}, named by the cluster in use" in user.run("status")
+    user.run("stack", "down", "--data", "two")
+    user.run("cluster", "use", second)
+    user.run("node", "list", status=1)
+    assert f"the broker asked was {two['bootstrap_servers']}, named by the cluster in use" in user.told

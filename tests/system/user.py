@@ -1,0 +1,59 @@
+"""Somebody at a shell of their own, who knows the commands and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+class User:
+    """Somebody at a shell of their own, and everything that was printed there."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RINGLOG_", "XDG_"))}
+        self._environment = kept | {
+            "XDG_STATE_HOME": str(home),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.told = ""
+
+    def run(self, *words: str, status: int = 0) -> str:
+        """A command that ends; returns its standard output."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "ringlog.cli", *words],
+            env=self._environment,
+            cwd=self._home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.told += ended.stdout + ended.stderr
+        assert ended.returncode == status, (words, ended.stdout, ended.stderr)
+        return ended.stdout
+
+    def begin(self, *words: str) -> None:
+        """A command that goes on."""
+        with (self._home / f"{words[0]}.log").open("ab") as log:
+            command = [sys.executable, "-m", "ringlog.cli", *words]
+            self._running.append(
+                subprocess.Popen(command, env=self._environment, cwd=self._home, stdout=log, stderr=subprocess.STDOUT)
+            )
+
+    def command_lines(self) -> str:
+        """With what arguments all that goes on was started, and what that has started."""
+        found = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
+        return found.stdout
+
+    def logs(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in self._home.glob("*.log"))
+
+    def end(self) -> None:
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            process.wait(60)
+        self._running.clear()

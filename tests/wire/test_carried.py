@@ -1,0 +1,230 @@
+"""The encoder, held against the weights by which the kernel refuses what readers could not carry."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel import carried
+from ringlog.kernel.carried import CHANGE_BYTES_MAX, too_large, weight_of
+from ringlog.kernel.changes import (
+    CDC_GENERATIONS,
+    ChangeRecord,
+    TableChange,
+    diff,
+)
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import POSITIONS_MAX
+from ringlog.kernel.commands.keyspaces import DATACENTERS_MAX, FACTOR_MAX, REPLICATION_BYTES_MAX
+from ringlog.kernel.commands.nodes import FEATURES_MAX
+from ringlog.kernel.commands.operations import REASON_LENGTH_MAX
+from ringlog.kernel.fold import fold
+from ringlog.kernel.operations.admission import requested
+from ringlog.kernel.outcome import Context, OutcomeKind
+from ringlog.kernel.ownership.strategies import replication_key
+from ringlog.kernel.ring.shards import SHARDS_MAX
+from ringlog.kernel.settings import SETTINGS
+from ringlog.kernel.state import (
+    EMPTY_STATE,
+    CdcWriter,
+    ClusterState,
+    Failure,
+    Generation,
+    Keyspace,
+    Node,
+    Placement,
+    RangeGroup,
+    Replica,
+    Table,
+)
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
+from ringlog.log.topics import RECORD_BYTES_MAX
+from ringlog.wire.changes import encode_change_record
+from tests.kernel.entries import applied, entry, founded, random_command, uuid, with_normal_nodes
+
+FRAMING_BYTES = 1_024
+"""More than Kafka adds to a record that travels alone."""
+
+LATEST = 2**62
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+names = st.just("n" * 100)
+
+
+def size(record: ChangeRecord) -> int:
+    """The bytes of a record's key and value."""
+    _, key, value = encode_change_record(record)
+    return len(key) + len(value or b"")
+
+
+def sizes(state: ClusterState) -> dict[str, int]:
+    """The largest record of each topic that a state has."""
+    found: dict[str, int] = {}
+    for record in diff(EMPTY_STATE, replace(state, epoch=LATEST)):
+        found[record.topic] = max(found.get(record.topic, 0), size(record))
+    return found
+
+
+# ------------------------------------------------------------------------------- each weight is an upper bound
+
+column = st.builds(m.Column, names, texts, st.booleans())
+tables = st.builds(
+    Table,
+    id=st.just(uuid(1)),
+    keyspace=names,
+    name=names,
+    columns=st.lists(column, max_size=40).map(tuple),
+    partition_key=st.lists(names, max_size=20).map(tuple),
+    clustering_key=st.lists(names, max_size=20).map(tuple),
+    cdc=st.builds(m.CdcOptions, preimage=st.just("false"), ttl=st.just(2**31)),
+    version=st.just(uuid(1)),
+    changed=st.just(LATEST),
+)
+
+
+@given(tables)
+def test_no_record_of_a_table_is_above_its_weight(table: Table) -> None:
+    state = replace(EMPTY_STATE, tables=EMPTY_STATE.tables.set(table.full_name, table))
+    assert sizes(state)["schema"] <= weight_of(table)
+
+
+# ------------------------------------------------------------------ the largest of what is not weighed by itself
+
+
+def test_weights_leave_room_below_the_limit_of_the_topics() -> None:
+    assert CHANGE_BYTES_MAX + 500_000 + FRAMING_BYTES < RECORD_BYTES_MAX
+
+
+TOKENS = (TOKEN_MIN,) * SETTINGS["tokens_per_node_max"].maximum
+LONGEST = "n" * 100
+
+
+def test_the_largest_node_fits() -> None:
+    found = Node(
+        id=uuid(1),
+        name=LONGEST,
+        address="h" * 253 + ":65535",
+        datacenter=LONGEST,
+        rack=LONGEST,
+        shards=2**62,
+        ignore_msb=2**62,
+        release=LONGEST,
+        features=(LONGEST,) * FEATURES_MAX,
+        capacity=2**62,
+        state="joining",
+        tokens=TOKENS,
+        registered=LATEST,
+        down=True,
+        down_reason="r" * 500,
+    )
+    assert sizes(replace(EMPTY_STATE, nodes=EMPTY_STATE.nodes.set(found.id, found)))["nodes"] < CHANGE_BYTES_MAX
+
+
+def test_the_largest_operation_fits() -> None:
+    """Its words may tell of a range, by the key of a replication that changes to another."""
+    worst = chr(0x10FFFF) * REASON_LENGTH_MAX
+    found = replace(
+        requested("assassinate", uuid(1), Context(LATEST, uuid(1), 2**62)),
+        reason=worst + "k" * (2 * REPLICATION_BYTES_MAX + 1_000),
+        failures=(Failure(LATEST, worst, uuid(1)),),
+        tokens=TOKENS,
+        gone=TOKENS,
+        replaced=uuid(1),
+        keyspace="k" * 48,
+        generation="g" * 100,
+    )
+    state = replace(EMPTY_STATE, operations=EMPTY_STATE.operations.set(found.id, found))
+    assert sizes(state)["operations"] < CHANGE_BYTES_MAX
+
+
+def test_the_largest_group_of_a_strategy_with_factors_fits() -> None:
+    most = tuple(Replica(uuid(number), LATEST) for number in range(FACTOR_MAX * DATACENTERS_MAX))
+    others = tuple(Replica(uuid(number, space=1), LATEST) for number in range(FACTOR_MAX * DATACENTERS_MAX))
+    key = "n" * REPLICATION_BYTES_MAX + ">" + "o" * REPLICATION_BYTES_MAX
+    group = RangeGroup(TOKEN_MIN, TOKEN_MAX, most, most + others, LATEST)
+    state = replace(EMPTY_STATE, placements=EMPTY_STATE.placements.set(key, Placement(key, (group,), (TOKEN_MAX,))))
+    assert sizes(state)["placements"] < CHANGE_BYTES_MAX
+
+
+def test_the_largest_range_of_a_generation_fits() -> None:
+    described = m.GenerationRange(TOKEN_MAX, 63, (b"x" * 16,) * SHARDS_MAX)
+    generation = Generation("g" * 100, LATEST, (described,), "committed", LATEST, LATEST, LATEST, ())
+    assert sizes(replace(EMPTY_STATE, generations=(generation,)))["cdc-streams"] < CHANGE_BYTES_MAX
+
+
+def test_the_longest_replication_fits() -> None:
+    local = m.DatacenterReplication("d" * 100, 160, tuple(f"{number:04}".ljust(100, "r") for number in range(160)))
+    replication = m.Replication("network", 160, (local,))
+    assert len(replication_key(replication)) < REPLICATION_BYTES_MAX
+    keyspace = Keyspace("k" * 48, replication, uuid(1), "n" * (2 * REPLICATION_BYTES_MAX + 1))
+    assert sizes(replace(EMPTY_STATE, keyspaces=EMPTY_STATE.keyspaces.set("k", keyspace)))["schema"] < CHANGE_BYTES_MAX
+
+
+# ------------------------------------------------------------------- no sequence of commands makes one too large
+
+
+def growing(draw: random.Random, state: ClusterState) -> m.Command:
+    """A command that makes something larger, often something that is there."""
+    number = draw.randrange(10**6)
+    kinds = ["text", "frozen<wide>", "map<int, frozen<wide>>", f"list<{chr(0x3000) * 200}int>"]
+    more = tuple(m.Column(f"c{number + one}", draw.choice(kinds)) for one in range(draw.choice([1, 5, 20])))
+    fields = tuple(m.TypeField(f"f{number + one}", "varint") for one in range(draw.choice([1, 10])))
+    positions = tuple(m.Position(draw.randrange(2**31), 2**62) for _ in range(draw.choice([1, 40])))
+    registered = [writer for _, writer in sorted(state.writers.items())]
+    choices: list[m.Command] = [
+        m.CreateKeyspace("a", m.Replication("simple", 1)),
+        m.CreateType("a", "wide", fields),
+        m.AlterType("a", "wide", fields),
+        m.CreateTable(
+            "a", f"t{number % 5}", uuid(number, space=4), (m.Column("k", "text"), *more), ("k",), (), m.CdcOptions()
+        ),
+        m.AlterTable("a", f"t{number % 5}", more),
+        m.RegisterCdcWriter(f"w{number % 3}", uuid(number, space=5)),
+        *(m.AdvanceCdcWriter(one.name, one.incarnation, one.horizon + 1, 0, positions) for one in registered),
+        *(m.FenceCdcWriter(one.name, one.incarnation, positions, "gone") for one in registered[:1]),
+    ]
+    return draw.choice(choices) if draw.random() < 0.8 else random_command(draw, state)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([4_000, 8_000, 16_000]))
+def test_no_sequence_of_accepted_commands_makes_a_record_too_large(seed: int, most: int) -> None:
+    """With bounds so low that a hundred small commands meet them."""
+    draw = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(carried, "CHANGE_BYTES_MAX", most)
+        state = applied(with_normal_nodes(founded(), 2), m.CreateKeyspace("a", m.Replication("simple", 1)))
+        for _ in range(100):
+            folded = fold(state, entry(state, growing(draw, state)))
+            assert folded.outcome.kind in (OutcomeKind.APPLIED, OutcomeKind.REFUSED)
+            for record in diff(state, folded.state):
+                if isinstance(record.value, TableChange):
+                    assert size(record) <= most
+            state = folded.state
+        assert sizes(closing(state))[CDC_GENERATIONS] <= most
+
+
+def closing(state: ClusterState) -> ClusterState:
+    """A state whose one generation records the greatest positions of all writers, as its close would."""
+    known: dict[int, m.Position] = {}
+    for writer in state.writers.values():
+        known |= {position.partition: position for position in writer.positions}
+    positions = tuple(known[partition] for partition in sorted(known))
+    generation = Generation("g" * 100, LATEST, (), "closed", LATEST, LATEST, LATEST, positions)
+    return replace(EMPTY_STATE, generations=(generation,))
+
+
+def test_the_positions_that_are_let_through_fit_into_the_record_of_a_generation() -> None:
+    count = 0
+    while count < 200_000:
+        positions = tuple(m.Position(2**31 - 1 - number, 2**62) for number in reversed(range(count)))
+        writer = CdcWriter("w", uuid(1), LATEST, LATEST, LATEST, LATEST, positions, ())
+        state = replace(EMPTY_STATE, writers=EMPTY_STATE.writers.set("w", writer))
+        if too_large(EMPTY_STATE, state, m.Noop()) is not None:
+            break
+        assert sizes(closing(state))[CDC_GENERATIONS] < CHANGE_BYTES_MAX
+        count += 5 * POSITIONS_MAX
+    assert count < 200_000
