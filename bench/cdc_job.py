@@ -40,14 +40,15 @@ from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, wri
 from ringlog.kernel.commands.model import AlterTable, CdcOptions, Join, RegisterNode
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION
 from ringlog.log.topics import admin_client, topic_name
+from ringlog.runtime.kafka_config import spark_options
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.artifacts import jars
 from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import Cell, encode_mutation
-from ringlog_cdc.batch import PRODUCER_OPTIONS
 from ringlog_cdc.job import CONSUMER_OPTIONS, CdcJob
 from ringlog_cdc.session import open_session
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.sink import sink_options
 from ringlog_cdc.source import Offsets
 
 WRITES, BATCH = 3_000_000, 500_000
@@ -253,8 +254,7 @@ def _copied(
         (chosen.mapInArrow(lambda batches: batches, "key binary, value binary") if arrow else chosen)
         .writeStream.format("kafka")
         .option("topic", topic)
-        .option("kafka.bootstrap.servers", world.bootstrap)
-        .options(**(PRODUCER_OPTIONS if tuned else {}))
+        .options(**(sink_options(world.bootstrap) if tuned else spark_options(world.bootstrap)))
         .option("checkpointLocation", str(folder / topic))
         .trigger(processingTime="0 seconds")
         .start()

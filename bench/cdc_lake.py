@@ -34,9 +34,9 @@ from tests.system.cdc_world import World
 
 from ringlog.log.topics import admin_client
 from ringlog.stack import StackInfo
-from ringlog_cdc.batch import PRODUCER_OPTIONS
 from ringlog_cdc.lake.delta import log_path
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.sink import sink_options
 
 WRITES, BATCH = 2_000_000, 500_000
 TOKENS = 10
@@ -126,8 +126,7 @@ def _to_both(world: World, topic: str, table: Path) -> Callable[[DataFrame, int]
             (
                 kept.withColumn("topic", F.lit(topic))
                 .write.format("kafka")
-                .option("kafka.bootstrap.servers", world.bootstrap)
-                .options(**PRODUCER_OPTIONS)
+                .options(**sink_options(world.bootstrap))
                 .save()
             )
             kept.write.format("delta").mode("append").save(str(table))

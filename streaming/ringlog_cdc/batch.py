@@ -25,7 +25,6 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replica import Replica
-from ringlog.runtime.kafka_config import spark_options
 from ringlog_cdc.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, facts_function, rows_function
 from ringlog_cdc.decisions import (
     Draft,
@@ -63,6 +62,7 @@ from ringlog_cdc.recovery import Index, without
 from ringlog_cdc.rows import Part
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.shares import batch_ends
+from ringlog_cdc.sink import sink_options
 from ringlog_cdc.sizes import CUT, Records, left_of
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, TallyParam, of_kind
@@ -73,13 +73,6 @@ BARRIER_S = 30.0
 HELD_LOOK_S = 0.5
 HELD_REPORT_S = 5.0
 TABLES_KEPT = 4
-PRODUCER_OPTIONS = {
-    "kafka.acks": "all",
-    "kafka.enable.idempotence": "true",
-    "kafka.linger.ms": "100",  # a task flushes when it ends: nothing waits that long, and requests are full
-    "kafka.batch.size": "131072",
-    "kafka.max.request.size": str(4 * 1024 * 1024),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +347,7 @@ class BatchRunner:
         function, columns = addressed(function, self._settings.sink_topic, self._settings.letters_topic), ADDRESSED_TYPE
         if self._lake is not None:
             function, columns = with_heads(function, self._settings.sink_topic), KEPT_TYPE
-        options = {**spark_options(self._settings.bootstrap_servers), **PRODUCER_OPTIONS}
-        options |= {f"kafka.{name}": value for name, value in self._settings.producer}
+        options = sink_options(self._settings.bootstrap_servers, self._settings.producer)
         # States, and the lake, take a part as a whole.
         is_lean = self._all_small and images is None and self._lake is None
         out = self._records.of(frame, only_small=is_lean).mapInArrow(function, columns)

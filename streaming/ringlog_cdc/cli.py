@@ -15,6 +15,7 @@ from ringlog.runtime.kafka_config import VARIABLE, BadKafkaConfig, current, spar
 from ringlog.runtime.properties import BadLine, read_properties
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.sink import ORDER, unfit
 
 ROW_BYTES_MAX = 2_000_000
 """The CDC topic takes records of 2 MiB; key and header of a row need little of it."""
@@ -162,6 +163,11 @@ def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
         raise typer.BadParameter(f"{path} cannot be read: {error}") from error
     except BadLine as bad:
         raise typer.BadParameter(f"{path}, {bad}") from bad
+    for line in lines:
+        if unfit(line.name, line.value):
+            raise typer.BadParameter(
+                f"{path}: {line.name} is the job's own, {ORDER[line.name]}: it keeps rows in order"
+            )
     return tuple((line.name, line.value) for line in lines)
 
 

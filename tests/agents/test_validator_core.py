@@ -256,6 +256,23 @@ def test_offsets_that_come_again_are_taken_once() -> None:
     assert len(arrive(core, [(0, request), (1, world.request())]).validator.waiting) == 2
 
 
+def test_requests_that_come_late_are_answered_before_they_are_acknowledged() -> None:
+    """After a rebalance a record of the assignment before may overtake those that nobody has answered yet."""
+    world = World()
+    core = validator(world)
+    late, early = world.request(), world.request()
+    step = begin(arrive(core, [(9, late)]).validator, world.state, NOW, world.draw)
+    step = settle(step.validator, world.land_all(committed(step).chain))
+    assert acked(step) == [9]
+    step = arrive(step.validator, [(4, early), (9, late)])
+    assert [item.offset for item in step.validator.waiting] == [4, 9]
+    assert acked(step) == []
+    step = begin(step.validator, world.state, NOW, world.draw)
+    step = settle(step.validator, world.land_all(committed(step).chain))
+    assert [result.request_id for result in hinted(step)] == [early.request_id, late.request_id]
+    assert acked(step) == [9]
+
+
 def test_limits_ahead_of_the_clock_are_answers() -> None:
     world = World()
     core = validator(world)

@@ -29,10 +29,10 @@ class Scripted(TopicWatch):
         self.there: Mapping[str, str | None] | None = UP
         super().__init__(NOBODY, {METADATA: "a", REQUESTS: "b"}, lambda _: None, clock=lambda: self.now)
 
-    def _id_of(self, name: str) -> str | None:
+    def _ids_now(self) -> Mapping[str, str | None]:
         if self.there is None:
             raise LogUnavailable("no answer")
-        return self.there[name]
+        return self.there
 
     def at(self, seconds: float, there: Mapping[str, str | None] | None) -> End | None:
         self.now, self.there = seconds, there

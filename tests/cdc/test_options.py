@@ -11,6 +11,7 @@ from ringlog.log.rights import Rights
 from ringlog.runtime.context import Context, remember
 from ringlog.runtime.kafka_config import VARIABLE, current
 from ringlog_cdc.cli import log_in, producer_options
+from ringlog_cdc.sink import ORDER, sink_options
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,20 @@ def test_credentials_are_read_as_they_were_granted(tmp_path: Path) -> None:
             producer_options(path)
     with pytest.raises(typer.BadParameter, match="cannot be read"):
         producer_options(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), sorted(ORDER.items()))
+def test_nobody_takes_from_the_producers_what_keeps_rows_in_order(tmp_path: Path, name: str, value: str) -> None:
+    """One that gives a record up after two minutes without a broker, and sends the next, leaves a hole."""
+    path = tmp_path / "producer.properties"
+    path.write_text(f"linger.ms=5\n{name}=0\n")
+    with pytest.raises(typer.BadParameter, match=f"{name} is the job's own, {value}"):
+        producer_options(path)
+    assert sink_options("b:1", [(name, "0"), ("linger.ms", "5")]).items() >= {
+        (f"kafka.{name}", value),
+        ("kafka.linger.ms", "5"),
+        ("kafka.bootstrap.servers", "b:1"),
+    }
 
 
 def test_the_job_logs_in_as_it_is_told_or_as_is_known_of_the_broker(

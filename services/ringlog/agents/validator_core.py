@@ -183,16 +183,23 @@ def is_floor_mark(result: Result) -> bool:
 
 
 def arrive(validator: Validator, requests: Sequence[tuple[int, Request | None]]) -> Step:
-    """Requests came in, by ascending offset; None stands for bytes that are no request, which get no answer."""
+    """Requests came in; None stands for bytes that are no request, which get no answer.
+
+    What is open already stays as it is. Anything else is decided, also below what came before: after a rebalance
+    records of the assignment before may come first, and those that were never answered after them.
+    """
+    open_offsets = set(_open_offsets(validator))
     waiting = list(validator.waiting)
-    arrived = validator.arrived
+    arrived, acked = validator.arrived, validator.acked
     for offset, request in requests:
-        if offset <= arrived:
+        if offset in open_offsets:
             continue
-        arrived = offset
+        open_offsets.add(offset)
+        arrived = max(arrived, offset)
+        acked = min(acked, offset - 1)
         if request is not None:
             waiting.append(Waiting(offset, request, command_digest(request.kind, request.version, request.payload)))
-    return _acknowledge(replace(validator, waiting=tuple(waiting), arrived=arrived))
+    return _acknowledge(replace(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
 
 
 def folded(state: ClusterState, encoded: EncodedEntry) -> Folded:
@@ -268,11 +275,17 @@ def _floor_mark(validator: Validator, floor: Epoch) -> Result:
     return Result(FLOOR_MARK, "", REJECTED, floor, FORGOTTEN, "", validator.term, validator.instance, floor)
 
 
+def _open_offsets(validator: Validator) -> list[int]:
+    """The offsets of all requests that have no answer yet."""
+    offsets = [item.offset for item in validator.waiting]
+    if validator.batch is not None:
+        offsets += [pending.item.offset for pending in validator.batch.answers]
+    return offsets
+
+
 def _acknowledge(validator: Validator) -> Step:
     """Everything below the first open request may be acknowledged."""
-    open_offsets = [item.offset for item in validator.waiting]
-    if validator.batch is not None:
-        open_offsets += [pending.item.offset for pending in validator.batch.answers]
+    open_offsets = _open_offsets(validator)
     upto = min(open_offsets) - 1 if open_offsets else validator.arrived
     if upto <= validator.acked:
         return Step(validator)

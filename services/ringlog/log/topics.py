@@ -291,16 +291,33 @@ def describe(
     admin: AdminClient, names: Sequence[str], timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Mapping[str, FoundTopic]:
     """The topics as they are. Raises TopicMissing, LogUnavailable."""
+    return {
+        name: _found(name, _result(future, name, timeout_s)) for name, future in _asked(admin, names, timeout_s).items()
+    }
+
+
+def topic_ids(admin: AdminClient, names: Sequence[str], timeout_s: float) -> Mapping[str, str | None]:
+    """The topics' ids by one request; None where a broker says that there is no such topic. Raises LogUnavailable."""
+    ids: dict[str, str | None] = {}
+    for name, future in _asked(admin, names, timeout_s).items():
+        try:
+            ids[name] = _hex(_result(future, name, timeout_s).topic_id)
+        except TopicMissing:
+            ids[name] = None
+    return ids
+
+
+def _asked(admin: AdminClient, names: Sequence[str], timeout_s: float) -> Mapping[str, Future[Any]]:
     futures: Mapping[str, Future[Any]] = _call(
         admin.describe_topics, TopicCollection(list(names)), request_timeout=timeout_s
     )
-    found = {}
-    for name, future in futures.items():
-        topic = _result(future, name, timeout_s)
-        copies = min(len(partition.replicas) for partition in topic.partitions)
-        led = all(partition.leader is not None and partition.leader.id >= 0 for partition in topic.partitions)
-        found[name] = FoundTopic(name, _hex(topic.topic_id), len(topic.partitions), copies, led)
-    return found
+    return futures
+
+
+def _found(name: str, topic: Any) -> FoundTopic:
+    copies = min(len(partition.replicas) for partition in topic.partitions)
+    led = all(partition.leader is not None and partition.leader.id >= 0 for partition in topic.partitions)
+    return FoundTopic(name, _hex(topic.topic_id), len(topic.partitions), copies, led)
 
 
 def copies_of(admin: AdminClient, cluster: str) -> int:

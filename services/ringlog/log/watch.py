@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from confluent_kafka.admin import AdminClient
+
 from ringlog.log.errors import LogReplaced, LogUnavailable, TopicMissing
 from ringlog.log.replica import MISSING_S, SUSPECT_S
-from ringlog.log.topics import admin_client, describe
+from ringlog.log.topics import admin_client, topic_ids
 
 WATCH_S = 5.0
 AWAY_S = 1.0
@@ -62,6 +64,7 @@ class TopicWatch:
         self._on_away = away
         self._on_answers = answers
         self._clock = clock
+        self._admin: AdminClient | None = None
         self._doubt: Lost | None = None
         self._since = 0.0
         self._away = False
@@ -95,8 +98,9 @@ class TopicWatch:
         """One look; None while nothing is certain. Safe from threads."""
         with self._looking:
             try:
-                found = {name: self._id_of(name) for name in self._ids}
+                found = self._ids_now()
             except LogUnavailable as error:
+                self._admin = None  # a new one asks at once, without waiting as long as the last one has waited
                 self._doubt, self._away = None, True
                 self._on_away(error.message)
                 return None
@@ -114,12 +118,11 @@ class TopicWatch:
             return None
         return wrong if wrong.found is not None or self._clock() - self._since >= MISSING_S else None
 
-    def _id_of(self, name: str) -> str | None:
-        """A topic's id as it is now; None if a broker says that there is none. Raises LogUnavailable."""
-        try:
-            return describe(admin_client(self._bootstrap), [name], LOOKUP_TIMEOUT_S)[name].topic_id
-        except TopicMissing:
-            return None
+    def _ids_now(self) -> Mapping[str, str | None]:
+        """The topics' ids as they are now; None where a broker says that there is none. Raises LogUnavailable."""
+        if self._admin is None:
+            self._admin = admin_client(self._bootstrap)
+        return topic_ids(self._admin, list(self._ids), LOOKUP_TIMEOUT_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
