@@ -91,6 +91,12 @@ def test_the_same_goes_out_as_for_each_record_by_itself(
         assert listed(going_out(TABLE, batch, part)) == one_by_one(batch, part)
 
 
+@pytest.mark.parametrize("values", [[b"", b""], [None, None], [b"", None, b"\x00", b""]])
+def test_records_without_a_byte_end_no_task(values: list[bytes | None]) -> None:
+    batch = batch_of(values, 1)
+    assert listed(going_out(TABLE, batch, PART)) == one_by_one(batch, PART)
+
+
 @given(families(), st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=1)), max_size=6))
 def test_a_byte_that_is_not_free_tells_them_apart(family: list[bytes], changes: list[tuple[int, bytes]]) -> None:
     values: list[bytes | None] = list(family)

@@ -74,7 +74,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``count`` records of one width, one behind the other."""
+    """``count`` records of one width, at least 1, one behind the other."""
 
     data: U8
     count: int
@@ -106,11 +106,15 @@ class Group:
 
 
 def groups_of(data: U8, starts: I64) -> list[Group]:
-    """The records that lie alike, of n with n + 1 ``starts`` in ``data``; those that are in no group have no layout."""
+    """The records that lie alike, of n with n + 1 ``starts`` in ``data``; those that are in no group have no layout.
+
+    A record without a byte (a tombstone, too) has none: it has nothing that could be compared.
+    """
     lengths = starts[1:] - starts[:-1]
     found: list[Group] = []
     for width, numbers in _frequent(lengths):
-        found += _alike(_table(data, starts, width, numbers), numbers)
+        if width:
+            found += _alike(_table(data, starts, width, numbers), numbers)
     return found
 
 
