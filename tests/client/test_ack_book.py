@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
-from ringlog.client.ack_book import WAITING_MAX, AckBook, is_vouched_for
+from ringlog.client.ack_book import STRANGERS_MAX, WAITING_MAX, AckBook, is_vouched_for
 from ringlog.kernel.commands.model import Noop
 from ringlog.kernel.state import ClusterState
 from ringlog.wire.records import NodeAck
@@ -67,3 +67,18 @@ def test_the_book_is_bounded_and_still_comes_to_the_newest() -> None:
     assert book.newest(states[1])[ME] == ack_of(states[0])
     book.take(10**4, ack_of(states[2]))
     assert book.newest(states[2])[ME] == ack_of(states[2])
+
+
+def test_invented_nodes_neither_fill_the_book_nor_push_a_node_out() -> None:
+    book = AckBook()
+    ack = ack_of(FOUNDED)
+    book.take(0, ack)
+    assert set(book.newest(FOUNDED)) == {ME}
+    invented = [uuid(number, space=9) for number in range(STRANGERS_MAX + 5)]
+    for offset, other in enumerate(invented, start=1):
+        book.take(offset, replace(ack, node=other))
+    assert set(book.nodes()) == {ME, *invented[5:]}
+    book.take(STRANGERS_MAX + 10, replace(ack, node=invented[5]))
+    book.take(STRANGERS_MAX + 11, replace(ack, node=invented[0]))
+    assert set(book.nodes()) == {ME, *invented[7:], invented[5], invented[0]}
+    assert set(book.newest(FOUNDED)) == {ME}

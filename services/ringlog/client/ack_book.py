@@ -21,7 +21,10 @@ from ringlog.wire.incarnations import order_of
 from ringlog.wire.records import NodeAck
 
 WAITING_MAX = 64
-"""So many acknowledgements of one node wait for the log; of more, the newest and the oldest ones."""
+"""At most this many acknowledgements of one node wait for the log; of more, the newest and the oldest ones."""
+STRANGERS_MAX = 10_000
+"""At most this many nodes are heard of that had no acknowledgement that counts: of more, who was silent for longest is
+forgotten until it speaks again."""
 
 
 def is_vouched_for(ack: NodeAck, state: ClusterState) -> bool:
@@ -39,9 +42,14 @@ class AckBook:
 
     def __init__(self) -> None:
         self._read: dict[NodeId, list[tuple[int, NodeAck]]] = {}
+        self._strangers: dict[NodeId, None] = {}
+        """The nodes of which nothing has counted yet; who spoke last is last."""
 
     def take(self, offset: int, ack: NodeAck) -> None:
         """Note an acknowledgement that stands in the topic at ``offset``."""
+        if ack.node in self._strangers or ack.node not in self._read:
+            self._strangers.pop(ack.node, None)
+            self._strangers[ack.node] = None
         read = self._read.setdefault(ack.node, [])
         known, heard = (order_of(read[0][1].incarnation) if read else (0, "")), order_of(ack.incarnation)
         if heard > known:
@@ -50,6 +58,9 @@ class AckBook:
             insort(read, (offset, ack), key=itemgetter(0))
         if len(read) > WAITING_MAX:
             del read[WAITING_MAX // 2]
+        if len(self._strangers) > STRANGERS_MAX:
+            silent = next(iter(self._strangers))
+            del self._strangers[silent], self._read[silent]
 
     def nodes(self) -> tuple[NodeId, ...]:
         """Whoever was heard of, sorted."""
@@ -67,4 +78,5 @@ class AckBook:
             if last is not None:
                 del read[:last]
                 found[node] = read[0][1]
+                self._strangers.pop(node, None)
         return found
