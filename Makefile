@@ -10,7 +10,7 @@ help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
 setup: ## Set up everything in .venv and the user's cache (done by the others, too)
-	@python=$$(services/ringlog/stack/find_python.sh $(PYTHON)) && \
+	@python=$$(services/ringlog/stack/find_python.sh "$(PYTHON)") && \
 	  PYTHONPATH=services exec "$$python" -m ringlog.stack.bootstrap $(SETUP_FLAGS)
 
 demo: setup ## See the whole system work: broker, agents, nodes, Spark, a join in the middle, an audit

@@ -30,17 +30,23 @@ if [ "$1" = --others ]; then
   exit 0
 fi
 
-for python in ${1:-"$root/.venv/bin/python" $names}; do
-  if fits "$python" "$2" "$3"; then
+least=$2 above=$3
+if [ -n "$1" ]; then
+  set -- "$1"
+else
+  set -- "$root/.venv/bin/python" $names
+fi
+for python; do
+  if fits "$python" "$least" "$above"; then
     command -v "$python"
     exit 0
   fi
 done
 
 {
-  printf 'setup: no Python that fits: 3.%s to 3.%s\n\nThere is:' "$2" "$(($3 - 1))"
+  printf 'setup: no Python that fits: 3.%s to 3.%s\n\nThere is:' "$least" "$((above - 1))"
   there=
-  for python in ${1:-$names}; do
+  for python; do
     version=$("$python" --version 2>&1) && there="$there
     $python ($version)"
   done
