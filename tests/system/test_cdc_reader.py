@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -273,7 +274,7 @@ def test_apply_goes_on_over_columns_that_are_unknown_and_tables_that_are_made_an
         *((number, "seven", None, None) for number in (4, 5)),
         *((number, "seven", 7, 1) for number in (6, 7)),
     }
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         gone = found.execute(f'SELECT number, amount FROM "shop.orders dropped {old}"').fetchall()
         assert sorted(gone) == [(0, None), (1, 7), (2, 7), (3, 7), (8, 7), (9, 7)]
         assert found.execute('SELECT "column", value FROM "cdc$undecoded" ORDER BY 1').fetchall() == [

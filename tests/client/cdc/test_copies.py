@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -144,7 +145,7 @@ def drawn(chance: Random, version: TableChange, at: int) -> CdcRow:
 
 def in_file(path: Path) -> tuple[dict[str, Counter[str]], dict[str, Counter[str]], dict[str, str]]:
     """(rows, undecoded cells, name of the copy) of each table, as the file tells them to anybody."""
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         found.row_factory = sqlite3.Row
         tables = found.execute("SELECT * FROM ringlog_tables").fetchall()
         rows: dict[str, Counter[str]] = {}
@@ -265,7 +266,7 @@ def test_a_time_to_live_beyond_all_times_ends_nothing(ttl: int, tmp_path: Path) 
     store.apply(change(row(INSERT, values={"v": 1}, ttl=ttl), table=plain))
     store.save("1")
     store.close()
-    with sqlite3.connect(tmp_path / "f") as found:
+    with closing(sqlite3.connect(tmp_path / "f")) as found:
         assert found.execute('SELECT v FROM "ks.t"').fetchall() == [(1,)]
 
 
@@ -293,7 +294,7 @@ def test_a_table_that_was_dropped_leaves_its_name_to_the_one_that_was_made_after
     target.save("late")
     target.close()
     assert names(path) == {"ks.t", f"ks.t dropped {old.id}"}
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         assert found.execute('SELECT c, v FROM "ks.t"').fetchall() == [(1, "text")]
         assert found.execute(f'SELECT c, v FROM "ks.t dropped {old.id}"').fetchall() == [(1, 1), (2, 2)]
 
@@ -308,7 +309,7 @@ def test_names_that_differ_only_in_case_are_told_apart(tmp_path: Path) -> None:
         target.apply(change(row(INSERT, (1,), partition_key=key, cells=cells), table=version))
     target.save("both")
     target.close()
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         assert found.execute('SELECT * FROM "ks.orders"').fetchall() == [("a", 1, 1, 1, -1)]
         cursor = found.execute('SELECT * FROM "ks.Orders$2"')
         assert [column[0] for column in cursor.description] == ["p", "P$2", "c", "v", "V$2"]
@@ -333,7 +334,7 @@ def test_keys_that_sqlite_takes_for_one_are_two(tmp_path: Path) -> None:
         target.apply(change(row(INSERT, (1,), partition_key=(serialize("double", key),), cells=cells), table=made))
         target.save("one")
     target.close()
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         assert set(found.execute('SELECT p, v FROM "ks.t"')) == {(0.0, "nan"), ("-0.0", "nan"), ("nan", "nan")}
 
 
@@ -342,7 +343,7 @@ def test_a_table_that_its_user_has_dropped_from_the_file_does_not_stop_the_next_
     target = SqliteTables(path, ManualClock(AT))
     target.apply(change(row(INSERT, (1,)), table=table("t", 1, 10, VARIANTS[0])))
     target.save("old")
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other:
         other.execute('DROP TABLE "ks.t"')
     target.apply(change(row(INSERT, (1,)), table=table("t", 2, 20, VARIANTS[0])))
     target.save("new")
@@ -368,7 +369,7 @@ INSERT INTO ringlog_partitions VALUES ('ks.t', '["61"]',
 
 
 def of_before(path: Path) -> SqliteTables:
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         found.executescript(BEFORE)
     return SqliteTables(path, ManualClock(AT))
 
@@ -381,7 +382,7 @@ def test_a_file_that_knows_tables_by_name_goes_on_where_a_name_was_one_table(tmp
     target.apply(change(row(UPDATE, (1,), partition_key=(b"a",), cells=(Cell("w", b"x"),)), table=one))
     target.save("there")
     target.close()
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         assert found.execute('SELECT * FROM "ks.t"').fetchall() == [("a", 1, 5, "x")]
     again = SqliteTables(path)
     again.know(Lives())
@@ -397,7 +398,7 @@ def test_a_file_that_may_have_merged_two_tables_is_refused_and_stays_as_it_was(t
         with pytest.raises(BadStore, match=r"ks\.t was made several times"):
             target.know(lives)
     target.close()
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         assert Copies(found).is_by_name()
 
 
@@ -406,19 +407,19 @@ def test_a_file_that_may_have_merged_two_tables_is_refused_and_stays_as_it_was(t
 
 def names(path: Path) -> set[str]:
     """The tables in the file that are copies."""
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         return {
             line[0] for line in found.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if "." in line[0]
         }
 
 
 def copied(path: Path) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         return found.execute('SELECT * FROM "ks.t" ORDER BY p, c').fetchall()
 
 
 def undecoded(path: Path) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         return found.execute(
             'SELECT "table", partition_key, clustering_key, "column", value, place FROM "cdc$undecoded" ORDER BY 4, 5'
         ).fetchall()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -23,7 +24,7 @@ UUID = "04c29680-833b-11ee-8000-000000000001"
 
 
 def rows(path: Path) -> list[tuple[object, ...]]:
-    with sqlite3.connect(path) as found:
+    with closing(sqlite3.connect(path)) as found:
         return found.execute('SELECT * FROM "ks.t" ORDER BY p, c').fetchall()
 
 
@@ -96,10 +97,11 @@ def test_a_transaction_that_fails_is_an_error_and_leaves_the_last_one(tmp_path: 
     target = SqliteTables(path, ManualClock(AT))
     target.apply(change(row(2, (1,), {"v": 1})))
     target.save("first")
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other:
         other.execute('DROP TABLE "ks.t"')
     target.apply(change(row(2, (2,), {"v": 2})))
     with pytest.raises(BadStore, match="no such table"):
         target.save("second")
     target.close()
-    assert SqliteTables(path).load() == "first"
+    with closing(SqliteTables(path)) as again:
+        assert again.load() == "first"

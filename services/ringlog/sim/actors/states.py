@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from ringlog.sim.actors.checkpoint import Folder
 
 
+class Base(sqlite3.Connection):
+    """A database that is gone with the last who knows of it: a folder may be forgotten while a store goes on in it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 @dataclass(eq=False, slots=True)
 class ImageDisk:
     """The folder of images: its mark, source partition to database, and who uses one."""
@@ -45,7 +52,7 @@ class SimStore(ImageStore):
         assert self.partition not in disk.users, "whoever opens it has waited for it"
         disk.users[self.partition] = self
         if self.partition not in disk.bases:
-            disk.bases[self.partition] = sqlite3.connect(":memory:", isolation_level=None)
+            disk.bases[self.partition] = sqlite3.connect(":memory:", isolation_level=None, factory=Base)
         self._base = disk.bases[self.partition]
 
     def close(self) -> None:
