@@ -4,7 +4,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
 
-.PHONY: help setup demo test others soak fuzz explore faults lint docs lock clean
+.PHONY: help setup demo quick test others soak fuzz explore faults lint docs lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -15,6 +15,11 @@ setup: ## Set up everything in .venv and the user's cache (done by the others, t
 
 demo: setup ## See the whole system work: broker, agents, nodes, Spark, a join in the middle, an audit
 	@.venv/bin/ringlog demo $(DEMO_FLAGS)
+
+quick: setup ## Check what a moment shows: style, kernel, wire, log, agents, some seeds of the simulator (no types: lint)
+	@.venv/bin/ruff check --quiet . && .venv/bin/ruff format --check --quiet .
+	@.venv/bin/pytest --numprocesses 2 -q tests/tidy $(QUICK) $(TEST_FLAGS)
+	@.venv/bin/ringlog sim run --fresh 1000 --seconds 10 --no-coverage
 
 test: setup ## Run the unit tests, then the system tests against a real broker, Redis and Spark
 	@.venv/bin/pytest --numprocesses 2 --no-loadscope-reorder $(TEST_FLAGS)

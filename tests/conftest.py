@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,11 +33,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 class ByNeed(LoadScopeScheduling):
     """Gives each process whole files, and all tests to one process that share a Spark session or a cluster under
     faults.
+
+    Who starts a driver of its own may do so anywhere: the session's process is not to be the one that all wait for.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return next((start for start in ("tests/faults/", "tests/system/test_cdc_") if path.startswith(start)), path)
+        if path.startswith("tests/faults/"):
+            return "tests/faults/"
+        return "a Spark session" if _shares_a_session(self.config.rootpath / path) else path
+
+
+@cache
+def _shares_a_session(path: Path) -> bool:
+    return "spark: SparkSession" in path.read_text(encoding="utf-8")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByNeed:

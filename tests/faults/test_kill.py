@@ -34,7 +34,6 @@ def test_the_broker_is_killed(world: World) -> None:
         world.broker.up()
 
 
-@pytest.mark.system
 def test_redis_is_killed(world: World) -> None:
     with world.under_load("Redis killed"):
         world.broker.kill("redis")

@@ -14,9 +14,7 @@ from .world import ROLES, World
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(
-    "role", [pytest.param(role, marks=[pytest.mark.system] * (role == "keeper")) for role in ROLES]
-)
+@pytest.mark.parametrize("role", ROLES)
 def test_an_agent_sleeps_through_its_replacement(world: World, role: str) -> None:
     with world.under_load(f"{role} stopped", join=role == "coordinator"):
         term = world.term(role)

@@ -15,11 +15,14 @@ from ringlog.sim.mutants.plant import DoesNotApply, Mutant, planted
 SAMPLE = 5
 QUICK = 60
 """Only bugs that are found this soon are in the sample of every change; the whole table is measured by a command."""
+COSTLY = frozenset({"seen_is_a_fate"})
+"""Nor those whose seeds take long: what never comes to rest is run to the end of the simulator's patience (minutes)."""
 
 
 def test_there_are_enough_and_their_names_differ() -> None:
     assert len(MUTANTS) >= 30
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert {mutant.name for mutant in MUTANTS} >= COSTLY
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -46,7 +49,7 @@ def test_a_bug_that_changes_nothing_is_refused() -> None:
 def _sample() -> list[Mutant]:
     """Others each day, the same all day."""
     day = datetime.now(UTC).date().isoformat()
-    quick = [mutant for mutant in MUTANTS if mutant.seeds <= QUICK]
+    quick = [mutant for mutant in MUTANTS if mutant.seeds <= QUICK and mutant.name not in COSTLY]
     return sorted(quick, key=lambda mutant: zlib.crc32(f"{day}/{mutant.name}".encode()))[:SAMPLE]
 
 

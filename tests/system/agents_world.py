@@ -59,11 +59,16 @@ class AgentProcess:
     def exit_code(self) -> int:
         return self.process.wait(DEADLINE_S)
 
-    def stop(self) -> None:
-        """Ends it however it is: running, stopped or gone."""
+    def ask_to_stop(self) -> None:
+        """Return at once."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
+
+    def stop(self) -> None:
+        """Ends it however it is: running, stopped or gone."""
+        self.ask_to_stop()
+        if self.process.poll() is None:
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
@@ -92,6 +97,8 @@ class AgentsWorld:
 
     def close(self) -> None:
         for agent in self._agents:
+            agent.ask_to_stop()
+        for agent in self._agents:
             agent.stop()
         self.client.close()
 
@@ -108,10 +115,16 @@ class AgentsWorld:
 
     def start(self, role: str) -> AgentProcess:
         """Start the only agent of a role and wait until its term has begun."""
-        before = self.term(role)
-        agent = self.spawn(role)
-        self.await_term(role, before + 1)
+        (agent,) = self.start_all(role)
         return agent
+
+    def start_all(self, *roles: str) -> list[AgentProcess]:
+        """Start the only agents of these roles, at once, and wait until the term of each has begun."""
+        before = {role: self.term(role) for role in roles}
+        agents = [self.spawn(role) for role in roles]
+        for role in roles:
+            self.await_term(role, before[role] + 1)
+        return agents
 
     def term(self, role: str) -> int:
         found = self.state.terms.get(role)

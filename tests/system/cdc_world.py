@@ -233,7 +233,7 @@ class World:
             deadline = time.monotonic() + 120
             while len(found) < sum(ends.values()):
                 assert time.monotonic() < deadline, f"{topic}: {len(found)} of {sum(ends.values())} records"
-                for message in consumer.consume(10_000, 0.2):
+                for message in consumer.consume(10_000, 0.02):
                     assert message.error() is None
                     place = (message.partition(), message.offset(), message.key(), message.value())
                     found.append(Found(*place, message.timestamp()[1] * 1_000))

@@ -55,8 +55,7 @@ class NodesWorld:
         self.agents = agents
         self.folder = folder
         self.nodes: dict[str, NodeProcess] = {}
-        for role in ("validator", "coordinator", "publisher"):
-            self.agents.start(role)
+        self.agents.start_all("validator", "coordinator", "publisher")
 
     def close(self) -> None:
         for node in self.nodes.values():

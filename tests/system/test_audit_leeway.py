@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Message
-from tests.system.test_audit import HOUR_US, LEEWAY, Out, World, _letters, failed
-from tests.system.test_audit import world as world
+from tests.system.audit_world import HOUR_US, LEEWAY, Out, World
+from tests.system.test_audit import _letters, failed
 
 from ringlog.audit import history
 from ringlog.audit.topics import AuditError
@@ -24,12 +24,18 @@ from ringlog.kernel.commands.model import (
     InitializeCluster,
     Noop,
 )
+from ringlog.stack import StackInfo
 from ringlog.wire.entries import author_entry
 from ringlog.wire.records import DeadLetter, decode_mutation
 
 pytestmark = pytest.mark.system
 
 CLUSTER_ID = "00000000-0000-7000-8000-000000000001"
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str) -> World:
+    return World(stack, cluster_name)
 
 
 def raise_leeway(world: World) -> None:

@@ -1,26 +1,26 @@
-"""Preimages and postimages through the job on Spark: what the audit demands, over a killed driver and a replay."""
+"""Preimages and postimages through the job on Spark: what the audit demands, and a replay.
+
+Over a killed driver: ``test_cdc_kill``.
+"""
 
 from __future__ import annotations
 
-import signal
 import uuid
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.cdc_world import World, founded, now_us, write
 from tests.system.test_cdc_compound import MAP, items
 from tests.system.test_cdc_job import HOUR_US, TOKENS, forget_last_batch, run_to_idle
-from tests.system.test_cdc_kill import alive, driver, in_hand
 
 from ringlog.audit.compound import Columns, elements, is_compound, log_rows, plain_row
 from ringlog.audit.images import Images, Wanted
 from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, CreateTable
 from ringlog.stack import StackInfo
-from ringlog.wire.records import Bounds, CdcRow, Cell, Change, Mutation, decode_cdc_row, decode_mutation, mapper
+from ringlog.wire.records import Bounds, CdcRow, Cell, Change, Mutation, decode_mutation, mapper
 from ringlog_cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -93,27 +93,6 @@ def logged(rows: list[CdcRow]) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
         said = (*place, row.clustering_key, values, set(row.deleted))
         found.setdefault((row.source_partition, row.source_offset), []).append(said)
     return found
-
-
-def test_a_killed_driver_goes_on_with_the_same_images(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        carts(world)
-        writes = history(Random(1), 2_600)
-        plain = [write(f"customer-{number % 97}", number) for number in range(200)]
-        world.send([*writes[:1_300], *plain, *writes[1_300:]])
-        with driver(world, tmp_path) as process:
-            until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
-            process.send_signal(signal.SIGKILL)
-        with driver(world, tmp_path, "--stop-when-idle") as process:
-            assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
-        assert world.letters() == []
-        copies = Counter(item.value for item in world.read("cdc"))
-        rows = [decode_cdc_row(value) for value in copies]
-        assert logged([row for row in rows if row.table == "carts"]) == demanded(world)
-        assert {row.operation for row in rows} == {0, 1, 2, 3, 4, 5, 7, 9}
-        assert sum(row.table == "orders" for row in rows) == len(plain)
 
 
 def test_images_are_switched_on_and_off_and_lost(

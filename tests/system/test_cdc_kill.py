@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.test_cdc_images import carts, demanded, history, logged
 
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
@@ -95,7 +98,11 @@ def test_a_driver_killed_in_the_middle_of_a_batch_leaves_no_hole_and_one_asked_t
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), now_us() - HOUR_US)
         world.schema()
-        world.send(write(f"customer-{number % 97}", number) for number in range(5_000))
+        carts(world)
+        # Every other write is one of a table with images, whose rows depend on all those before them.
+        writes = history(Random(1), 2_600)
+        plain = [write(f"customer-{number % 97}", number) for number in range(2_400)]
+        world.send([*chain.from_iterable(zip(plain, writes, strict=False)), *writes[len(plain) :]])
         with driver(world, tmp_path) as process:
             until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
             process.send_signal(signal.SIGKILL)
@@ -106,18 +113,23 @@ def test_a_driver_killed_in_the_middle_of_a_batch_leaves_no_hole_and_one_asked_t
             assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
         assert in_hand(tmp_path) == ""
         before = Counter((item.partition, item.key, item.value) for item in world.read("cdc"))
-        world.send(write(f"customer-{number % 97}", number) for number in range(5_000, 6_000))
+        world.send(write(f"customer-{number % 97}", number) for number in range(2_400, 3_000))
         with driver(world, tmp_path, "--stop-when-idle") as process:
             assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
 
-        found = world.read("cdc")
-        copies = Counter((item.partition, item.key, item.value) for item in found)
-        rows = [decode_cdc_row(value) for _, _, value in copies]
+        copies = Counter((item.partition, item.key, item.value) for item in world.read("cdc"))
+        rows = {place: decode_cdc_row(place[2]) for place in copies}
         mutations = {(item.partition, item.offset) for item in world.read("mutations")}
         # One distinct value for each write: whatever was written twice is the same, byte for byte.
-        assert {(row.source_partition, row.source_offset) for row in rows} == mutations
-        assert len(rows) == len(mutations) == 6_000
-        assert len(found) - 6_000 <= BATCH
+        assert {(row.source_partition, row.source_offset) for row in rows.values()} == mutations
+        assert len(mutations) == 5_600
+        assert sum(row.table == "orders" for row in rows.values()) == 3_000
+        # Nor does a life in between, or a batch that is done again, change an image.
+        assert logged([row for row in rows.values() if row.table == "carts"]) == demanded(world)
+        assert {row.operation for row in rows.values()} == {0, 1, 2, 3, 4, 5, 7, 9}
+        again = [rows[place] for place, times in copies.items() if times > 1]
+        assert max(copies.values()) <= 2
+        assert len({(row.source_partition, row.source_offset) for row in again}) <= BATCH
         # The clean stop repeats nothing: what was there then is as often there as it was, the rest once.
         assert copies == before + Counter(copies.keys() - before.keys())
         assert world.letters() == []

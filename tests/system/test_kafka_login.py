@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,9 @@ from tests.system.guarded_kafka import Guarded, guarded_kafka
 from tests.system.user import User
 
 from ringlog.kernel.ring.partition_key import compose
-from ringlog.runtime.kafka_config import Security, connection, read_kafka_config
+from ringlog.runtime.kafka_config import connection, read_kafka_config
+from ringlog.stack.artifacts import jars
+from ringlog.stack.java import find_java
 from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import encode_mutation
 
@@ -84,23 +87,11 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guard
     assert "certificate" in user.told
 
 
-@pytest.mark.parametrize("listener", ["users", "tls"])
-def test_everything_works_for_who_logs_in(guarded: Guarded, user: User, tmp_path: Path, listener: str) -> None:
+def test_everything_works_for_who_logs_in_over_tls(guarded: Guarded, user: User, tmp_path: Path) -> None:
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
-    if listener == "users":
-        user.run("cluster", "found", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
-    else:
-        user.run("cluster", "found", name, "--kafka-config", str(guarded.tls_login))
-    user.begin("agents")
-    user.begin("node", "run", "n1", "--join", "--data", str(tmp_path / "node"))
-
-    def joined() -> bool:
-        return [node["state"] for node in json.loads(user.run("node", "list", "--json"))] == ["normal"]
-
-    until(joined, "the node")
-    user.run("keyspace", "create", "shop", "--factor", "1")
-    user.run("submit", json.dumps(TABLE))
-    _write(guarded, listener, name, 20)
+    user.run("cluster", "found", name, "--kafka-config", str(guarded.tls_login))
+    _settle(user, tmp_path)
+    _write(guarded, name, 20)
     job = ["cdc", "run", "--checkpoint", str(tmp_path / "checkpoint"), "--stop-when-idle", "--trigger-seconds", "0"]
     user.run(*job, "--java-options", "-XX:TieredStopAtLevel=1")
     changes = user.run("cdc", "tail", "--json", "--until-end").splitlines()
@@ -109,17 +100,53 @@ def test_everything_works_for_who_logs_in(guarded: Guarded, user: User, tmp_path
     assert audited
     assert len(json.loads(user.run("agents", "status", "--json"))) == 4
     user.run("cdc", "status")
+    _check_secrecy(guarded, user, tmp_path)
+
+
+def test_each_kind_of_client_logs_in_by_scram(guarded: Guarded, user: User, tmp_path: Path) -> None:
+    """The commands and the node by librdkafka, the agents by aiokafka; of Java one client, as Spark has it."""
+    name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
+    user.run("cluster", "found", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
+    _settle(user, tmp_path)
+    assert len(json.loads(user.run("agents", "status", "--json"))) == 4
+    _check_secrecy(guarded, user, tmp_path)
+    java, properties = find_java(), tmp_path / "java.properties"
+    assert java is not None
+    options = read_kafka_config(guarded.login).security.java()
+    properties.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+    command = [java.path, "-cp", ":".join(map(str, jars("kafka"))), "kafka.admin.ConfigCommand"]
+    command += ["--bootstrap-server", guarded.users, "--command-config", str(properties)]
+    command += ["--describe", "--entity-type", "topics", "--entity-name", f"{name}.mutations"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert "max.message.bytes" in told.stdout
+
+
+def _settle(user: User, folder: Path) -> None:
+    """Agents, a node that has joined, a table."""
+    user.begin("agents")
+    user.begin("node", "run", "n1", "--join", "--data", str(folder / "node"))
+
+    def joined() -> bool:
+        return [node["state"] for node in json.loads(user.run("node", "list", "--json"))] == ["normal"]
+
+    until(joined, "the node")
+    user.run("keyspace", "create", "shop", "--factor", "1")
+    user.run("submit", json.dumps(TABLE))
+
+
+def _check_secrecy(guarded: Guarded, user: User, folder: Path) -> None:
+    """No password was printed, logged or given to a process, and nobody else reads what is kept."""
     printed = user.told + user.logs() + user.command_lines()
     assert [word for word in guarded.secrets if word in printed] == []
-    kept = [*(tmp_path / "ringlog").rglob("*"), *(tmp_path / "node").rglob("*")]
+    kept = [*(folder / "ringlog").rglob("*"), *(folder / "node").rglob("*")]
     assert len(kept) > 5
     assert [str(path) for path in kept if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
 
 
-def _write(guarded: Guarded, listener: str, cluster: str, count: int) -> None:
-    bootstrap, file = (guarded.users, guarded.login) if listener == "users" else (guarded.tls, guarded.tls_login)
-    security: Security = read_kafka_config(file).security
-    producer = Producer(connection(bootstrap, security) | {"enable.idempotence": True})
+def _write(guarded: Guarded, cluster: str, count: int) -> None:
+    security = read_kafka_config(guarded.tls_login).security
+    producer = Producer(connection(guarded.tls, security) | {"enable.idempotence": True})
     for number in range(count):
         mutation = write(f"customer {number % 3}", number)
         key = mutation_key("shop", "orders", compose([part or b"" for part in mutation.partition_key]))

@@ -13,9 +13,15 @@ from tests.system.user import User
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    somebody = User(tmp_path)
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def user(home: Path) -> Iterator[User]:
+    """One user for all tests of this file: what one of them leaves the next one finds."""
+    somebody = User(home)
     try:
         yield somebody
     finally:
@@ -44,12 +50,12 @@ def await_node(user: User) -> None:
     until(joined, "the node")
 
 
-def test_after_a_reset_everything_works_again_under_the_same_name(user: User, tmp_path: Path) -> None:
+def test_after_a_reset_everything_works_again_under_the_same_name(user: User, home: Path) -> None:
     broker = up(user, "one")["bootstrap_servers"]
     first = found(user, "--bootstrap", broker)
     await_node(user)
     user.end()
-    remembered = [path for path in (tmp_path / "ringlog").rglob("*") if "shop" in str(path) and path.is_file()]
+    remembered = [path for path in (home / "ringlog").rglob("*") if "shop" in str(path) and path.is_file()]
     assert remembered
     told = json.loads(user.run("stack", "reset", "--data", "one", "--yes", "--json"))
     assert told["clusters"] == [{"cluster": "shop", "cluster_id": first}]
@@ -59,6 +65,7 @@ def test_after_a_reset_everything_works_again_under_the_same_name(user: User, tm
     await_node(user)
     shown = json.loads(user.run("status", "--json"))
     assert {agent["role"] for agent in shown["agents"]} == {"validator", "coordinator", "publisher", "keeper"}
+    user.end()
 
 
 def test_clusters_of_one_name_on_two_stacks_are_kept_apart(user: User) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 
 import faust
 import structlog
+from faust.tables.manager import TableManager
 from faust.types import TP, EventT
 from faust.types.auth import CredentialsT
 
@@ -79,7 +80,7 @@ class AgentApp:
     def execute(self) -> End:
         """Run the faust worker until it is told to stop or the role ends; closes the event loop."""
         take_over_logs(self._outage)
-        worker = faust.Worker(self.app, quiet=True, redirect_stdouts=False, override_logging=False)
+        worker = _Worker(self.app, quiet=True, redirect_stdouts=False, override_logging=False)
         worker.spinner = None
         self._loop = worker.loop
         self._watch.start()
@@ -189,6 +190,21 @@ class AgentApp:
             os._exit(self.end.code)
 
 
+class _NoTables(TableManager):
+    """Without the second that faust gives tables to register before the first subscription: there are none."""
+
+    async def on_start(self) -> None:
+        await self._update_channels()
+        await self.recovery.start()
+
+
+class _Worker(faust.Worker):
+    """Without the second that it lies still when everything has stopped: the process ends at once."""
+
+    async def _sentinel_task(self) -> None:
+        await asyncio.sleep(0)
+
+
 class AgentEnded(Exception):
     """Ends the worker's process in an orderly way: the role was taken over, or has to halt."""
 
@@ -221,5 +237,6 @@ def make_app(role: str, settings: Settings, reset: str) -> faust.App:
         broker_commit_interval=1.0,
         stream_wait_empty=False,
         stream_buffer_maxsize=4096,
+        TableManager=_NoTables,
         worker_redirect_stdouts=False,
     )

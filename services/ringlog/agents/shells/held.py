@@ -9,9 +9,11 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka import reader_config
-from ringlog.log.reading import POLL_S, SILENCE_S
+from ringlog.log.reading import SILENCE_S
 
 RECORDS_MAX = 5_000
+POLL_S = 0.02
+"""A call waits so long for more records even where the end is there, and every change topic is read at a take-over."""
 
 
 def keys_held(bootstrap_servers: str, topic: str, look: Callable[[], None]) -> set[bytes]:
