@@ -39,11 +39,14 @@ V = TypeVar("V")
 # -------------------------------------------------------------------------------------------------- directory
 
 
+NODE_STATES = ("none", "joining", "normal", "moving", "leaving", "left")
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A member of the directory; ids and names are never reused.
 
-    ``state``: none, joining, normal, moving, leaving or left. ``down``: declared so, and why.
+    ``state``: one of ``NODE_STATES``. ``down``: declared so, and why.
     """
 
     id: NodeId

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from ringlog.kernel.commands.model import Replication
+from ringlog.kernel.operations.kinds import Changes, kind_of
+from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
-from ringlog.kernel.operations.stages import ring_after
 from ringlog.kernel.ownership.placements import group_at, nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
 from ringlog.kernel.ownership.strategies import (
@@ -213,11 +214,14 @@ def _planned(
 # ------------------------------------------------------------------------------------------------------------ locks
 
 
-def locks_of(state: ClusterState, plan: Plan) -> tuple[LockedRange, ...]:
-    """The ranges, as they are before the split, that ``plan`` splits, merges, streams or changes the groups of; by
-    setting and end.
+def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ...]:
+    """The ranges, as they are before the split, that the operation holds, by setting and end: what its plan splits,
+    merges, streams or changes the groups of; of a keyspace that gets another setting, all.
     """
-    locks = []
+    if kind_of(operation).changes is Changes.SETTING:
+        key = replication_key(state.keyspaces[operation.keyspace].replication)
+        return tuple(LockedRange(key, one.start, one.end, one.changed) for one in state.placements[key].ranges)
+    locks, plan = [], operation.plan
     reached: dict[str, set[Token]] = {}
     for deltas in (plan.start, plan.middle, plan.finish):
         for changes in (deltas.read_added, deltas.read_removed, deltas.write_added, deltas.write_removed):
