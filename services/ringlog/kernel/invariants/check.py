@@ -2,7 +2,7 @@
 
 The look is pure and total: it gives an answer for any state, a broken one included, where a check may well trip. It
 changes nothing that the fold does: whoever looks tells (code ``invariant_broken``), and the log goes on. The simulator
-looks after every entry, the tests of random lives after every step, a replica now and then (``log.replica``).
+looks after every entry, the tests of random lives after every step, agents now and then (``agents.soundness``).
 
 To look at a state costs as much as what it does not share with one that was looked at before: a few microseconds for
 an entry that changes nothing but the history, some passes over all ranges when tokens change hands.

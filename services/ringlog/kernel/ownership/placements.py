@@ -5,9 +5,8 @@ tokens cut the ring into ranges ``(previous, token]``, each with the replicas th
 placement is the canonical one while nothing is in flight; operations lead from one canonical layout to the next by
 splits, deltas and merges. The placement of EntireStrategy is one range, never cut.
 
-Invariants: the reads of a range are part of its writes; members of a group stand in the order in which a clockwise
-walk from the range's end meets them (nodes that are joining stand at their coming tokens); ``ends`` repeats the ends of
-``ranges``.
+Members of a group stand in the order in which a clockwise walk from the range's end meets them (nodes that are joining
+stand at their coming tokens). What holds of ranges and groups is in ``invariants.ring``.
 
 Splitting a range is no change of membership: the parts keep ``since`` of every replica and ``changed`` of the range,
 for nobody who planned a request on the whole range is wrong about a part of it. Of two ranges that merge, every
