@@ -64,3 +64,16 @@ def test_a_comparison_would_be_seen() -> None:
         assert list(kind_tests(ast.parse(offence))), offence
     for innocent in ("event.kind == 'crash'", "kind_of(operation) is JOIN", "operation.kind in PLANNED"):
         assert not list(kind_tests(ast.parse(innocent))), innocent
+
+
+ASSERTIONS_PER_FUNCTION = 0.145
+"""What must hold is asserted, before and after. The floor may only rise."""
+
+
+def test_the_kernel_asserts_what_must_hold() -> None:
+    functions = assertions = 0
+    for _, tree in _parsed("services/ringlog/kernel"):
+        for node in ast.walk(tree):
+            functions += isinstance(node, ast.FunctionDef)
+            assertions += isinstance(node, ast.Assert)
+    assert assertions / functions >= ASSERTIONS_PER_FUNCTION, f"{assertions} assertions in {functions} functions"

@@ -42,6 +42,7 @@ def generate(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], seed:
     """
     assert owners, "a ring without tokens has no streams"
     ends = sorted(owners)
+    assert all(owner in nodes for owner in owners.values()), "only registered nodes own tokens"
     return tuple(
         _describe(index, start, end, nodes[owners[end]], seed)
         for index, (start, end) in enumerate(ranges_between(ends))

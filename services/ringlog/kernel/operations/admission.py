@@ -43,6 +43,7 @@ def requested(kind: Kind, node: NodeId, context: Context, seed: bytes = b"") -> 
 
 def planned(state: ClusterState, operation: Operation, plan: Plan) -> Operation:
     """The operation with its plan and locks."""
+    assert not operation.locks, "an operation is planned once"
     unlocked = replace(operation, plan=plan)
     return replace(unlocked, locks=locks_of(state, unlocked))
 
@@ -53,6 +54,7 @@ def admit(state: ClusterState, operation: Operation, plan: Plan, context: Contex
     refused = refusal(state, admitted)
     if refused is not None:
         return refused
+    assert admitted.id not in state.operations, "an id is used once"
     nodes = standing(state.nodes, admitted, "during")
     return Accepted(advance(state, context.epoch, nodes=nodes, operations=record(state, admitted)))
 

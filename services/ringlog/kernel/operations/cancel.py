@@ -21,7 +21,7 @@ from immutables import Map
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.progress import moved, record, standing, without_orphan
 from ringlog.kernel.operations.rings import walk_order
-from ringlog.kernel.operations.stages import CANCELLED, PREPARED, WRITE_BOTH_READ_OLD, has_reached
+from ringlog.kernel.operations.stages import CANCELLED, POINT_OF_NO_RETURN, PREPARED, WRITE_BOTH_READ_OLD, has_reached
 from ringlog.kernel.outcome import Context
 from ringlog.kernel.ownership.deltas import apply_deltas
 from ringlog.kernel.ownership.placements import merge
@@ -31,6 +31,7 @@ from ringlog.kernel.state import ClusterState, LockedRange, Operation, Placement
 
 def cancel(state: ClusterState, operation: Operation, reason: str, context: Context) -> ClusterState:
     """The state without the operation's effects; it has not passed the point of no return."""
+    assert not has_reached(operation, POINT_OF_NO_RETURN), "who may have been read stays"
     prepared, generation = state.prepared, operation.generation
     if prepared is not None and prepared.operation == operation.id:
         prepared = None
@@ -64,6 +65,7 @@ def _unlocked(placement: Placement, locks: tuple[LockedRange, ...]) -> Placement
     ranges = list(placement.ranges)
     for lock in locks:
         index = index_at(placement.ends, lock.end)
+        assert ranges[index].changed >= lock.changed, "a range has changed since it was locked, or not at all"
         assert (ranges[index].start, ranges[index].end) == (lock.start, lock.end), "a cancel restores the locked ranges"
         ranges[index] = replace(ranges[index], changed=lock.changed)
     return replace(placement, ranges=tuple(ranges))

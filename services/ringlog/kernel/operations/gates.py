@@ -69,6 +69,7 @@ class Gate:
 
 def quorum(count: int) -> int:
     """The least number of ``count`` members of which any two choices share one."""
+    assert count >= 0, "members are counted"
     return count // 2 + 1
 
 
@@ -246,5 +247,6 @@ def _needs_of(
     for datacenter, local in sorted(by_datacenter.items()):
         left = tuple(node for node in local if node not in silent)
         left = left or tuple(node for node in local if node not in ignored)
+        assert set(left) <= set(local), "only members are asked"
         needs.append(GateNeed(*where, group, datacenter, left, min(quorum(len(local)), len(left))))
     return needs

@@ -16,7 +16,7 @@ from ringlog.kernel.commands.model import StreamReport, Witness
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
 from ringlog.kernel.operations.failures import stopped_by, told
 from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, is_met
-from ringlog.kernel.operations.kinds import PRIORITY, Changes, kind_of
+from ringlog.kernel.operations.kinds import PRIORITY, Changes, kind_of, next_stage
 from ringlog.kernel.operations.rings import resulting_owners, target_owners, walk_order
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
@@ -124,6 +124,7 @@ def _not_published(state: ClusterState, operation: Operation) -> Rejected | None
 
 def enter(state: ClusterState, operation: Operation, stage: str, context: Context) -> ClusterState:
     """The state after ``operation`` entered ``stage``: placements, directory, token map and schema with it."""
+    assert stage == next_stage(operation), "stages are entered one after the other"
     parts: dict[str, Any] = {}
     if stage == PREPARED:
         if kind_of(operation).changes is Changes.SETTING:
@@ -142,6 +143,7 @@ def enter(state: ClusterState, operation: Operation, stage: str, context: Contex
 
 def at_once(state: ClusterState, operation: Operation, context: Context) -> ClusterState:
     """The state after all steps of ``operation`` (not recorded yet) in one entry: nobody is asked, nothing streamed."""
+    assert kind_of(operation).is_at_once, "whoever is asked must be waited for"
     for deltas in (operation.plan.start, operation.plan.middle):
         state = replace(state, placements=_with(state, deltas, context))
     ended = replace(operation, plan=Plan(), locks=())
@@ -189,6 +191,8 @@ def standing(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map
         (operation.replaced, kind.replaced, ()),
     ):
         if its is not None:
+            before = its.cancelled if moment == "during" or kind.is_at_once else its.during
+            assert nodes[name].state == before, "a node is where its operation has left it"
             node = replace(nodes[name], state=getattr(its, moment))
             nodes = nodes.set(name, replace(node, tokens=tokens) if moment == "finished" else node)
     return nodes
@@ -196,6 +200,8 @@ def standing(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map
 
 def moved(operation: Operation, stage: str, context: Context) -> Operation:
     """The operation in ``stage`` since this entry; without plan and locks if that ends it."""
+    assert not is_ended(operation), "what has ended stays as it is"
+    assert operation.stage_epoch < context.epoch, "epochs of stages ascend"
     mark = StageMark(stage, context.epoch, context.time)
     after = replace(operation, stage=stage, stage_epoch=context.epoch, marks=(*operation.marks, mark))
     return replace(after, plan=Plan(), locks=()) if is_ended(after) else after
@@ -208,6 +214,7 @@ def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:
     surplus = max(0, len(ended) - setting(state, "operations_kept_max"))
     for _, forgotten in ended[:surplus]:
         operations = operations.delete(forgotten)
+    assert operation.id in operations, "the newest is forgotten last"
     return operations
 
 

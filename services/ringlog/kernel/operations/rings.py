@@ -35,6 +35,10 @@ def walk_order(state: ClusterState) -> Order:
 
 def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[Token, NodeId]:
     """The token map after the operation, from the one before it."""
+    assert all(owners[token] == operation.node for token in operation.gone), "it gives its own tokens away"
+    assert all(owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
+        "it takes nobody's tokens, or those of whom it replaces"
+    )
     for token in operation.gone:
         owners = owners.delete(token)
     return owners.update(dict.fromkeys(operation.tokens, operation.node))
