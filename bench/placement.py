@@ -32,13 +32,9 @@ from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import parts_of, ranges_digest
 from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, REPORTED_STAGES
-from ringlog.kernel.operations.stages import (
-    COMMIT_CDC_GENERATION,
-    PUBLISH_CDC_GENERATION,
-    in_flight,
-    next_stage,
-    target_owners,
-)
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.rings import target_owners
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, in_flight
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.ownership.placements import group_at, new_placement, placement_of_keyspace
 from ringlog.kernel.ownership.strategies import replication_key

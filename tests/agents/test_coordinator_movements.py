@@ -21,7 +21,8 @@ from ringlog.kernel.commands.model import (
     Replication,
     TakeOver,
 )
-from ringlog.kernel.operations.stages import PRIORITY, STAGES_OF, in_flight
+from ringlog.kernel.operations.kinds import KINDS
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 
 from .finish import acks_of, finish_operations, known
@@ -66,7 +67,7 @@ def world_with(kind: str) -> tuple[World, str]:
 
 
 def test_all_kinds_that_wait_for_somebody_are_here() -> None:
-    assert REQUESTS.keys() == set(PRIORITY) - {"assassinate"}
+    assert REQUESTS.keys() == set(KINDS) - {"assassinate"}
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
@@ -82,7 +83,7 @@ def test_a_take_over_after_every_step_loses_none(kind: str) -> None:
         assert all(one.since_epoch > since for one, (_, since) in zip(again, before, strict=True))
         world.direct(again[0].command)
     ended = world.state.operations[operation]
-    assert tuple(mark.stage for mark in ended.marks) == STAGES_OF[kind]
+    assert tuple(mark.stage for mark in ended.marks) == KINDS[kind].stages
     assert in_flight(world.state) == ()
 
 

@@ -17,7 +17,7 @@ from ringlog.cli.rehearsal import acknowledgements
 from ringlog.cli.waiting import COORDINATOR, waiting
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.operations.failures import counts_from
-from ringlog.kernel.operations.stages import PRIORITY
+from ringlog.kernel.operations.kinds import PRIORITY
 from ringlog.kernel.state import ClusterState
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.test_docs import unknown

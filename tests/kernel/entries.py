@@ -17,7 +17,8 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
-from ringlog.kernel.operations.stages import in_flight, next_stage
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 

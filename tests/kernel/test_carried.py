@@ -10,7 +10,8 @@ from ringlog.kernel.changes import diff
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
 from ringlog.kernel.fold import fold
-from ringlog.kernel.operations.stages import in_flight, next_stage
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import OutcomeKind, Rejected
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from tests.kernel.commands.test_schema import ready

@@ -12,9 +12,8 @@ from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
-from ringlog.kernel.ownership.placements import canonical, nodes_of, replications_in_use
 from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState
 from tests.kernel.entries import CLUSTER, applied, entry, founded, random_command, uuid, with_normal_nodes
 
@@ -92,29 +91,6 @@ def test_folding_again_gives_the_same_digest_and_so_does_the_applied_subsequence
         assert again == state
 
 
-def assert_invariants(state: ClusterState) -> None:
-    """What holds in every state, as the module of the state promises."""
-    for placement in state.placements.values():
-        assert placement.ends == tuple(group.end for group in placement.ranges) == tuple(sorted(set(placement.ends)))
-        for group in placement.ranges:
-            assert set(nodes_of(group.read)) <= set(nodes_of(group.write))
-    own = {keyspace.placement for keyspace in state.keyspaces.values() if keyspace.placement}
-    assert set(state.placements) == own.union(key for key, _ in replications_in_use(state))
-    if not in_flight(state):
-        for key, replication in replications_in_use(state):
-            layout = canonical(replication, state.token_owners, state.nodes, 0)
-            expected = [(group.start, group.end, nodes_of(group.read)) for group in layout]
-            for side in ("read", "write"):
-                found = [(one.start, one.end, nodes_of(getattr(one, side))) for one in state.placements[key].ranges]
-                assert found == expected
-    timestamps = [generation.timestamp for generation in state.generations]
-    assert timestamps == sorted(set(timestamps))
-    assert {one.name: one.id for one in state.nodes.values()} == dict(state.node_names)
-    assert all(state.table_ids[table.id] == name == table.full_name for name, table in state.tables.items())
-    assert all(epoch <= state.epoch for epoch in state.changed.values())
-    assert set(state.changed) <= set(PARTS)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 150), st.integers(0, 3))
 def test_every_reachable_state_keeps_the_invariants(draw: random.Random, length: int, normal_nodes: int) -> None:
@@ -123,7 +99,7 @@ def test_every_reachable_state_keeps_the_invariants(draw: random.Random, length:
         folded = fold(state, entry(state, random_command(draw, state)))
         assert folded.outcome.kind in (OutcomeKind.APPLIED, OutcomeKind.REFUSED), folded.outcome
         if folded.outcome.kind is OutcomeKind.APPLIED:
-            assert_invariants(folded.state)
+            assert violations(folded.state, state) == ()
             for name in PARTS:
                 stamped = folded.state.changed.get(name) == folded.state.epoch
                 assert stamped == (getattr(folded.state, name) is not getattr(state, name)), name

@@ -15,7 +15,8 @@ from ringlog.kernel.commands.model import (
     StreamReport,
     Witness,
 )
-from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, JOIN_STAGES, WRITE_BOTH_READ_OLD, next_stage
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, JOIN_STAGES, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState

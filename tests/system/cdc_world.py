@@ -36,7 +36,8 @@ from ringlog.kernel.commands.model import (
     Witness,
 )
 from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
-from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, WRITE_BOTH_READ_OLD, is_ended, next_stage
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, WRITE_BOTH_READ_OLD, is_ended
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Generation
 from ringlog.log.kafka import KafkaLog

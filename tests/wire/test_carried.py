@@ -24,6 +24,7 @@ from ringlog.kernel.commands.nodes import FEATURES_MAX
 from ringlog.kernel.commands.operations import REASON_LENGTH_MAX
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.admission import requested
+from ringlog.kernel.operations.kinds import ASSASSINATE
 from ringlog.kernel.outcome import Context, OutcomeKind
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.ring.shards import SHARDS_MAX
@@ -127,7 +128,7 @@ def test_the_largest_operation_fits() -> None:
     """Its words may tell of a range, by the key of a replication that changes to another."""
     worst = chr(0x10FFFF) * REASON_LENGTH_MAX
     found = replace(
-        requested("assassinate", uuid(1), Context(LATEST, uuid(1), 2**62)),
+        requested(ASSASSINATE, uuid(1), Context(LATEST, uuid(1), 2**62)),
         reason=worst + "k" * (2 * REPLICATION_BYTES_MAX + 1_000),
         failures=(Failure(LATEST, worst, uuid(1)),),
         tokens=TOKENS,

@@ -34,7 +34,8 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.generations.describe import current, generate_for, parts_of, ranges_digest, to_prepare
 from ringlog.kernel.generations.expiry import expires_at, has_log
 from ringlog.kernel.operations.failures import counts_from
-from ringlog.kernel.operations.stages import in_flight, next_stage
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Operation, in_order

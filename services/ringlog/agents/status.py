@@ -24,7 +24,7 @@ class AgentView:
     """The last word of a role's agent.
 
     ``lag``: epochs that the log is ahead of it; ``age_s``: seconds since it spoke; ``refused``: what it may not do;
-    ``why``: why it ended by itself.
+    ``why``: why it ended by itself, or what is broken in its state.
     """
 
     role: str

@@ -73,4 +73,4 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
     out.print(table if found else "no agent has reported yet; start them: ringlog agents")
     for a in found:
         if a.why:
-            out.print(f"{a.role} ended: {printable(a.why)}", markup=False)
+            out.print(f"{a.role}{' ended' if a.state == 'halted' else ''}: {printable(a.why)}", markup=False)

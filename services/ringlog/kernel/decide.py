@@ -37,7 +37,7 @@ RULES: Final[dict[type[m.Command], Callable[[ClusterState, Any, Context], Decisi
     m.UnregisterNode: nodes.decide_unregister_node,
     m.DeclareDown: nodes.decide_declare_down,
     m.DeclareUp: nodes.decide_declare_up,
-    m.Join: operations.decide_join,
+    m.Join: movements.decide_join,
     m.Leave: movements.decide_leave,
     m.Move: movements.decide_move,
     m.Replace: movements.decide_replace,

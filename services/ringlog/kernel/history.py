@@ -3,8 +3,8 @@
 It answers the questions on which exactly-once rests: was this request applied already (and was it this command), what
 followed that state, and is a request so old that nobody can tell. Bounded by the setting ``history_entries``.
 
-Invariants: it holds exactly the epochs from ``max(oldest, 1)`` to the state's epoch; ``oldest`` never goes back, also
-when the bound is raised later; ``requests`` and ``states`` are indexes of ``entries`` and say nothing of their own.
+It holds exactly the epochs from ``max(oldest, 1)`` to the state's epoch; ``oldest`` never goes back, also when the
+bound is raised later (``invariants.cluster``).
 """
 
 from __future__ import annotations

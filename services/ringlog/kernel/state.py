@@ -7,9 +7,7 @@ state shares all but what changed. Maps iterate in hash-seed order: whoever deci
 ``changed`` remembers for each part of the state the epoch that last modified it; ``advance`` is the only way to the
 next state and stamps it, by identity: a part that was not replaced keeps its epoch.
 
-Invariants (checked by ``tests/kernel``): nothing in flight means read group = write group = canonical layout; a
-range's read group is part of its write group; at most one CDC generation is prepared; timestamps of committed
-generations ascend.
+What holds in every state is told, and checked, by ``kernel.invariants``.
 """
 
 from __future__ import annotations
@@ -39,11 +37,14 @@ V = TypeVar("V")
 # -------------------------------------------------------------------------------------------------- directory
 
 
+NODE_STATES = ("none", "joining", "normal", "moving", "leaving", "left")
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A member of the directory; ids and names are never reused.
 
-    ``state``: none, joining, normal, moving, leaving or left. ``down``: declared so, and why.
+    ``state``: one of ``NODE_STATES``. ``down``: declared so, and why.
     """
 
     id: NodeId

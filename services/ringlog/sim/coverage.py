@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringlog.kernel.commands.model import COMMANDS
-from ringlog.kernel.operations.stages import CANCELLED, FINISHED, STAGES_OF
+from ringlog.kernel.operations.kinds import KINDS
+from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.sim.families import FAMILIES
 from ringlog.sim.script import FAULTS
@@ -39,7 +40,10 @@ def tables(did: Did) -> tuple[Table, ...]:
             what = key[2] if key[2] in _ANSWERS else "rejected"
             asked[key[1], _ANSWERS.get(what, what)] += count
     stages = [
-        (kind, stage) for kind, of in sorted(STAGES_OF.items()) for stage in of if stage not in (FINISHED, CANCELLED)
+        (name, stage)
+        for name, kind in sorted(KINDS.items())
+        for stage in kind.stages
+        if stage not in (FINISHED, CANCELLED)
     ]
     operators = [kind for kind in commands if any(family.commands.get(kind) for family in FAMILIES)]
     return (

@@ -20,7 +20,7 @@ from collections.abc import Container, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from ringlog.kernel.operations.stages import target_owners
+from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.ownership.strategies import NETWORK, SIMPLE
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, NodeId, Token

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from ringlog.kernel.operations.rings import resulting_owners
 from ringlog.kernel.operations.sources import sources_of
-from ringlog.kernel.operations.stages import in_flight, resulting_owners
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.strategies import ENTIRE, ENTIRE_END, natural, ring_of
 from ringlog.kernel.state import Change, ClusterState, Deltas, Operation, Placement, Plan, RangeGroup, Source

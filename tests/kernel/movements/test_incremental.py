@@ -17,8 +17,9 @@ from ringlog.kernel.commands import model as m
 from ringlog.kernel.operations.admission import requested
 from ringlog.kernel.operations.compose import refused_composition
 from ringlog.kernel.operations.gates import gate, is_met, missing
+from ringlog.kernel.operations.kinds import JOIN, MOVE, kind_of
 from ringlog.kernel.operations.plan import plan_movement
-from ringlog.kernel.operations.stages import JOIN, MOVE, in_flight
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context
 from ringlog.kernel.ownership.placements import merge, nodes_of, split
 from tests.kernel.movements import naive
@@ -46,7 +47,7 @@ class Watched(Run):
         owners = dict(self.state.token_owners.items())
         flying = in_flight(self.state)
         for operation in flying:
-            owners |= dict.fromkeys(operation.tokens, operation.node) if operation.kind == JOIN else {}
+            owners |= dict.fromkeys(operation.tokens, operation.node) if kind_of(operation) is JOIN else {}
         beside = {operation.node: operation.replaced for operation in flying if operation.replaced}
         for placement in self.state.placements.values():
             for group in placement.ranges:

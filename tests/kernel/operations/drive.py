@@ -15,7 +15,8 @@ from ringlog.kernel.commands.model import (
 )
 from ringlog.kernel.decide import RULES
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
-from ringlog.kernel.operations.stages import STAGES_OF, next_stage, target_owners
+from ringlog.kernel.operations.kinds import kind_of, next_stage
+from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState, Generation, Operation
 
@@ -106,7 +107,7 @@ def driven(state: ClusterState, operation: str, stage: str) -> ClusterState:
 def at_every_stage(state: ClusterState, operation: str) -> dict[str, ClusterState]:
     """Stage to the state in which the operation has just entered it, from the present one to the end."""
     seen = {state.operations[operation].stage: state}
-    stages = STAGES_OF[state.operations[operation].kind]
+    stages = kind_of(state.operations[operation]).stages
     for stage in stages[stages.index(state.operations[operation].stage) + 1 :]:
         state = stepped(state, operation)
         seen[stage] = state

@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.commands.model import CancelOperation
+from ringlog.kernel.operations.admission import requested
 from ringlog.kernel.operations.gates import gate, missing, quorum
-from ringlog.kernel.operations.join import plan_join
+from ringlog.kernel.operations.kinds import JOIN
+from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.operations.stages import JOIN_STAGES
+from ringlog.kernel.outcome import Context
 from ringlog.kernel.ownership.placements import canonical, group_at, nodes_of, replications_in_use
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import ClusterState, Plan
 from tests.kernel.operations.drive import applied, at_every_stage, everyone, joining, stepped
 from tests.kernel.ownership.naive import expected, replicas_at
 from tests.kernel.ownership.rings import a_cluster, token_maps
@@ -117,6 +120,10 @@ def test_sources_cover_what_is_gained_and_hold_it(case: Joins) -> None:
                 leaving = set(old).difference(new)
                 givers = [source.source for source in found]
                 assert set(givers) == leaving or (not leaving and givers == old[: quorum(len(old))])
+
+
+def plan_join(state: ClusterState, node: str, tokens: tuple[int, ...]) -> Plan:
+    return plan_movement(state, replace(requested(JOIN, node, Context(1, "", 0)), tokens=tokens))
 
 
 def _choices(members: tuple[str, ...], at_least: int) -> list[set[str]]:

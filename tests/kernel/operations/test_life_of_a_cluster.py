@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
-from ringlog.kernel.operations.stages import next_stage
+from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.ownership.placements import canonical, nodes_of
 from ringlog.kernel.state import ClusterState
 from tests.kernel.entries import applied, founded, node

@@ -11,7 +11,8 @@ from immutables import Map
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, Join, StreamReport, Witness
 from ringlog.kernel.operations.gates import gate, missing, shortfalls
-from ringlog.kernel.operations.stages import JOIN_STAGES, STAGES, in_flight, target_owners
+from ringlog.kernel.operations.rings import target_owners
+from ringlog.kernel.operations.stages import JOIN_STAGES, STAGES, in_flight
 from ringlog.kernel.state import ClusterState, Plan, PreparedGeneration
 from ringlog.kernel.values import TOKEN_MIN
 from tests.kernel.operations.drive import (

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands import operations
+from ringlog.kernel.commands import movements
 from ringlog.kernel.commands.model import Join
-from ringlog.kernel.operations.join import plan_join
-from ringlog.kernel.operations.stages import STAGES_OF
+from ringlog.kernel.operations import kinds as known
+from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.ownership.placements import group_at, nodes_of
-from ringlog.kernel.state import ClusterState, Deltas, Plan
+from ringlog.kernel.state import ClusterState, Deltas, Operation, Plan
 from ringlog.sim.quorums import timeline, walk
 from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
 from ringlog.sim.quorums.description import BadDescription, Numbers, described, state_of
@@ -49,7 +49,7 @@ def kinds(findings: Findings) -> set[str]:
 
 def test_every_kind_of_operation_that_the_kernel_knows_has_plans_here() -> None:
     """Who adds a kind to the kernel adds its cases to ``KINDS``: then all of this holds for it, too."""
-    assert KINDS.keys() == STAGES_OF.keys()
+    assert KINDS.keys() == known.KINDS.keys()
     assert unknown_here() == ()
 
 
@@ -98,10 +98,10 @@ def test_the_gate_of_prepared_is_one_more_than_safety_needs() -> None:
 
 
 def planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[Plan], Plan]) -> None:
-    def planned(state: ClusterState, *rest: Any) -> Plan:
-        return change(plan_join(state, *rest))
+    def planned(state: ClusterState, operation: Operation) -> Plan:
+        return change(plan_movement(state, operation))
 
-    monkeypatch.setattr(operations, "plan_join", planned)
+    monkeypatch.setattr(movements, "plan_movement", planned)
 
 
 def test_reading_from_the_new_owner_too_early(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import structlog
 
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
+from ringlog.agents.soundness import Soundness
 from ringlog.agents.watch import records_of
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
@@ -81,6 +82,7 @@ class RoleThread(ABC):
         self._folded = False
         self._stopping = threading.Event()
         self._status, self._why = "starting", ""
+        self._sound = Soundness(self.role)
         self._threads = (
             threading.Thread(target=self._run, name=self.role, daemon=True),
             threading.Thread(target=self._beat, name=f"{self.role}-heartbeat", daemon=True),
@@ -250,7 +252,8 @@ class RoleThread(ABC):
         silent_s = 0.0
         while not self._stopping.wait(LOOK_S):
             silent_s += LOOK_S
-            now = (self.handled_epoch(), self._status, self.refused())
+            self._sound.look(self.replica.state)
+            now = (self.handled_epoch(), self._status, self.refused(), self._sound.alarm)
             if now != told or silent_s >= HEARTBEAT_S:
                 told, silent_s = now, 0.0
                 self._tell()
@@ -270,7 +273,8 @@ class RoleThread(ABC):
         if term is not None and term.term > self.term > 0:
             return
         epoch, now = self.handled_epoch(), self.clock.now_us()
-        status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now, self.refused(), self._why)
+        why = (self._why or self._sound.alarm)[:WHY_CHARS_MAX]
+        status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now, self.refused(), why)
         topic = topic_name(self.settings.cluster, AGENTS.suffix)
         try:
             self.producer.send(topic, encode_agent_status(status), key=self.role.encode(), partition=0)

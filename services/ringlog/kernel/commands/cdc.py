@@ -47,14 +47,9 @@ from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest
 from ringlog.kernel.generations.expiry import has_log
-from ringlog.kernel.operations.stages import (
-    COMMIT_CDC_GENERATION,
-    PUBLISH_CDC_GENERATION,
-    has_reached,
-    in_flight,
-    makes_generation,
-    target_owners,
-)
+from ringlog.kernel.operations.kinds import kind_of
+from ringlog.kernel.operations.rings import target_owners
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import (
     CdcWriter,
@@ -180,7 +175,7 @@ def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGenerati
     operations = state.operations
     for operation in in_flight(state):
         # Its range ends are those of every operation in flight, so it serves all that have no generation of their own.
-        waits = makes_generation(operation) and not has_reached(operation, PUBLISH_CDC_GENERATION)
+        waits = kind_of(operation).makes_generation and not has_reached(operation, PUBLISH_CDC_GENERATION)
         if operation.generation is None and waits:
             operations = operations.set(operation.id, replace(operation, generation=prepared.id))
     return Accepted(

@@ -18,12 +18,13 @@ from ringlog.kernel.commands.model import AlterKeyspace, CreateKeyspace, DropKey
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field
 from ringlog.kernel.operations.admission import admit, requested
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
+from ringlog.kernel.operations.kinds import ALTER
 from ringlog.kernel.operations.plan import alteration_key, plan_alteration
-from ringlog.kernel.operations.stages import ALTER, in_flight
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ownership.placements import new_placement
 from ringlog.kernel.ownership.strategies import NETWORK, SIMPLE, STRATEGIES, census_of, impossible, replication_key
-from ringlog.kernel.state import ClusterState, Keyspace, LockedRange, Placement, Plan, advance, in_order
+from ringlog.kernel.state import ClusterState, Keyspace, Placement, Plan, advance, in_order
 from ringlog.kernel.values import is_identifier, is_name
 
 FACTOR_MAX = 64
@@ -76,8 +77,7 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
     if plan == Plan():
         alone = replace(state, **prepared_alteration(state, operation))
         return Accepted(advance(state, context.epoch, **altered(alone, operation, context)))
-    locks = tuple(LockedRange(old, group.start, group.end, group.changed) for group in state.placements[old].ranges)
-    return admit(state, replace(operation, locks=locks), plan, state.nodes, context)
+    return admit(state, operation, plan, context)
 
 
 def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Context) -> Decision:

@@ -1,7 +1,9 @@
-"""Asking for a range movement other than a join: leave, move, replace, remove, assassinate, rebuild.
+"""Asking for a range movement: join, leave, move, replace, remove, assassinate, rebuild.
 
-Each rule checks what is particular to its kind, makes the plan and leaves the rest to ``operations.admission``.
+Each rule checks what is particular to its kind, makes the plan and leaves the rest to ``operations.admission`` and the
+row of the kind (``operations.kinds``). A change of a keyspace's replication is asked for by ``commands.keyspaces``.
 
+- **Join**: a registered node gets tokens that are nobody's.
 - **Leave** and **Remove**: the nodes that stay must be able to hold every keyspace's replication. Remove is for a node
   that was declared down: the others drive it.
 - **Move**: all tokens that the node owns afterwards; it may keep some.
@@ -16,33 +18,39 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from immutables import Map
-
-from ringlog.kernel.commands.model import Assassinate, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.model import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.rules import to_ignore
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
-from ringlog.kernel.operations.admission import admit, refusal, requested
+from ringlog.kernel.operations.admission import admit, planned, refusal, requested
 from ringlog.kernel.operations.gates import gaining_nodes, parting
-from ringlog.kernel.operations.plan import locks_of, plan_movement, plan_rebuild, unsourced
+from ringlog.kernel.operations.kinds import ASSASSINATE, JOIN, LEAVE, MOVE, REBUILD, REMOVE, REPLACE
+from ringlog.kernel.operations.plan import plan_movement, plan_rebuild, unsourced
 from ringlog.kernel.operations.progress import at_once, enter
-from ringlog.kernel.operations.stages import (
-    ASSASSINATE,
-    FINISHED,
-    LEAVE,
-    MOVE,
-    POINT_OF_NO_RETURN,
-    REBUILD,
-    REMOVE,
-    REPLACE,
-    has_reached,
-    in_flight,
-)
+from ringlog.kernel.operations.stages import FINISHED, POINT_OF_NO_RETURN, has_reached, in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ownership.placements import read_ranges_of
 from ringlog.kernel.state import ClusterState, Node, Operation, Plan, StageMark
 from ringlog.kernel.values import NodeId
 
-LEAVING, JOINING, MOVING = "leaving", "joining", "moving"
+
+def decide_join(state: ClusterState, command: Join, context: Context) -> Decision:
+    """A registered node asks for tokens: it is ``joining``, and owns them when it has joined."""
+    refused = bad_tokens(state, command.tokens, command.seed)
+    if refused is not None:
+        return refused
+    node = state.nodes.get(command.node)
+    if node is None:
+        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    if node.state != "none":
+        return Rejected("wrong_node_state", f"node: {node.name} is {node.state}, only a node in state none can join")
+    for other in sorted(state.nodes.values(), key=lambda other: other.name):
+        if other.address == node.address and other.id != node.id and other.state != "left":
+            return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}: replace it")
+    refused = unavailable_tokens(state, command.tokens)
+    if refused is not None:
+        return refused
+    operation = replace(requested(JOIN, node.id, context, command.seed), tokens=tuple(sorted(command.tokens)))
+    return admit(state, operation, plan_movement(state, operation), context)
 
 
 def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decision:
@@ -51,8 +59,7 @@ def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decis
     if isinstance(node, Rejected):
         return node
     operation = replace(requested(LEAVE, node.id, context), gone=node.tokens)
-    nodes = _in_state(state.nodes, node, LEAVING)
-    return admit(state, operation, plan_movement(state, operation), nodes, context)
+    return admit(state, operation, plan_movement(state, operation), context)
 
 
 def decide_move(state: ClusterState, command: Move, context: Context) -> Decision:
@@ -71,8 +78,7 @@ def decide_move(state: ClusterState, command: Move, context: Context) -> Decisio
         return refused
     gone = tuple(token for token in node.tokens if token not in tokens)
     operation = replace(requested(MOVE, node.id, context, command.seed), tokens=tokens, gone=gone)
-    nodes = _in_state(state.nodes, node, MOVING)
-    return admit(state, operation, plan_movement(state, operation), nodes, context)
+    return admit(state, operation, plan_movement(state, operation), context)
 
 
 def decide_replace(state: ClusterState, command: Replace, context: Context) -> Decision:
@@ -93,8 +99,7 @@ def decide_replace(state: ClusterState, command: Replace, context: Context) -> D
         return ignored
     ignored = tuple(sorted({*ignored, old.id})) if old.down else ignored
     operation = replace(requested(REPLACE, node.id, context), tokens=old.tokens, replaced=old.id, ignored=ignored)
-    nodes = _in_state(_in_state(state.nodes, node, JOINING), old, LEAVING)
-    return admit(state, operation, plan_movement(state, operation), nodes, context)
+    return admit(state, operation, plan_movement(state, operation), context)
 
 
 def decide_remove(state: ClusterState, command: Remove, context: Context) -> Decision:
@@ -111,7 +116,7 @@ def decide_remove(state: ClusterState, command: Remove, context: Context) -> Dec
     dead = sorted(set(gaining_nodes(replace(operation, plan=plan))).intersection(ignored))
     if dead:
         return Rejected("bad_field", f"ignore_nodes: {state.nodes[dead[0]].name} would get rows that {node.name} has")
-    return admit(state, operation, plan, _in_state(state.nodes, node, LEAVING), context)
+    return admit(state, operation, plan, context)
 
 
 def decide_assassinate(state: ClusterState, command: Assassinate, context: Context) -> Decision:
@@ -128,7 +133,7 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Conte
         return Rejected("replication_impossible", f"node: {node.name} is the last one that owns tokens")
     operation = replace(requested(ASSASSINATE, node.id, context), gone=node.tokens, ignored=(node.id,))
     plan = plan_movement(state, operation)
-    operation = replace(operation, plan=plan, locks=locks_of(state, plan))
+    operation = planned(state, operation, plan)
     refused = refusal(state, operation)
     if refused is not None:
         return refused
@@ -177,7 +182,7 @@ def decide_rebuild(state: ClusterState, command: Rebuild, context: Context) -> D
             if end not in served:
                 where = f"({start}, {end}] under {key}"
                 return Rejected("too_few_replicas", f"node: too few other replicas of {where} are alive")
-    return admit(state, operation, plan, state.nodes, context)
+    return admit(state, operation, plan, context)
 
 
 # ----------------------------------------------------------------------------------------------------------- nodes
@@ -197,7 +202,3 @@ def _down(state: ClusterState, name: NodeId) -> Node | Rejected:
     if isinstance(node, Node) and not node.down:
         return Rejected("wrong_node_state", f"node: {node.name} was not declared down")
     return node
-
-
-def _in_state(nodes: Map[str, Node], node: Node, name: str) -> Map[str, Node]:
-    return nodes.set(node.id, replace(node, state=name))

@@ -1,4 +1,4 @@
-"""Range movements: a join is asked for; any operation is moved on, called off, reported to have failed, tried again.
+"""An operation that was asked for is moved on, called off, reported to have failed, tried again.
 
 A failure that is recorded stops the operation where it is, and only an operator's ``RetryOperation`` starts it again:
 no clock and no count of waits does, only what participants report of themselves.
@@ -12,51 +12,23 @@ from ringlog.kernel.commands.model import (
     AdvanceOperation,
     CancelOperation,
     FailOperation,
-    Join,
     RetryOperation,
     StreamReport,
 )
 from ringlog.kernel.commands.rules import broken_field, to_ignore
-from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
-from ringlog.kernel.operations.admission import admit, requested
 from ringlog.kernel.operations.cancel import cancel
 from ringlog.kernel.operations.failures import counts_from, stopped_by
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, outnumbered
-from ringlog.kernel.operations.join import plan_join
+from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.progress import enter, may_leave
 from ringlog.kernel.operations.reports import broken_report
-from ringlog.kernel.operations.stages import JOIN, POINT_OF_NO_RETURN, has_reached, is_ended, next_stage
+from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, is_ended
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation, Retry, advance
 
 REASON_LENGTH_MAX = 500
 FAILURES_KEPT_MAX = 10
-
-
-# ------------------------------------------------------------------------------------------------------ join
-
-
-def decide_join(state: ClusterState, command: Join, context: Context) -> Decision:
-    """A registered node asks for tokens: the operation is recorded with its plan and locks; the node is ``joining``."""
-    refused = bad_tokens(state, command.tokens, command.seed)
-    if refused is not None:
-        return refused
-    node = state.nodes.get(command.node)
-    if node is None:
-        return Rejected("unknown_node", f"node: {command.node} is not registered")
-    if node.state != "none":
-        return Rejected("wrong_node_state", f"node: {node.name} is {node.state}, only a node in state none can join")
-    for other in sorted(state.nodes.values(), key=lambda other: other.name):
-        if other.address == node.address and other.id != node.id and other.state != "left":
-            return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}: replace it")
-    refused = unavailable_tokens(state, command.tokens)
-    if refused is not None:
-        return refused
-    tokens = tuple(sorted(command.tokens))
-    operation = replace(requested(JOIN, node.id, context, command.seed), tokens=tokens)
-    nodes = state.nodes.set(node.id, replace(node, state="joining"))
-    return admit(state, operation, plan_join(state, node.id, tokens), nodes, context)
 
 
 # --------------------------------------------------------------------------------------------------- advance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ringlog.kernel.operations.stages import target_owners
+from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState

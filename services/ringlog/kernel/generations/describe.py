@@ -23,7 +23,8 @@ from struct import Struct
 
 from ringlog.kernel.commands.model import GenerationRange, PutCdcGenerationData
 from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
-from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, in_flight, target_owners
+from ringlog.kernel.operations.rings import target_owners
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, in_flight
 from ringlog.kernel.ring.ranges import ranges_between
 from ringlog.kernel.ring.shards import first_token_of_shard
 from ringlog.kernel.state import ClusterState, Forgotten, Generation, Node
@@ -41,6 +42,7 @@ def generate(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], seed:
     """
     assert owners, "a ring without tokens has no streams"
     ends = sorted(owners)
+    assert all(owner in nodes for owner in owners.values()), "only registered nodes own tokens"
     return tuple(
         _describe(index, start, end, nodes[owners[end]], seed)
         for index, (start, end) in enumerate(ranges_between(ends))

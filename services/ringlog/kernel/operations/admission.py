@@ -9,25 +9,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from immutables import Map
-
 from ringlog.kernel.operations.compose import refused_composition
+from ringlog.kernel.operations.kinds import Kind, kind_of
 from ringlog.kernel.operations.plan import locks_of, unsourced
-from ringlog.kernel.operations.progress import record
-from ringlog.kernel.operations.stages import ALTER, ASSASSINATE, REQUESTED, in_flight
+from ringlog.kernel.operations.progress import record, standing
+from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ring.ranges import Range, overlap
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Node, Operation, Plan, StageMark, advance
+from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark, advance
 from ringlog.kernel.values import NodeId
 
 
-def requested(kind: str, node: NodeId, context: Context, seed: bytes = b"") -> Operation:
+def requested(kind: Kind, node: NodeId, context: Context, seed: bytes = b"") -> Operation:
     """An operation of ``kind`` as it begins, without plan and locks."""
     mark = StageMark(REQUESTED, context.epoch, context.time)
     return Operation(
-        id=f"{kind}-{context.epoch}",
-        kind=kind,
+        id=f"{kind.name}-{context.epoch}",
+        kind=kind.name,
         node=node,
         tokens=(),
         seed=seed,
@@ -42,20 +41,29 @@ def requested(kind: str, node: NodeId, context: Context, seed: bytes = b"") -> O
     )
 
 
-def admit(state: ClusterState, operation: Operation, plan: Plan, nodes: Map[str, Node], context: Context) -> Decision:
-    """``operation`` recorded with its plan; ``nodes``: the directory with the node states that it brings."""
-    planned = replace(operation, plan=plan, locks=operation.locks or locks_of(state, plan))
-    refused = refusal(state, planned)
+def planned(state: ClusterState, operation: Operation, plan: Plan) -> Operation:
+    """The operation with its plan and locks."""
+    assert not operation.locks, "an operation is planned once"
+    unlocked = replace(operation, plan=plan)
+    return replace(unlocked, locks=locks_of(state, unlocked))
+
+
+def admit(state: ClusterState, operation: Operation, plan: Plan, context: Context) -> Decision:
+    """``operation`` recorded with its plan, its nodes in the states that it brings."""
+    admitted = planned(state, operation, plan)
+    refused = refusal(state, admitted)
     if refused is not None:
         return refused
-    return Accepted(advance(state, context.epoch, nodes=nodes, operations=record(state, planned)))
+    assert admitted.id not in state.operations, "an id is used once"
+    nodes = standing(state.nodes, admitted, "during")
+    return Accepted(advance(state, context.epoch, nodes=nodes, operations=record(state, admitted)))
 
 
 def refusal(state: ClusterState, operation: Operation) -> Rejected | None:
     """What speaks against an operation with its plan and locks; None if nothing does."""
     return (
         _no_room(state)
-        or (None if operation.kind == ASSASSINATE else _too_few_alive(operation))
+        or (None if kind_of(operation).admits_loss else _too_few_alive(operation))
         or _locked(state, operation)
         or refused_composition(state, operation)
     )
@@ -81,7 +89,7 @@ def _too_few_alive(operation: Operation) -> Rejected | None:
 
 def _locked(state: ClusterState, operation: Operation) -> Rejected | None:
     for holder in in_flight(state):
-        if ALTER in (holder.kind, operation.kind):
+        if kind_of(holder).is_alone or kind_of(operation).is_alone:
             return Rejected("range_locked", f"operation: {_named(state, holder)} holds all ranges of a keyspace")
         if both := _nodes_of(holder).intersection(_nodes_of(operation)):
             name = state.nodes[min(both)].name

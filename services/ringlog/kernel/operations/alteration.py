@@ -29,9 +29,12 @@ def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, 
     keyspace = state.keyspaces[operation.keyspace]
     assert operation.replication is not None, "an alteration names the new setting"
     key = alteration_key(keyspace.replication, operation.replication)
+    assert not keyspace.placement, "a keyspace changes its setting once at a time"
+    assert key not in state.placements, "its own placement is new"
     shared = state.placements[replication_key(keyspace.replication)]
     ends = alteration_ends(state, keyspace.replication, operation.replication)
     copy = _in_order(state, split(replace(shared, key=key), ends))
+    assert copy.ends == ends, "the copy is cut wherever either setting cuts"
     return {
         "placements": state.placements.set(key, copy),
         "keyspaces": state.keyspaces.set(keyspace.name, replace(keyspace, placement=key)),
@@ -44,8 +47,9 @@ def altered(state: ClusterState, operation: Operation, context: Context) -> dict
     old, new = keyspace.replication, operation.replication
     assert new is not None, "an alteration names the new setting"
     own = state.placements[keyspace.placement]
-    surplus = set(own.ends).difference(ends_of(new, tuple(sorted(state.token_owners))))
-    own = _in_order(state, replace(merge(own, surplus), key=replication_key(new)))
+    wanted = ends_of(new, tuple(sorted(state.token_owners)))
+    own = _in_order(state, replace(merge(own, set(own.ends).difference(wanted)), key=replication_key(new)))
+    assert own.ends == wanted, "the ranges are those of the new setting"
     there = state.placements.get(own.key)
     placements = state.placements.delete(keyspace.placement)
     placements = placements.set(own.key, own if there is None else _joined(there, own))
@@ -69,6 +73,7 @@ def _in_order(state: ClusterState, own: Placement) -> Placement:
 
 def _joined(there: Placement, own: Placement) -> Placement:
     """One placement for all keyspaces of a setting, of two that lay out the same."""
+    assert (there.key, there.ends) == (own.key, own.ends), "one setting lays out one ring in one way"
     ranges = tuple(
         replace(
             group,

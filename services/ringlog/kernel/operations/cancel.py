@@ -18,33 +18,27 @@ from typing import Any
 
 from immutables import Map
 
-from ringlog.kernel.operations.progress import moved, record, without_orphan
-from ringlog.kernel.operations.stages import (
-    CANCELLED,
-    JOIN,
-    PREPARED,
-    REBUILD,
-    REPLACE,
-    WRITE_BOTH_READ_OLD,
-    has_reached,
-    walk_order,
-)
+from ringlog.kernel.operations.kinds import Changes, kind_of
+from ringlog.kernel.operations.progress import moved, record, standing, without_orphan
+from ringlog.kernel.operations.rings import walk_order
+from ringlog.kernel.operations.stages import CANCELLED, POINT_OF_NO_RETURN, PREPARED, WRITE_BOTH_READ_OLD, has_reached
 from ringlog.kernel.outcome import Context
 from ringlog.kernel.ownership.deltas import apply_deltas
 from ringlog.kernel.ownership.placements import merge
 from ringlog.kernel.ring.ranges import index_at
-from ringlog.kernel.state import ClusterState, LockedRange, Node, Operation, Placement, advance
+from ringlog.kernel.state import ClusterState, LockedRange, Operation, Placement, advance
 
 
 def cancel(state: ClusterState, operation: Operation, reason: str, context: Context) -> ClusterState:
     """The state without the operation's effects; it has not passed the point of no return."""
+    assert not has_reached(operation, POINT_OF_NO_RETURN), "who may have been read stays"
     prepared, generation = state.prepared, operation.generation
     if prepared is not None and prepared.operation == operation.id:
         prepared = None
         generation = None
     ended = replace(moved(operation, CANCELLED, context), reason=reason, generation=generation)
-    parts: dict[str, Any] = {"keyspaces": state.keyspaces, "nodes": _nodes_back(state.nodes, operation)}
-    if operation.keyspace:
+    parts: dict[str, Any] = {"keyspaces": state.keyspaces, "nodes": standing(state.nodes, operation, "cancelled")}
+    if kind_of(operation).changes is Changes.SETTING:
         keyspace = state.keyspaces[operation.keyspace]
         parts["placements"] = state.placements.delete(keyspace.placement) if keyspace.placement else state.placements
         parts["keyspaces"] = state.keyspaces.set(keyspace.name, replace(keyspace, placement=""))
@@ -54,21 +48,11 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Cont
     return without_orphan(cancelled, context)
 
 
-def _nodes_back(nodes: Map[str, Node], operation: Operation) -> Map[str, Node]:
-    """The directory with the nodes of the operation as they were when it was asked for."""
-    if operation.node and operation.kind != REBUILD:
-        back = "none" if operation.kind in (JOIN, REPLACE) else "normal"
-        nodes = nodes.set(operation.node, replace(nodes[operation.node], state=back))
-    if operation.replaced:
-        nodes = nodes.set(operation.replaced, replace(nodes[operation.replaced], state="normal"))
-    return nodes
-
-
 def _undone(state: ClusterState, operation: Operation, context: Context) -> Map[str, Placement]:
     placements = state.placements
     if has_reached(operation, WRITE_BOTH_READ_OLD):
         placements = apply_deltas(placements, operation.plan.start.inverse(), walk_order(state), context.epoch)
-    if operation.kind == REBUILD or not has_reached(operation, PREPARED):
+    if kind_of(operation).changes is Changes.ROWS or not has_reached(operation, PREPARED):
         return placements
     for key, placement in sorted(placements.items()):
         locks = tuple(lock for lock in operation.locks if lock.replication == key)
@@ -81,6 +65,7 @@ def _unlocked(placement: Placement, locks: tuple[LockedRange, ...]) -> Placement
     ranges = list(placement.ranges)
     for lock in locks:
         index = index_at(placement.ends, lock.end)
+        assert ranges[index].changed >= lock.changed, "a range has changed since it was locked, or not at all"
         assert (ranges[index].start, ranges[index].end) == (lock.start, lock.end), "a cancel restores the locked ranges"
         ranges[index] = replace(ranges[index], changed=lock.changed)
     return replace(placement, ranges=tuple(ranges))

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from ringlog.kernel.commands.model import Replication
-from ringlog.kernel.operations.stages import ALTER, LEAVE, REBUILD, REMOVE, in_flight, ring_after
+from ringlog.kernel.operations.kinds import Changes, kind_of
+from ringlog.kernel.operations.rings import ring_after
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.shifts import part_in, shifts
@@ -32,9 +34,10 @@ Together = tuple[Operation, ...]
 
 def refused_composition(state: ClusterState, operation: Operation) -> Rejected | None:
     """Why ``operation``, with its plan made, cannot be in flight together with the others; None if it can."""
-    shrinks = operation.kind in (LEAVE, REMOVE)
-    others = [other for other in in_flight(state) if other.kind not in (REBUILD, ALTER)]
-    if not others and not shrinks:
+    must_fit = kind_of(operation).must_fit
+    assert kind_of(operation).changes is not Changes.SETTING or not in_flight(state), "who must be alone is"
+    others = [other for other in in_flight(state) if kind_of(other).changes is Changes.TOKENS]
+    if not others and not must_fit:
         return None
     settings = replications_in_use(state)
     members = frozenset(state.token_owners.values())
@@ -43,7 +46,7 @@ def refused_composition(state: ClusterState, operation: Operation) -> Rejected |
         together = (*subset, operation)
         census = census_of(_members_after(members, together), state.nodes)
         for key, replication in settings:
-            if shrinks and (why := impossible(replication, census)):
+            if must_fit and (why := impossible(replication, census)):
                 return Rejected("replication_impossible", f"node: {key}: {why}{_beside(state, subset)}")
             if subset and (range_end := composition.differing(key, replication, together)) is not None:
                 where = f"the range that ends at {range_end} under {key} would not be laid out by its strategy"

@@ -25,15 +25,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ringlog.kernel.commands.model import Witness
-from ringlog.kernel.operations.stages import (
-    JOIN,
-    PREPARED,
-    REBUILD,
-    REPLACE,
-    STREAMING,
-    WRITE_BOTH_READ_NEW,
-    WRITE_BOTH_READ_OLD,
-)
+from ringlog.kernel.operations.kinds import kind_of
+from ringlog.kernel.operations.stages import PREPARED, STREAMING, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.deltas import Touched, touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.settings import setting
@@ -76,6 +69,7 @@ class Gate:
 
 def quorum(count: int) -> int:
     """The least number of ``count`` members of which any two choices share one."""
+    assert count >= 0, "members are counted"
     return count // 2 + 1
 
 
@@ -86,7 +80,7 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
     """
     gaining = {change.node for change in operation.plan.start.write_added}
     gaining.update(source.target for source in operation.plan.sources if source.source)
-    if operation.kind in (JOIN, REPLACE, REBUILD):
+    if kind_of(operation).node_gains:
         gaining.add(operation.node)
     return tuple(sorted(gaining))
 
@@ -166,7 +160,7 @@ def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
 
 def parting(operation: Operation) -> NodeId:
     """Who has left when the operation is finished; empty if nobody."""
-    return operation.replaced or (operation.node if operation.gone and not operation.tokens else "")
+    return operation.replaced or (operation.node if kind_of(operation).parts else "")
 
 
 def _dead_parting(state: ClusterState, operation: Operation) -> tuple[NodeId, ...]:
@@ -253,5 +247,6 @@ def _needs_of(
     for datacenter, local in sorted(by_datacenter.items()):
         left = tuple(node for node in local if node not in silent)
         left = left or tuple(node for node in local if node not in ignored)
+        assert set(left) <= set(local), "only members are asked"
         needs.append(GateNeed(*where, group, datacenter, left, min(quorum(len(local)), len(left))))
     return needs

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from ringlog.kernel.commands.model import Replication
+from ringlog.kernel.operations.kinds import Changes, kind_of
+from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
-from ringlog.kernel.operations.stages import ring_after
 from ringlog.kernel.ownership.placements import group_at, nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
 from ringlog.kernel.ownership.strategies import (
@@ -72,6 +73,10 @@ class _Moving:
 def plan_movement(state: ClusterState, operation: Operation) -> Plan:
     """The plan of an operation that changes the tokens of nodes of one datacenter."""
     before = ring_of(state.token_owners, state.nodes)
+    assert all(before.owners.get(token) == operation.node for token in operation.gone), "it gives its own tokens away"
+    assert all(before.owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
+        "it takes nobody's tokens, or those of whom it replaces"
+    )
     added = tuple(sorted(set(operation.tokens).difference(before.owners)))
     cuts = sorted((*before.tokens, *added))
     datacenter = state.nodes[operation.node].datacenter
@@ -141,6 +146,7 @@ def plan_rebuild(state: ClusterState, node: NodeId, datacenter: str) -> Plan:
             if datacenter:
                 members = tuple(m for m in members if state.nodes[m].datacenter == datacenter and m != node)
             found = quorum_sources(state.nodes, members, down | {node})
+            assert node not in found, "nobody is rebuilt from what it has"
             sources += [Source(key, group.start, group.end, source, node) for source in found]
     return Plan(sources=tuple(sources))
 
@@ -173,6 +179,9 @@ def _exchanges(
             entering = tuple(node for node in new if node not in old)
             leaving = tuple(node for node in old if node not in new)
             givers = givers_of(entering, leaving, nodes, anywhere)
+            assert set(old).difference(leaving).union(entering) == set(new), (
+                "an exchange leads from one group to the other"
+            )
             simple = len(entering) == len(leaving) == len(givers) and dead.isdisjoint(givers.values())
             exchange = _Exchange(entering, leaving, tuple(givers.items()) if simple else None)
             known[old, new] = exchange
@@ -200,6 +209,9 @@ def _planned(
             else:
                 found = sources_of(*one.groups(end), nodes, dead, one.anywhere)
                 sources += [Source(key, start, end, source, node) for source, node in found]
+    assert len(set(gained)) == len(gained), "a node enters a group once"
+    assert not set(gained).intersection(lost), "nobody enters and leaves a range by one plan"
+    assert all(source.source != source.target for source in sources), "nobody streams from itself"
     return Plan(
         split_at=split_at,
         start=Deltas(write_added=tuple(gained)),
@@ -213,11 +225,14 @@ def _planned(
 # ------------------------------------------------------------------------------------------------------------ locks
 
 
-def locks_of(state: ClusterState, plan: Plan) -> tuple[LockedRange, ...]:
-    """The ranges, as they are before the split, that ``plan`` splits, merges, streams or changes the groups of; by
-    setting and end.
+def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ...]:
+    """The ranges, as they are before the split, that the operation holds, by setting and end: what its plan splits,
+    merges, streams or changes the groups of; of a keyspace that gets another setting, all.
     """
-    locks = []
+    if kind_of(operation).changes is Changes.SETTING:
+        key = replication_key(state.keyspaces[operation.keyspace].replication)
+        return tuple(LockedRange(key, one.start, one.end, one.changed) for one in state.placements[key].ranges)
+    locks, plan = [], operation.plan
     reached: dict[str, set[Token]] = {}
     for deltas in (plan.start, plan.middle, plan.finish):
         for changes in (deltas.read_added, deltas.read_removed, deltas.write_added, deltas.write_removed):
@@ -237,6 +252,7 @@ def locks_of(state: ClusterState, plan: Plan) -> tuple[LockedRange, ...]:
         for end in sorted(ends):
             group = group_at(placement, end)
             locks.append(LockedRange(key, group.start, group.end, group.changed))
+    assert len({(lock.replication, lock.end) for lock in locks}) == len(locks), "a range is locked once"
     return tuple(locks)
 
 

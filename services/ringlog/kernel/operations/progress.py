@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from immutables import Map
 
@@ -16,22 +16,18 @@ from ringlog.kernel.commands.model import StreamReport, Witness
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
 from ringlog.kernel.operations.failures import stopped_by, told
 from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, is_met
+from ringlog.kernel.operations.kinds import PRIORITY, Changes, kind_of, next_stage
+from ringlog.kernel.operations.rings import resulting_owners, target_owners, walk_order
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     FINISHED,
-    MOVE,
     PREPARED,
-    PRIORITY,
     PUBLISH_CDC_GENERATION,
-    REBUILD,
     REQUESTED,
     WRITE_BOTH_READ_NEW,
     WRITE_BOTH_READ_OLD,
     in_flight,
     is_ended,
-    resulting_owners,
-    target_owners,
-    walk_order,
 )
 from ringlog.kernel.outcome import Context, Rejected
 from ringlog.kernel.ownership.deltas import apply_deltas, reordered
@@ -39,6 +35,8 @@ from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Deltas, Generation, Node, Operation, Placement, Plan, StageMark, advance
 from ringlog.kernel.values import NodeId
+
+Moment = Literal["during", "finished", "cancelled"]
 
 # ------------------------------------------------------------------------------------------------- leaving
 
@@ -126,9 +124,10 @@ def _not_published(state: ClusterState, operation: Operation) -> Rejected | None
 
 def enter(state: ClusterState, operation: Operation, stage: str, context: Context) -> ClusterState:
     """The state after ``operation`` entered ``stage``: placements, directory, token map and schema with it."""
+    assert stage == next_stage(operation), "stages are entered one after the other"
     parts: dict[str, Any] = {}
     if stage == PREPARED:
-        if operation.keyspace:
+        if kind_of(operation).changes is Changes.SETTING:
             parts = prepared_alteration(state, operation)
         else:
             parts["placements"] = _split_all(state, operation.plan)
@@ -136,7 +135,7 @@ def enter(state: ClusterState, operation: Operation, stage: str, context: Contex
         parts["placements"] = _with(state, operation.plan.start, context)
     elif stage == WRITE_BOTH_READ_NEW:
         parts["placements"] = _with(state, operation.plan.middle, context)
-    elif stage == FINISHED and operation.kind != REBUILD:
+    elif stage == FINISHED and kind_of(operation).changes is not Changes.ROWS:
         parts = _finished(state, operation, context)
     entered = advance(state, context.epoch, operations=record(state, moved(operation, stage, context)), **parts)
     return without_orphan(entered, context)
@@ -144,6 +143,7 @@ def enter(state: ClusterState, operation: Operation, stage: str, context: Contex
 
 def at_once(state: ClusterState, operation: Operation, context: Context) -> ClusterState:
     """The state after all steps of ``operation`` (not recorded yet) in one entry: nobody is asked, nothing streamed."""
+    assert kind_of(operation).is_at_once, "whoever is asked must be waited for"
     for deltas in (operation.plan.start, operation.plan.middle):
         state = replace(state, placements=_with(state, deltas, context))
     ended = replace(operation, plan=Plan(), locks=())
@@ -169,29 +169,39 @@ def _finished(state: ClusterState, operation: Operation, context: Context) -> di
     """The parts of the state that change when the new layout is all there is."""
     plan = operation.plan
     placements = _with(state, plan.finish, context)
-    if operation.keyspace:
+    if kind_of(operation).changes is Changes.SETTING:
         return altered(replace(state, placements=placements), operation, context)
     for key, placement in sorted(placements.items()):
         placements = placements.set(key, merge(placement, plan.merge_at)) if plan.merge_at else placements
-    nodes = _nodes_after(state, operation)
-    if operation.kind == MOVE:
+    nodes = standing(state.nodes, operation, "finished")
+    if kind_of(operation).reorders:
         placements = reordered(placements, operation.node, walk_order(replace(state, nodes=nodes)))
     owners = resulting_owners(state.token_owners, operation)
     return {"placements": placements, "token_owners": owners, "nodes": nodes}
 
 
-def _nodes_after(state: ClusterState, operation: Operation) -> Map[str, Node]:
-    """The directory: who has its tokens now is normal, who has none any more has left."""
-    has_left = not operation.tokens
-    node = replace(state.nodes[operation.node], state="left" if has_left else "normal", tokens=operation.tokens)
-    nodes = state.nodes.set(node.id, node)
-    if operation.replaced:
-        nodes = nodes.set(operation.replaced, replace(nodes[operation.replaced], state="left", tokens=()))
+def standing(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map[str, Node]:
+    """The directory with the nodes of the operation as its kind says: their states, when it has finished their tokens.
+
+    When it was cancelled they are as they were when it was asked for.
+    """
+    kind = kind_of(operation)
+    for name, its, tokens in (
+        (operation.node, kind.node, operation.tokens),
+        (operation.replaced, kind.replaced, ()),
+    ):
+        if its is not None:
+            before = its.cancelled if moment == "during" or kind.is_at_once else its.during
+            assert nodes[name].state == before, "a node is where its operation has left it"
+            node = replace(nodes[name], state=getattr(its, moment))
+            nodes = nodes.set(name, replace(node, tokens=tokens) if moment == "finished" else node)
     return nodes
 
 
 def moved(operation: Operation, stage: str, context: Context) -> Operation:
     """The operation in ``stage`` since this entry; without plan and locks if that ends it."""
+    assert not is_ended(operation), "what has ended stays as it is"
+    assert operation.stage_epoch < context.epoch, "epochs of stages ascend"
     mark = StageMark(stage, context.epoch, context.time)
     after = replace(operation, stage=stage, stage_epoch=context.epoch, marks=(*operation.marks, mark))
     return replace(after, plan=Plan(), locks=()) if is_ended(after) else after
@@ -204,6 +214,7 @@ def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:
     surplus = max(0, len(ended) - setting(state, "operations_kept_max"))
     for _, forgotten in ended[:surplus]:
         operations = operations.delete(forgotten)
+    assert operation.id in operations, "the newest is forgotten last"
     return operations
 
 

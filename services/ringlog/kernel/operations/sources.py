@@ -41,6 +41,7 @@ def givers_of(
         if giver is not None:
             left.remove(giver)
             givers[node] = giver
+    assert len(set(givers.values())) == len(givers), "a place is taken once"
     return givers
 
 
@@ -51,6 +52,8 @@ def sources_of(
 
     Who would have to merge while too few replicas are alive gets them from ``NOBODY``.
     """
+    assert len(set(old)) == len(old), "nobody is twice in a group"
+    assert len(set(new)) == len(new), "nobody is twice in a group"
     entering = [node for node in new if node not in old]
     leaving = [node for node in old if node not in new]
     givers = givers_of(entering, leaving, nodes, anywhere)
@@ -115,4 +118,5 @@ def quorum_sources(nodes: Mapping[NodeId, Node], group: Sequence[NodeId], dead: 
         if len(local) - len(alive) >= quorum(len(local)):
             return []
         chosen += alive[: quorum(len(local))]
+    assert lost.isdisjoint(chosen), "nothing is read from the dead"
     return chosen

@@ -105,6 +105,7 @@ def reordered(placements: Map[str, Placement], node: NodeId, order: Order) -> Ma
             else group
             for group in placement.ranges
         )
+        assert len(ranges) == len(placement.ranges), "an order has no say in ranges"
         placements = placements.set(key, replace(placement, ranges=ranges))
     return placements
 
@@ -117,6 +118,8 @@ def _apply(placement: Placement, changes: Iterable[tuple[Range, Touched]], order
         assert index < len(ranges), "a change names a range that exists"
         group = ranges[index]
         assert (group.start, group.end) == (start, end), "a change names a range that exists"
+        assert group.changed <= epoch, "no range has changed with an entry that is still to come"
+        assert not {*change.write_added}.intersection(change.write_removed), "nobody enters and leaves with one step"
         for node in (*change.read_added, *change.write_added):
             newcomers.setdefault(node, Replica(node, epoch))
         read = _without(group.read, change.read_removed)
@@ -127,6 +130,7 @@ def _apply(placement: Placement, changes: Iterable[tuple[Range, Touched]], order
             write = order.with_one(end, write, newcomers[node])
         assert {replica.node for replica in read} <= {replica.node for replica in write}, "readers are writers"
         ranges[index] = RangeGroup(start, end, read, write, epoch)
+    assert len(ranges) == len(placement.ends), "deltas cut no range and join none"
     return Placement(placement.key, tuple(ranges), placement.ends)
 
 

@@ -5,9 +5,8 @@ tokens cut the ring into ranges ``(previous, token]``, each with the replicas th
 placement is the canonical one while nothing is in flight; operations lead from one canonical layout to the next by
 splits, deltas and merges. The placement of EntireStrategy is one range, never cut.
 
-Invariants: the reads of a range are part of its writes; members of a group stand in the order in which a clockwise
-walk from the range's end meets them (nodes that are joining stand at their coming tokens); ``ends`` repeats the ends of
-``ranges``.
+Members of a group stand in the order in which a clockwise walk from the range's end meets them (nodes that are joining
+stand at their coming tokens). What holds of ranges and groups is in ``invariants.ring``.
 
 Splitting a range is no change of membership: the parts keep ``since`` of every replica and ``changed`` of the range,
 for nobody who planned a request on the whole range is wrong about a part of it. Of two ranges that merge, every
@@ -61,6 +60,7 @@ def new_placement(
 ) -> Placement:
     """The placement of a setting that is in use from ``epoch`` on; ``owners``: the token map of the normal nodes."""
     ranges = canonical(replication, owners, nodes, epoch)
+    assert bool(ranges) == bool(owners), "tokens cut the ring, and nothing else does"
     return Placement(replication_key(replication), ranges, tuple(group.end for group in ranges))
 
 
@@ -75,6 +75,7 @@ def placement_of_keyspace(state: ClusterState, keyspace: str) -> Placement | Non
 
 def group_at(placement: Placement, token: Token) -> RangeGroup:
     """The range that holds ``token``, with its groups. O(log n); the placement has ranges."""
+    assert len(placement.ranges) == len(placement.ends), "the ends are those of the ranges"
     return placement.ranges[index_at(placement.ends, token)]
 
 
@@ -118,6 +119,7 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
         copied = place
     ranges += placement.ranges[copied:]
     ends += old[copied:]
+    assert len(ranges) == len(ends) == len(old) + len(new), "each token cuts one range in two"
     for token in new:
         at = bisect_left(ends, token)
         for index in (at, (at + 1) % len(ends)):
@@ -145,10 +147,12 @@ def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
         follower = (index + 1) % len(old)
         while follower in dropped:
             follower += 1
+        assert follower < len(old), "the range that follows is there while one is left"
         group, other = ranges[index], ranges[follower]
         read, write = later_since(other.read, group.read), later_since(other.write, group.write)
         ranges[follower] = RangeGroup(group.start, other.end, read, write, max(group.changed, other.changed))
     kept = tuple(group for index, group in enumerate(ranges) if index not in dropped)
+    assert len(kept) + len(gone) == len(old), "each token that is gone joins two ranges"
     return Placement(placement.key, kept, tuple(group.end for group in kept))
 
 

@@ -44,6 +44,7 @@ def shifts(
     ``before`` and ``after`` hold the tokens on which the part depends. ``cuts``: the ascending ends of all ranges.
     """
     changed = tuple(changed)
+    assert before.nodes is after.nodes, "who is where does not change with tokens"
     own = sorted((*before.tokens, *sorted(set(changed).difference(before.owners))))
     found: dict[int, Shift] = {}
     for end in affected_ends(part, (before, after), own, changed):

@@ -53,6 +53,7 @@ class Ring:
         added = [token for token in owners if token not in self.owners]
         # Two ascending runs, which sorting merges in linear time.
         tokens = sorted([*(token for token in self.tokens if token in owners), *sorted(added)])
+        assert len(tokens) == len(owners), "every token has one owner"
         return Ring(tokens, owners, self.nodes, census_of(set(owners.values()), self.nodes))
 
     def within(self, datacenter: str) -> Ring:
@@ -60,6 +61,7 @@ class Ring:
         members = {node for node, found in self.nodes.items() if found.datacenter == datacenter}
         owners = {token: owner for token in self.tokens if (owner := self.owners[token]) in members}
         census = {datacenter: self.census[datacenter]} if datacenter in self.census else {}
+        assert bool(owners) == bool(census), "who is counted owns tokens"
         return Ring(tuple(owners), owners, self.nodes, census)
 
     def walk(self, end: Token) -> Iterator[NodeId]:

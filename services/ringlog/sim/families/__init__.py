@@ -10,9 +10,11 @@ none, or to two, fails it.
 from __future__ import annotations
 
 from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.sound import Sound
 from ringlog.sim.families import cdc, cluster, operations, registers, schema
 from ringlog.sim.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (cluster.FAMILY, operations.FAMILY, schema.FAMILY, cdc.FAMILY, registers.FAMILY)
 
-CHECKS: tuple[type[Check], ...] = tuple(check for family in FAMILIES for check in family.checks)
+CHECKS: tuple[type[Check], ...] = (*(check for family in FAMILIES for check in family.checks), Sound)
+"""Those of the families, each with a model of its own, and after them the kernel's invariants."""

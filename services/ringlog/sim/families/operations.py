@@ -18,7 +18,8 @@ from ringlog.kernel.commands.model import (
 )
 from ringlog.kernel.operations.failures import counts_from, stopped_by
 from ringlog.kernel.operations.gates import gaining_nodes
-from ringlog.kernel.operations.stages import STAGES, in_flight, next_stage
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.stages import STAGES, in_flight
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.gates import Acknowledgements, Gates

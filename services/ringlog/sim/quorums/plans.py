@@ -1,6 +1,6 @@
 """Every plan that a cluster could be asked for: **the one place where a kind of operation is added**.
 
-``KINDS`` maps the kind (as in ``ringlog.kernel.operations.stages.STAGES_OF``) to a function that gives every ``Case``
+``KINDS`` maps the kind (as in ``ringlog.kernel.operations.kinds``) to a function that gives every ``Case``
 of it on a quiet cluster: the commands that prepare the ground, the request itself, and a title for people. All else
 (driving it, its views, gates, streams, cancels, quorums) follows from the state and is the same for each kind. A new
 kind is a function here and a line in ``KINDS``; a new strategy of replication is a line in ``walk.readers_of``.
@@ -26,7 +26,7 @@ from ringlog.kernel.commands.model import (
     Remove,
     Replace,
 )
-from ringlog.kernel.operations.stages import STAGES_OF
+from ringlog.kernel.operations import kinds
 from ringlog.kernel.state import ClusterState, Node
 from ringlog.sim.quorums.case import (
     SEED,
@@ -126,7 +126,7 @@ KINDS: dict[str, Cases] = {
 
 def unknown_here() -> tuple[str, ...]:
     """Kinds that the kernel knows and of which no case is made: to be named wherever "all" is claimed."""
-    return tuple(sorted(STAGES_OF.keys() - KINDS.keys()))
+    return tuple(sorted(kinds.KINDS.keys() - KINDS.keys()))
 
 
 # ------------------------------------------------------------------------------------------------------ parts

@@ -1,0 +1,142 @@
+"""Invariants of CDC: generations follow each other and cover the ring, writers keep their promises."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ringlog.kernel.commands.model import Position
+from ringlog.kernel.generations.check import broken_part, broken_whole
+from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.state import CdcWriter, ClusterState, Generation
+from ringlog.kernel.values import Epoch
+
+
+@invariant("generations have ids of their own, and start and were committed one after the other", "generations")
+def generations(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """Each with the next one."""
+    if len({found.id for found in state.generations}) < len(state.generations):
+        yield "two generations have one id"
+    for before, after in pairwise(state.generations):
+        if before.timestamp >= after.timestamp or before.committed >= after.committed:
+            yield f"{after.id} does not follow {before.id}"
+        if before.published is None or before.published >= after.committed:
+            yield f"{before.id} was not published when {after.id} was committed"
+        if before.closed is None and after.closed is not None:
+            yield f"{before.id} is open and {after.id} is closed"
+    if state.generations and state.generations[-1].closed is not None:
+        yield f"{state.generations[-1].id} is closed and none follows it"
+
+
+@invariant("what became of a generation is told once: its status, and the epochs of what happened to it", "generations")
+def lives(state: ClusterState, known: ClusterState) -> Details:
+    """Each generation by itself."""
+    seen = set(map(id, known.generations))
+    for found in state.generations:
+        if id(found) in seen:
+            continue
+        passed: list[Epoch | None] = [found.committed, found.published, found.closed, found.expired]
+        epochs = [epoch for epoch in passed if epoch is not None]
+        status = ("committed", "published", "closed", "expired")[max(len(epochs), 1) - 1]
+        if passed[: len(epochs)] != epochs or found.status != status:
+            yield f"{found.id} is {found.status} with the epochs {passed}"
+        elif any(low >= high for low, high in pairwise(epochs)) or not 1 <= epochs[-1] <= state.epoch:
+            yield f"{found.id} has the epochs {epochs} at epoch {state.epoch}"
+        if found.forgotten is not None and (found.expired is None or found.ranges):
+            yield f"{found.id} is forgotten, and {found.status} with {len(found.ranges)} ranges"
+        if not _in_order(found.positions) or (found.positions and found.closed is None):
+            yield f"{found.id} is {found.status} with the positions {found.positions[:3]}"
+
+
+@invariant("the streams of a generation lie in ranges that tile the ring, in order", "generations")
+def streams(state: ClusterState, known: ClusterState) -> Details:
+    """Generations whose streams are new, and not forgotten."""
+    seen = {id(found.ranges) for found in known.generations}
+    for found in state.generations:
+        if id(found.ranges) not in seen and found.forgotten is None:
+            wrong = broken_part(found.ranges) or broken_whole([found.ranges])
+            if wrong is not None:
+                yield f"{found.id}: {wrong}"
+
+
+@invariant(
+    "one generation at a time is prepared, of sound parts, while the last one is published", "prepared", "generations"
+)
+def preparation(state: ClusterState, known: ClusterState) -> Details:
+    """The one that is being prepared, and the parts that are new."""
+    prepared = state.prepared
+    if prepared is None:
+        return
+    last: Generation | None = state.generations[-1] if state.generations else None
+    if last is not None and last.published is None:
+        yield f"{prepared.id} is prepared, and {last.id} is not published"
+    if any(found.id == prepared.id for found in state.generations):
+        yield f"{prepared.id} is prepared and committed"
+    numbers = [number for number, _ in prepared.received]
+    if numbers != sorted(set(numbers)) or not all(0 <= number < prepared.parts for number in numbers):
+        yield f"{prepared.id} has the parts {numbers} of {prepared.parts}"
+    seen = set() if known.prepared is None else {id(part) for _, part in known.prepared.received}
+    for number, part in prepared.received:
+        if id(part) not in seen and (wrong := broken_part(part)) is not None:
+            yield f"part {number} of {prepared.id}: {wrong}"
+
+
+@invariant("a writer has claimed no more than it may have used, and has used nothing below its floor", "writers")
+def writers(state: ClusterState, known: ClusterState) -> Details:
+    """Each writer by itself, and that none is forgotten."""
+    for name, writer in news(state.writers, known.writers):
+        if writer.name != name or not 1 <= writer.registered <= state.epoch or writer.incarnation in writer.ended:
+            yield f"{name} is {writer.name}, {writer.incarnation} since epoch {writer.registered}"
+        if not 0 <= writer.low_watermark <= writer.horizon or writer.floor > writer.horizon:
+            yield f"{name} has low watermark {writer.low_watermark}, floor {writer.floor}, horizon {writer.horizon}"
+        if not _in_order(writer.positions) or not _in_order(writer.decided):
+            yield f"{name} has positions that are not in order"
+        if bool(writer.fence_reason) != (writer.fenced is not None) or (writer.fenced or 0) > state.epoch:
+            yield f"{name} was fenced with epoch {writer.fenced}: {writer.fence_reason}"
+        before = known.writers.get(name)
+        if before is not None and (wrong := _went_back(before, writer)):
+            yield f"{wrong} of {name} went back since epoch {known.epoch}"
+    if lost := sorted(set(known.writers) - set(state.writers)):
+        yield f"{lost[0]} is forgotten"
+
+
+def _in_order(positions: tuple[Position, ...]) -> bool:
+    partitions = [position.partition for position in positions]
+    return partitions == sorted(set(partitions)) and all(position.offset >= 0 for position in positions)
+
+
+def _went_back(before: CdcWriter, after: CdcWriter) -> str:
+    """What an incarnation may only raise and has lowered; empty if nothing."""
+    if before.incarnation != after.incarnation:
+        return ""
+    offsets = {position.partition: position.offset for position in after.positions}
+    if any(offsets.get(position.partition, -1) < position.offset for position in before.positions):
+        return "a position"
+    return "the low watermark" if after.low_watermark < before.low_watermark else ""
+
+
+@invariant(
+    "what is closed has no writer behind it: every living one has reached the oldest open generation",
+    "writers",
+    "generations",
+)
+def closed(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """The low watermarks against the oldest generation that is open, once one was closed."""
+    start = next((found.timestamp for found in state.generations if found.closed is None), 0)
+    if not state.generations or state.generations[0].closed is None:
+        return
+    for name, writer in sorted(state.writers.items()):
+        if writer.fenced is None and writer.low_watermark < start:
+            yield f"{name} has claimed only {writer.low_watermark}, the oldest open generation starts at {start}"
+
+
+@invariant("past promises of tables are a staircase: the longer, the earlier they ended", "past_ttls")
+def past(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """0 is for ever, which nothing outlasts."""
+    for later, earlier in pairwise(state.past_ttls):
+        if later.until <= earlier.until or later.ttl == 0 or 0 < earlier.ttl <= later.ttl:
+            yield f"{earlier} is outlasted by {later}"
+    if any(not 1 <= entry.until <= state.epoch for entry in state.past_ttls):
+        yield f"{state.past_ttls} ended at epochs that are to come"
+
+
+INVARIANTS = (generations, lives, streams, preparation, writers, closed, past)

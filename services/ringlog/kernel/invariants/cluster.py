@@ -1,0 +1,209 @@
+"""Invariants of what every cluster has: identity, history, settings, terms, directory, token map, schema."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from ringlog.kernel.counts import COUNTS_MAX
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.settings import SETTINGS, broken_setting, setting
+from ringlog.kernel.state import EMPTY_STATE, NODE_STATES, PARTS, ClusterState, in_order
+from ringlog.kernel.values import is_token, is_uuid
+
+OWNING = ("normal", "moving", "leaving")
+"""The states of nodes that own tokens."""
+
+
+@invariant("a state has the ids of its cluster and of its entry; the empty one has nothing", "history", "state_id")
+def identity(state: ClusterState, known: ClusterState) -> Details:
+    """Ids, epoch and time of the state itself."""
+    if state.epoch == 0:
+        if state != EMPTY_STATE:
+            yield "epoch 0 is not empty"
+        return
+    if not is_uuid(state.cluster_id) or not is_uuid(state.state_id):
+        yield f"cluster {state.cluster_id!r} or state id {state.state_id!r} is no UUID"
+    if state_id_at(state, state.epoch) != state.state_id:
+        yield f"the history has another state id than {state.state_id} for epoch {state.epoch}"
+    if state.epoch < known.epoch or state.time < known.time:
+        yield f"epoch {state.epoch} or time {state.time} went back from {known.epoch} and {known.time}"
+    if known.epoch and state.cluster_id != known.cluster_id:
+        yield f"the cluster {known.cluster_id} became {state.cluster_id}"
+
+
+@invariant("the history holds exactly the last epochs, at most as many as are set, and its indexes say so", "history")
+def history(state: ClusterState, known: ClusterState) -> Details:
+    """Of the entries that are new the contents, of all the numbers."""
+    memory = state.history
+    first = max(memory.oldest, 1)
+    expected = max(state.epoch - first + 1, 0)
+    if not len(memory.entries) == len(memory.requests) == len(memory.states) == expected:
+        yield f"it has {len(memory.entries)} entries, epochs {first} to {state.epoch} are {expected}"
+    if memory.oldest < known.history.oldest or expected > setting(state, "history_entries"):
+        yield f"the oldest epoch is {memory.oldest} at epoch {state.epoch}"
+    last = ""
+    for epoch in range(max(first, known.epoch), state.epoch + 1):
+        applied = memory.entries.get(epoch)
+        if applied is None or (applied.epoch, epoch, epoch) != (
+            epoch,
+            memory.requests.get(applied.request_id),
+            memory.states.get(applied.state_id),
+        ):
+            yield f"epoch {epoch} is not what the indexes say"
+        elif applied.state_id <= last:
+            yield f"the state id of epoch {epoch} does not ascend"
+        else:
+            last = applied.state_id
+
+
+@invariant("a part that was replaced has the epoch of that as last modified", "changed", *PARTS)
+def stamps(state: ClusterState, known: ClusterState) -> Details:
+    """The stamps of the parts that are not the same objects, and that there are no others."""
+    if state.changed is not known.changed and (unknown := sorted(set(state.changed).difference(PARTS))):
+        yield f"{unknown[0]} is no part of the state, and stamped"
+    for name in PARTS:
+        part, before = getattr(state, name), getattr(known, name)
+        if part is not before:
+            epoch = state.changed.get(name, 0)
+            if not known.epoch < epoch <= state.epoch and part != before:
+                yield f"{name} changed after epoch {known.epoch} and is stamped with {epoch}"
+
+
+@invariant("settings have known names, and values within their bounds and those between two of them", "settings")
+def settings(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """What was set, with the defaults of the others."""
+    if unknown := sorted(set(state.settings) - SETTINGS.keys()):
+        yield f"{unknown[0]} is not a setting"
+    elif (broken := broken_setting(state.settings)) is not None:
+        yield broken
+
+
+@invariant("a role's term was taken with an epoch that was", "terms")
+def terms(state: ClusterState, known: ClusterState) -> Details:
+    """Terms only grow."""
+    for role, term in news(state.terms, known.terms):
+        before = known.terms.get(role)
+        if term.role != role or term.term < 1 or not 1 <= term.since <= state.epoch:
+            yield f"{role} has {term}"
+        if before is not None and term.term <= before.term:
+            yield f"{role} went from term {before.term} to {term.term}"
+
+
+@invariant("there are at most so many of what is never taken out of the state", *COUNTS_MAX)
+def counts(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """The bounds of ``kernel.counts``."""
+    for part, (most, what) in COUNTS_MAX.items():
+        if len(getattr(state, part)) > most:
+            yield f"there are {len(getattr(state, part))} {what}, and {most} at most"
+
+
+# -------------------------------------------------------------------------------------------------- directory
+
+
+@invariant("every node is known by its id and by its name, which are nobody else's", "nodes", "node_names")
+def names(state: ClusterState, known: ClusterState) -> Details:
+    """Two maps that name each other."""
+    if {node.name: name for name, node in state.nodes.items()} != dict(state.node_names):
+        yield f"{len(state.nodes)} nodes and {len(state.node_names)} names do not name each other"
+    yield from (f"{name} is kept as {key}" for key, node in in_order(state.nodes) if (name := node.id) != key)
+    if lost := sorted(set(known.node_names) - set(state.node_names)):
+        yield f"the name {lost[0]} is forgotten"
+
+
+@invariant("a node has tokens, in order, if and only if its state is one of those that own some", "nodes")
+def nodes(state: ClusterState, known: ClusterState) -> Details:
+    """Each node by itself."""
+    for _, node in news(state.nodes, known.nodes):
+        if node.state not in NODE_STATES or not 1 <= node.registered <= state.epoch:
+            yield f"{node.name} is {node.state!r}, registered with epoch {node.registered}"
+        if (node.state in OWNING) != bool(node.tokens):
+            yield f"{node.name} is {node.state} and has {len(node.tokens)} tokens"
+        if any(low >= high for low, high in pairwise(node.tokens)) or not all(map(is_token, node.tokens)):
+            yield f"the tokens of {node.name} are not in order, or none"
+        if node.down_reason and not node.down:
+            yield f"{node.name} is up because {node.down_reason}"
+
+
+@invariant("the token map and the nodes' tokens are the same", "nodes", "token_owners")
+def tokens(state: ClusterState, known: ClusterState) -> Details:
+    """If the map changed all of it, else the nodes that changed."""
+    same = state.token_owners is known.token_owners
+    owned = 0
+    for key, node in news(state.nodes, known.nodes) if same else state.nodes.items():
+        owned += len(node.tokens)
+        if any(state.token_owners.get(token) != key for token in node.tokens):
+            yield f"{node.name} shows tokens that the map gives to others"
+    if not same and owned != len(state.token_owners):
+        yield f"the map has {len(state.token_owners)} tokens, the nodes have {owned}"
+
+
+@invariant("two nodes of one address have left, or are declared down, but for one of them", "nodes")
+def addresses(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """An address is reused by a replacement of who was declared down."""
+    used = Counter(node.address for node in state.nodes.values() if node.state != "left" and not node.down)
+    yield from (f"{count} nodes are at {address}" for address, count in sorted(used.items()) if count > 1)
+
+
+# ----------------------------------------------------------------------------------------------------- schema
+
+
+@invariant("every keyspace is kept by its name", "keyspaces")
+def keyspaces(state: ClusterState, known: ClusterState) -> Details:
+    """Each keyspace by itself; where its ranges are is told with the placements."""
+    for name, keyspace in news(state.keyspaces, known.keyspaces):
+        if keyspace.name != name or keyspace.version > state.state_id:
+            yield f"{name} is {keyspace.name}, of version {keyspace.version}"
+
+
+@invariant("a table lies in a keyspace, its id is its own, and its key is of its columns", "tables", "table_ids")
+def tables(state: ClusterState, known: ClusterState) -> Details:
+    """Each table by itself, and that no id is forgotten."""
+    for name, table in news(state.tables, known.tables):
+        columns = [column.name for column in table.columns]
+        if table.full_name != name or state.table_ids.get(table.id) != name:
+            yield f"{name} is {table.full_name}, and its id that of {state.table_ids.get(table.id)}"
+        if len(set(columns)) != len(columns) or not table.partition_key:
+            yield f"{name} has the columns {columns} and the partition key {table.partition_key}"
+        if missing := {*table.partition_key, *table.clustering_key, *dict(table.declared)}.difference(columns):
+            yield f"{name} has no column {min(missing)}"
+        if not 1 <= table.changed <= state.epoch or table.version > state.state_id:
+            yield f"{name} changed with epoch {table.changed}"
+    if len(state.table_ids) < len(known.table_ids):
+        yield "an id of a table is forgotten"
+
+
+@invariant("what lies in a keyspace goes before the keyspace does", "keyspaces", "tables", "types")
+def contents(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """Tables and user types."""
+    homes = {name: table.keyspace for name, table in state.tables.items()}
+    homes.update((name, found.keyspace) for name, found in state.types.items())
+    yield from (f"{name} lies in no keyspace" for name, home in sorted(homes.items()) if home not in state.keyspaces)
+
+
+@invariant("a user type is kept by its name, and names each field once", "types")
+def types(state: ClusterState, known: ClusterState) -> Details:
+    """Each type by itself."""
+    for name, found in news(state.types, known.types):
+        fields = [field.name for field in found.fields]
+        if f"{found.keyspace}.{found.name}" != name or not fields or len(set(fields)) != len(fields):
+            yield f"{name} is {found.keyspace}.{found.name} with the fields {fields}"
+
+
+INVARIANTS = (
+    identity,
+    history,
+    stamps,
+    settings,
+    terms,
+    counts,
+    names,
+    nodes,
+    tokens,
+    addresses,
+    keyspaces,
+    tables,
+    contents,
+    types,
+)

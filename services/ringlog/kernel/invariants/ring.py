@@ -1,0 +1,240 @@
+"""Invariants of placements: ranges that tile the ring, groups that readers and writers can rest on.
+
+Every operation in flight is seen through its plan: who *enters* a group by it and who *leaves*. With them taken back,
+the groups of every range are those that the strategy gives for the present token map (``canonical``). That is the
+deepest sentence here; with ``views`` it says that each read quorum meets each write quorum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+from ringlog.kernel.commands.model import Replication
+from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.operations.plan import alteration_ends, alteration_key
+from ringlog.kernel.operations.rings import walk_order
+from ringlog.kernel.operations.stages import (
+    PREPARED,
+    WRITE_BOTH_READ_NEW,
+    WRITE_BOTH_READ_OLD,
+    has_reached,
+    in_flight,
+)
+from ringlog.kernel.ownership.deltas import touched
+from ringlog.kernel.ownership.placements import replications_in_use
+from ringlog.kernel.ownership.strategies import ENTIRE, natural, ring_of
+from ringlog.kernel.ring.ranges import index_at
+from ringlog.kernel.state import ClusterState, Operation, Placement, RangeGroup
+from ringlog.kernel.values import NodeId, Token, is_token
+
+ABSENT = ("none", "left")
+"""The states of nodes that are in no group."""
+
+
+def settings_of(state: ClusterState) -> dict[str, Replication]:
+    """Key of every placement that there must be, with the setting that its present groups follow."""
+    own = {found.placement: found.replication for found in state.keyspaces.values() if found.placement}
+    return {**dict(replications_in_use(state)), **own}
+
+
+def new_groups(placement: Placement, known: ClusterState) -> Iterator[RangeGroup]:
+    """The ranges that the placement does not have as the same object in a state that is known, by end."""
+    before = known.placements.get(placement.key)
+    if before is None:
+        yield from placement.ranges
+    elif before is not placement:
+        seen = set(map(id, before.ranges))
+        yield from (group for group in placement.ranges if id(group) not in seen)
+
+
+@invariant(
+    "there is a placement for each setting in use and for each keyspace that changes its own, and no other",
+    "placements",
+    "keyspaces",
+    "operations",
+)
+def placed(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """Keys of placements, and whose they are."""
+    wanted = settings_of(state)
+    if set(state.placements) != wanted.keys():
+        yield f"{sorted(state.placements)} are placed, in use are {sorted(wanted)}"
+    yield from (f"{found.key} is kept as {key}" for key, found in sorted(state.placements.items()) if found.key != key)
+    altered = {
+        operation.keyspace: alteration_key(state.keyspaces[operation.keyspace].replication, operation.replication)
+        for operation in in_flight(state)
+        if operation.replication is not None and has_reached(operation, PREPARED)
+    }
+    for name, keyspace in sorted(state.keyspaces.items()):
+        if keyspace.placement != altered.get(name, ""):
+            yield f"{name} has a placement of its own, {keyspace.placement!r}, by operations {altered.get(name)!r}"
+
+
+@invariant(
+    "ranges tile the ring: each begins where the one before it ends, the first where the last does", "placements"
+)
+def tiling(state: ClusterState, known: ClusterState) -> Details:
+    """Ends and starts of every placement that changed."""
+    for key, placement in sorted(state.placements.items()):
+        if known.placements.get(key) is placement:
+            continue
+        ends = tuple([group.end for group in placement.ranges])
+        if placement.ends != ends or any(low >= high for low, high in pairwise(ends)) or not all(map(is_token, ends)):
+            yield f"{key}: the ends {placement.ends} are not those of its ranges, in order"
+        for index, group in enumerate(placement.ranges):
+            if group.start != ends[index - 1]:
+                yield f"{key}: the range to {group.end} begins at {group.start}, not at {ends[index - 1]}"
+
+
+@invariant(
+    "ranges end where tokens are, and where an operation that is prepared has cut them",
+    "placements",
+    "token_owners",
+    "operations",
+    "keyspaces",
+)
+def cuts(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """The ends of all ranges against the token map."""
+    ends = set(state.token_owners)
+    for operation in in_flight(state):
+        if has_reached(operation, PREPARED):
+            ends.update(operation.plan.split_at)
+    for key, placement in sorted(state.placements.items()):
+        if key == ENTIRE:
+            if len(placement.ends) != (1 if state.token_owners else 0):
+                yield f"{key} has {len(placement.ends)} ranges"
+        elif ">" not in key and set(placement.ends) != ends:
+            yield f"{key} has other ends: {sorted(ends.symmetric_difference(placement.ends))[:4]}"
+    for keyspace in state.keyspaces.values():
+        if keyspace.placement:
+            new = next(one.replication for one in in_flight(state) if one.keyspace == keyspace.name)
+            assert new is not None
+            if state.placements[keyspace.placement].ends != alteration_ends(state, keyspace.replication, new):
+                yield f"{keyspace.placement} is not cut wherever either setting cuts"
+
+
+@invariant(
+    "readers of a range are writers, and no longer than that; nobody is a member twice, or since later than the range "
+    "changed",
+    "placements",
+)
+def groups(state: ClusterState, known: ClusterState) -> Details:
+    """Each group by itself, of the ranges that changed."""
+    for key, placement in sorted(state.placements.items()):
+        for group in new_groups(placement, known):
+            where = f"{key} ({group.start}, {group.end}]"
+            since = {replica.node: replica.since for replica in group.write}
+            readers = {replica.node for replica in group.read}
+            if len(since) != len(group.write) or len(readers) != len(group.read):
+                yield f"{where} has a member twice"
+            for replica in group.read:
+                if not since.get(replica.node, group.changed + 1) <= replica.since <= group.changed:
+                    yield f"{where} is read from {replica.node}, who writes since {since.get(replica.node)}"
+            if not all(1 <= epoch <= group.changed for epoch in since.values()) or group.changed > state.epoch:
+                yield f"{where} changed with epoch {group.changed}, its members are there since {since}"
+
+
+@invariant("members of groups are nodes of the cluster that have not left", "placements", "nodes")
+def members(state: ClusterState, known: ClusterState) -> Details:
+    """All groups if a node has gone, else those of the ranges that changed."""
+    gone = any(node.state in ABSENT for _, node in news(state.nodes, known.nodes)) and known.nodes
+    for key, placement in sorted(state.placements.items()):
+        for group in placement.ranges if gone else new_groups(placement, known):
+            nodes = [state.nodes.get(replica.node) for replica in group.write]
+            if any(node is None or node.state in ABSENT for node in nodes):
+                yield f"{key} ({group.start}, {group.end}] has a member that is none"
+
+
+@invariant("members of a group stand in the order in which a clockwise walk meets them", "placements", "token_owners")
+def order(state: ClusterState, known: ClusterState) -> Details:
+    """All groups if tokens changed hands, else those of the ranges that changed."""
+    walk = walk_order(state)
+    moved = state.token_owners is not known.token_owners
+    for key, placement in sorted(state.placements.items()):
+        for group in placement.ranges if moved else new_groups(placement, known):
+            for members in (group.read, group.write):
+                if len(members) > 1 and walk.sorted(group.end, members) != members:
+                    yield f"{key} ({group.start}, {group.end}] is in another order"
+
+
+# ------------------------------------------------------------------------------------------ operations in flight
+
+Seen = tuple[str, frozenset[NodeId], frozenset[NodeId]]
+"""Stage of an operation, who enters and who leaves a range by it."""
+
+
+def _changes(state: ClusterState, operation: Operation) -> Iterator[tuple[str, Token, Seen]]:
+    """(setting, range end, what happens there) of all ranges that the operation changes."""
+    plan = operation.plan
+    for key, ranges in touched(plan.start, plan.middle, plan.finish).items():
+        placement = state.placements.get(key)
+        if placement is not None and placement.ends:
+            for (_, end), change in ranges:
+                seen = operation.stage, frozenset(change.write_added), frozenset(change.write_removed)
+                yield key, placement.ends[index_at(placement.ends, end)], seen
+
+
+def _by_range(state: ClusterState) -> Mapping[str, Mapping[Token, list[Seen]]]:
+    found: dict[str, dict[Token, list[Seen]]] = {}
+    for operation in in_flight(state):
+        for key, end, seen in _changes(state, operation):
+            found.setdefault(key, {}).setdefault(end, []).append(seen)
+    return found
+
+
+@invariant(
+    "the readers and writers of a range are what the stages of operations say: who enters writes from "
+    "write_both_read_old on and is read from write_both_read_new on, when who leaves only writes; others do both",
+    "placements",
+    "operations",
+)
+def views(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """Every range: so a write, which needs quorums of both views, meets every quorum that reads."""
+    changing = _by_range(state)
+    for key, placement in sorted(state.placements.items()):
+        here = changing.get(key, {})
+        for group in placement.ranges:
+            seen = here.get(group.end)
+            if seen is None:
+                if len(group.read) != len(group.write):
+                    yield f"{key} ({group.start}, {group.end}] is read and written by different nodes, and nobody moves"
+                continue
+            readers = {replica.node for replica in group.read}
+            only_writers = {replica.node for replica in group.write} - readers
+            expected: set[NodeId] = set()
+            for stage, entering, leaving in seen:
+                if stage == WRITE_BOTH_READ_OLD:
+                    expected |= entering
+                elif stage == WRITE_BOTH_READ_NEW:
+                    expected |= leaving
+                inside = entering if stage == WRITE_BOTH_READ_NEW else leaving
+                if not inside <= readers:
+                    yield f"{key} ({group.start}, {group.end}] is not read from all that {stage} says"
+            if only_writers != expected:
+                yield f"{key} ({group.start}, {group.end}] has the writers {sorted(only_writers)} that are not read"
+
+
+@invariant(
+    "with what operations in flight have changed taken back, each group is what the strategy gives for the token map",
+    "placements",
+    "token_owners",
+)
+def canonical(state: ClusterState, known: ClusterState) -> Details:
+    """All ranges if tokens changed hands, else those that changed."""
+    ring = ring_of(state.token_owners, state.nodes)
+    moved = state.token_owners is not known.token_owners
+    changing = _by_range(state)
+    for key, replication in sorted(settings_of(state).items()):
+        placement = state.placements.get(key)
+        if placement is None:
+            continue
+        here = changing.get(key, {})
+        for group in placement.ranges if moved else new_groups(placement, known):
+            old = {replica.node for replica in group.read}
+            for stage, entering, leaving in here.get(group.end, ()):
+                old = (old - entering) | leaving if stage == WRITE_BOTH_READ_NEW else old
+            if old != set(natural(replication, ring, group.end)):
+                yield f"{key} ({group.start}, {group.end}] was {sorted(old)}, the strategy gives others"
+
+
+INVARIANTS = (placed, tiling, cuts, groups, members, order, views, canonical)

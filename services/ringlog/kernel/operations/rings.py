@@ -1,0 +1,54 @@
+"""The token map while operations are in flight: with what is coming, and as each of them will leave it."""
+
+from __future__ import annotations
+
+from immutables import Map
+
+from ringlog.kernel.operations.kinds import kind_of
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.ownership.deltas import Order
+from ringlog.kernel.ownership.strategies import Ring
+from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import NodeId, Token
+
+
+def target_owners(state: ClusterState) -> Map[Token, NodeId]:
+    """The token map with the new tokens of every operation in flight: owners of all present and coming range ends."""
+    owners = state.token_owners
+    for operation in in_flight(state):
+        if kind_of(operation).makes_generation:
+            owners = owners.update(dict.fromkeys(operation.tokens, operation.node))
+    return owners
+
+
+def walk_order(state: ClusterState) -> Order:
+    """The order of groups: every node stands at its present tokens, one that joins at its coming ones."""
+    flying = in_flight(state)
+    coming = {
+        operation.node: operation.tokens
+        for operation in flying
+        if kind_of(operation).brings_node and not operation.replaced
+    }
+    beside = {operation.node: operation.replaced for operation in flying if operation.replaced}
+    return Order(state.nodes, coming, beside)
+
+
+def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[Token, NodeId]:
+    """The token map after the operation, from the one before it."""
+    assert all(owners[token] == operation.node for token in operation.gone), "it gives its own tokens away"
+    assert all(owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
+        "it takes nobody's tokens, or those of whom it replaces"
+    )
+    for token in operation.gone:
+        owners = owners.delete(token)
+    return owners.update(dict.fromkeys(operation.tokens, operation.node))
+
+
+def ring_after(ring: Ring, *operations: Operation) -> Ring:
+    """The ring when ``operations`` have finished, from the one before them."""
+    owners = dict(ring.owners)
+    for operation in operations:
+        for token in operation.gone:
+            del owners[token]
+        owners.update(dict.fromkeys(operation.tokens, operation.node))
+    return ring.owned_by(owners)

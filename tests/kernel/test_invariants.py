@@ -1,0 +1,262 @@
+"""Each invariant can fail: for every one a state is planted that breaks it, and the sound states break none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringlog.kernel import counts
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.fold import fold
+from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.invariants import check
+from ringlog.kernel.invariants.check import INVARIANTS, violations
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, PastTtl, Replica, Source
+from ringlog.wire.entries import decode_entry
+from tests.kernel.entries import NODES, SEED, TABLE, applied, founded, node, uuid
+
+LOGS = sorted((Path(__file__).parents[1] / "testdata" / "logs").glob("*.txt"))
+JOINING = NODES[3]
+KEY = "simple:2"
+
+
+def _further(state: ClusterState) -> ClusterState:
+    """One step of the one operation in flight, everybody acknowledging."""
+    (operation,) = in_flight(state)
+    if operation.stage == "commit_cdc_generation":
+        wanted = to_prepare(state)
+        assert wanted is not None
+        ranges = generate_for(state, wanted[1])
+        state = applied(state, *parts_of(wanted[0], ranges, 4))
+        state = applied(state, m.CommitCdcGeneration(wanted[0], 2**20 * state.epoch, ranges_digest(ranges)))
+        state = applied(state, m.AdvanceOperation(operation.id, "publish_cdc_generation", (), ()))
+        return applied(state, m.PublishCdcGeneration(wanted[0]))
+    witnesses = tuple(m.Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
+    gaining = gaining_nodes(operation) if operation.stage in REPORTED_STAGES else ()
+    reports = tuple(m.StreamReport(name, operation.id, 5, "ab") for name in gaining)
+    return applied(state, m.AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports))
+
+
+@cache
+def lives() -> dict[str, ClusterState]:
+    """The states of a cluster by what it was doing: of three nodes, with a table, and of a fourth node that joins."""
+    state = applied(founded(), m.TakeOver("coordinator", "x", 1), *(node(number) for number in range(1, 5)))
+    for number in range(3):
+        state = applied(state, m.Join(NODES[number], (1_000 * number,), SEED))
+        while in_flight(state):
+            state = _further(state)
+    fields = (m.TypeField("street", "text"),)
+    state = applied(
+        state,
+        m.CreateKeyspace("ks", m.Replication("simple", 2)),
+        m.CreateType("ks", "address", fields),
+        TABLE,
+        m.CloseCdcGeneration(state.generations[0].id, closed_at=5, unwatched=True),
+        m.RegisterCdcWriter("w", uuid(1, space=5)),
+    )
+    found = {"quiet": state}
+    state = applied(state, m.Join(JOINING, (500,), SEED))
+    while in_flight(state):
+        found[in_flight(state)[0].stage] = state
+        if in_flight(state)[0].stage == "commit_cdc_generation":
+            wanted = to_prepare(state)
+            assert wanted is not None
+            found["preparing"] = state = applied(state, *parts_of(wanted[0], generate_for(state, wanted[1]), 4)[:1])
+        state = _further(state)
+    altered = m.AlterKeyspace("ks", m.Replication("network", 1, (m.DatacenterReplication("dc1", 1),)))
+    found["altering"] = state = applied(found["quiet"], altered)
+    found["altered"] = _further(state)
+    return found
+
+
+def _group(state: ClusterState, **changes: Any) -> ClusterState:
+    placement = state.placements[KEY]
+    ranges = (replace(placement.ranges[0], **changes), *placement.ranges[1:])
+    return replace(state, placements=state.placements.set(KEY, replace(placement, ranges=ranges)))
+
+
+def _node(cluster: ClusterState, name: str, **changes: Any) -> ClusterState:
+    return replace(cluster, nodes=cluster.nodes.set(name, replace(cluster.nodes[name], **changes)))
+
+
+def _operation(state: ClusterState, **changes: Any) -> ClusterState:
+    (operation,) = in_flight(state)
+    return replace(state, operations=state.operations.set(operation.id, replace(operation, **changes)))
+
+
+def _generation(state: ClusterState, index: int, **changes: Any) -> ClusterState:
+    found = list(state.generations)
+    found[index] = replace(found[index], **changes)
+    return replace(state, generations=tuple(found))
+
+
+def _writer(state: ClusterState, **changes: Any) -> ClusterState:
+    return replace(state, writers=state.writers.set("w", replace(state.writers["w"], **changes)))
+
+
+def _table(state: ClusterState, **changes: Any) -> ClusterState:
+    return replace(state, tables=state.tables.set("ks.t", replace(state.tables["ks.t"], **changes)))
+
+
+def _half_left(state: ClusterState) -> ClusterState:
+    """The joining node is no writer any more of what it is about to be read from."""
+    placement = state.placements[KEY]
+    ranges = tuple(
+        replace(group, write=tuple(one for one in group.write if one.node != JOINING)) for group in placement.ranges
+    )
+    return replace(state, placements=state.placements.set(KEY, replace(placement, ranges=ranges)))
+
+
+def _swapped(state: ClusterState) -> ClusterState:
+    """Somebody else reads and writes a range."""
+    group = state.placements[KEY].ranges[0]
+    other = min(set(NODES[:3]) - {one.node for one in group.write})
+    members = (replace(group.write[0], node=other), group.write[1])
+    return _group(state, read=members, write=members)
+
+
+def _without_table_keyspace(state: ClusterState) -> ClusterState:
+    return replace(state, keyspaces=state.keyspaces.delete("ks"))
+
+
+def _unlocked(state: ClusterState) -> ClusterState:
+    (operation,) = in_flight(state)
+    return _operation(state, locks=operation.locks[1:])
+
+
+def _locked_twice(state: ClusterState) -> ClusterState:
+    (operation,) = in_flight(state)
+    return _operation(state, locks=(*operation.locks, operation.locks[0]))
+
+
+def _two_about_one(state: ClusterState) -> ClusterState:
+    (operation,) = in_flight(state)
+    return replace(state, operations=state.operations.set("join-1", replace(operation, id="join-1", locks=())))
+
+
+Planted = tuple[str, Callable[[ClusterState], ClusterState]]
+
+PLANTED: dict[str, Planted] = {
+    "identity": ("quiet", lambda s: replace(s, state_id=uuid(7, space=7))),
+    "history": ("quiet", lambda s: replace(s, history=replace(s.history, requests=s.history.requests.set("r", 3)))),
+    "stamps": ("quiet", lambda s: replace(s, changed=s.changed.delete("nodes"))),
+    "settings": ("quiet", lambda s: replace(s, settings=s.settings.set("gate_prepared", 7))),
+    "terms": (
+        "quiet",
+        lambda s: replace(s, terms=s.terms.set("coordinator", replace(s.terms["coordinator"], since=999))),
+    ),
+    "counts": (
+        "quiet",
+        lambda s: replace(s, terms=s.terms.update({f"r{n}": s.terms["coordinator"] for n in range(64)})),
+    ),
+    "names": ("quiet", lambda s: replace(s, node_names=s.node_names.set("n1", NODES[1]))),
+    "nodes": ("quiet", lambda s: _node(s, NODES[0], tokens=())),
+    "tokens": ("quiet", lambda s: _node(s, NODES[0], tokens=(4,))),
+    "addresses": ("quiet", lambda s: _node(s, NODES[0], address=s.nodes[NODES[1]].address)),
+    "keyspaces": (
+        "quiet",
+        lambda s: replace(s, keyspaces=s.keyspaces.set("ks", replace(s.keyspaces["ks"], name="other"))),
+    ),
+    "tables": ("quiet", lambda s: _table(s, partition_key=("nothing",))),
+    "contents": ("quiet", _without_table_keyspace),
+    "types": ("quiet", lambda s: replace(s, types=s.types.set("ks.other", s.types["ks.address"]))),
+    "placed": ("quiet", lambda s: replace(s, placements=s.placements.delete(KEY))),
+    "tiling": ("quiet", lambda s: _group(s, start=s.placements[KEY].ranges[0].start - 1)),
+    "cuts": ("quiet", lambda s: replace(s, token_owners=s.token_owners.set(77, NODES[0]))),
+    "groups": ("quiet", lambda s: _group(s, read=(*s.placements[KEY].ranges[0].read, Replica(NODES[4], 3)))),
+    "members": ("quiet", lambda s: _node(s, NODES[0], state="left", tokens=())),
+    "order": (
+        "quiet",
+        lambda s: _group(s, read=s.placements[KEY].ranges[0].read[::-1], write=s.placements[KEY].ranges[0].write[::-1]),
+    ),
+    "views": ("write_both_read_old", _half_left),
+    "canonical": ("quiet", _swapped),
+    "rows": ("prepared", lambda s: _operation(s, tokens=())),
+    "stages": ("prepared", lambda s: _operation(s, stage="write_both_read_old")),
+    "standings": ("prepared", lambda s: _node(s, JOINING, state="none")),
+    "apart": ("prepared", _two_about_one),
+    "locks": ("prepared", _locked_twice),
+    "held": ("requested", _unlocked),
+    "ignored": ("prepared", lambda s: _operation(s, ignored=(NODES[0],))),
+    "served": ("publish_cdc_generation", lambda s: _operation(s, generation="another")),
+    "preparing": ("preparing", lambda s: _operation(s, generation="another")),
+    "generations": ("quiet", lambda s: _generation(s, 1, timestamp=1)),
+    "lives": ("quiet", lambda s: _generation(s, -1, status="closed")),
+    "streams": ("quiet", lambda s: _generation(s, -1, ranges=s.generations[-1].ranges[1:])),
+    "preparation": ("preparing", lambda s: _generation(s, -1, published=None)),
+    "writers": ("quiet", lambda s: _writer(s, low_watermark=s.writers["w"].horizon + 1)),
+    "closed": ("quiet", lambda s: _writer(s, low_watermark=1)),
+    "past": ("quiet", lambda s: replace(s, past_ttls=(PastTtl(9, 3), PastTtl(5, 2)))),
+}
+"""Invariant to the state that it is broken in, and how."""
+
+
+def _broken(found: tuple[check.Violation, ...]) -> set[str]:
+    return {one.invariant for one in found}
+
+
+def test_the_states_that_are_broken_below_are_sound_before() -> None:
+    for name, state in lives().items():
+        assert violations(state) == (), name
+
+
+def test_every_invariant_has_a_state_that_breaks_it() -> None:
+    assert [one.name for one in INVARIANTS] == list(PLANTED)
+    assert all(one.sentence for one in INVARIANTS)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_an_invariant_is_found_broken(name: str) -> None:
+    """In the state as a whole; and by what it changes of the sound one, an epoch ago."""
+    where, plant = PLANTED[name]
+    sound = lives()[where]
+    planted = plant(sound)
+    found = [one for one in violations(planted) if one.invariant == name]
+    assert found
+    assert not any("cannot be told" in one.detail for one in found), found
+    assert name in _broken(violations(planted, sound)) or name == "stamps"  # of what is shared nobody asks
+
+
+@pytest.mark.parametrize("part", ["placements", "operations", "nodes", "history", "generations"])
+def test_the_look_never_raises(part: str) -> None:
+    garbage: Any = 7
+    found = violations(replace(lives()["write_both_read_old"], **{part: garbage}))
+    assert any("cannot be told" in one.detail for one in found)
+
+
+def test_what_is_shared_is_not_looked_at_again() -> None:
+    sound = lives()["quiet"]
+    broken = _group(sound, start=5)
+    later = applied(broken, m.Noop())
+    assert "tiling" in _broken(violations(broken, sound))
+    assert violations(later, broken) == ()
+    assert "tiling" in _broken(violations(later))
+
+
+def test_a_bound_that_is_passed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(counts.COUNTS_MAX, "nodes", (3, "nodes"))
+    assert [one.detail for one in violations(lives()["quiet"])] == ["there are 4 nodes, and 3 at most"]
+
+
+def test_sources_outside_of_the_locks_are_found() -> None:
+    (operation,) = in_flight(lives()["requested"])
+    stray = Source("simple:3", 0, 1_000, NODES[0], NODES[1])
+    plan = replace(operation.plan, sources=(*operation.plan.sources, stray))
+    assert "held" in _broken(violations(_operation(lives()["requested"], plan=plan)))
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_the_states_of_released_logs_are_sound(path: Path) -> None:
+    state = EMPTY_STATE
+    for line in path.read_text(encoding="utf-8").splitlines():
+        before, state = state, fold(state, decode_entry(bytes.fromhex(line.split()[0]))).state
+        assert violations(state, before) == ()
+    assert violations(state) == ()
