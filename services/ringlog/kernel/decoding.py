@@ -18,6 +18,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import MISSING, is_dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 
 from immutables import Map
@@ -214,7 +215,7 @@ def _history(reader: _Reader, _end: int) -> History:
     oldest = reader.value(SCALARS[int])
     applied: tuple[Applied, ...] = reader.value(_reader_of(tuple[Applied, ...]))
     entries = {one.epoch: one for one in applied}
-    if any(one.epoch >= other.epoch for one, other in zip(applied, applied[1:], strict=False)):
+    if any(one.epoch >= other.epoch for one, other in pairwise(applied)):
         raise StateUndecodable("the epochs of its history do not ascend")
     history = History(
         oldest,

@@ -74,8 +74,9 @@ class Digester:
 class _Encoder:
     """Encodes a value that comes again with little changed.
 
-    ``_value``: the last one, held so that the ids of its rows stay theirs. ``_rows``: their bytes, by id. ``_items``: of
-    a map, by key: the item, its key's bytes and its own; ``_inner``: encoders of the items that are walked.
+    ``_value``: the last one, held so that the ids of its rows stay theirs. ``_rows``: their bytes, by id; ``_known``:
+    those of the value before, while the next is encoded. ``_items``: of a map, by key: the item, its key's bytes and
+    its own; ``_inner``: encoders of the items that are walked.
     """
 
     __slots__ = ("_inner", "_items", "_known", "_rows", "_value")
