@@ -31,6 +31,7 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
 from ringlog.log.fates import Fate
+from ringlog.log.folding import FoldedRecord
 from ringlog.node.merge import merged
 from ringlog.node.peek import peek, plain
 from ringlog.wire import records
@@ -66,7 +67,7 @@ def log_entry(data: bytes) -> None:
                     assert decode_change(encode_change(record.value)) == record.value
         else:
             assert folded.state is state
-        line = cli_log.Line(7, item, folded.outcome, state, folded.state)
+        line = FoldedRecord(7, item, folded.outcome, state, folded.state)
         json.dumps(cli_log._as_json(line))
         _shown(line)
     if isinstance(item, Entry) and not isinstance(item.command, Undecodable | UnknownCommand):
@@ -80,7 +81,7 @@ def _befores(prev: str | None) -> tuple[Any, ...]:
     return (*found[:1], story().steps[0].before, story().state)
 
 
-def _shown(line: cli_log.Line) -> None:
+def _shown(line: FoldedRecord) -> None:
     with out.capture():
         cli_log._print(line)
 
