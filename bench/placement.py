@@ -4,8 +4,9 @@
 
 Clusters of three datacenters with three racks each and ten keyspaces, each under another setting, so that none shares
 a placement. A join is an entry that is folded (it is planned, checked and recorded) and then one entry for each stage;
-the CDC generation made for it is told by itself, for it grows with the ring whatever moves; so is the digest of the
-whole state, which only the cache keeper works out at each epoch. Time is that of the fold on
+the CDC generation made for it is told by itself, for it grows with the ring whatever moves; so is the digest,
+which only the cache keeper works out at each epoch: of the whole state (*digest*), and of the dearest epoch of the join
+after the one before it (*changed*), which must cost a small part of that. Time is that of the fold on
 one core, the least of some rounds: not what the author takes to make the entry, nor Avro. The garbage collector is
 off, as in the simulator: states hold no cycles, and it would walk them for nothing. ``SCALE`` multiplies numbers of
 nodes, and the greatest number of tokens (1; 0.05 is a matter of seconds).
@@ -28,6 +29,7 @@ import numpy as np
 from immutables import Map
 
 from ringlog.kernel.commands import model as m
+from ringlog.kernel.digester import Digester
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import parts_of, ranges_digest
@@ -48,6 +50,8 @@ SIZES = ((100, 16, 0.1), (300, 16, 0.1), (1_000, 16, 0.5), (100, 256, 0.5))
 LIFE = (1_000, 16, 60.0)
 LOOKUP_US = 5.0
 LOOKUPS = 50_000
+CHANGED = 0.25
+"""Of the time of a whole digest: what that of an epoch may take which changes ranges of every placement."""
 ROUNDS = 3
 MISSED = 2.0
 SEED = bytes(range(16))
@@ -183,7 +187,7 @@ def _node(name: str, number: int, tokens: tuple[int, ...]) -> Node:
     return Node(name, name, f"{name}:1", *where, 1, 12, "0", (), 1, state, tokens, 1)
 
 
-def measure_join(nodes: int, tokens: int, limit: float) -> tuple[Figure, Figure, float]:
+def measure_join(nodes: int, tokens: int, limit: float) -> tuple[tuple[Figure, ...], float]:
     """Print the line of one size; what is limited in it, and the seconds of plan and steps."""
     state = cluster(nodes, tokens)
     rounds = []
@@ -195,16 +199,45 @@ def measure_join(nodes: int, tokens: int, limit: float) -> tuple[Figure, Figure,
         min(author.seconds(*kinds) for author in rounds) for kinds in ((m.Join,), (m.AdvanceOperation,), CDC)
     )
     lookup = min(_lookup_us(rounds[0].state) for _ in range(ROUNDS))
-    begin = time.process_time()
-    digest(rounds[0].state)
-    digested = time.process_time() - begin
+    digested, changed = _digests(state, tokens)
     took = Figure(f"join of {nodes} x {tokens}", plan + steps, limit)
     print(
         f"{nodes:6,} {tokens:6} {nodes * tokens:8,} {plan * 1e3:8.1f} {steps * 1e3:8.1f} {took.value * 1e3:9.1f}"
-        f" {limit * 1e3:8.0f} {took.value / limit:8.2f} {streams * 1e3:8.1f} {lookup:10.2f} {digested * 1e3:10.0f}",
+        f" {limit * 1e3:8.0f} {took.value / limit:8.2f} {streams * 1e3:8.1f} {lookup:10.2f} {digested * 1e3:10.0f}"
+        f" {changed * 1e3:11.0f}",
         flush=True,
     )
-    return took, Figure(f"lookup in {nodes} x {tokens}", lookup, LOOKUP_US), plan + steps
+    where = f"{nodes} x {tokens}"
+    share = Figure(f"digest of an epoch against a whole one in {where}", changed / digested, CHANGED)
+    return (took, Figure(f"lookup in {where}", lookup, LOOKUP_US), share), plan + steps
+
+
+def _digests(state: ClusterState, tokens: int) -> tuple[float, float]:
+    """Seconds of a digest made anew, and of the dearest one of a join's epochs, each after the one before."""
+    author = _DigestingAuthor(state)
+    join(author, "x", tokens)
+    begin = time.process_time()
+    found = digest(author.state)
+    whole = time.process_time() - begin
+    assert found == author.digester.digest(author.state)
+    return whole, max(author.digesting)
+
+
+class _DigestingAuthor(Author):
+    """Digests each state after the one before it."""
+
+    def __init__(self, state: ClusterState) -> None:
+        super().__init__(state)
+        self.digester = Digester()
+        self.digester.digest(state)
+        self.digesting: list[float] = []
+
+    def append(self, command: m.Command) -> None:
+        """As ``Author``."""
+        super().append(command)
+        begin = time.process_time()
+        self.digester.digest(self.state)
+        self.digesting.append(time.process_time() - begin)
 
 
 def _lookup_us(state: ClusterState) -> float:
@@ -250,15 +283,16 @@ def measure_life(nodes: int, tokens: int, limit: float) -> Figure:
 
 def main(scale: float = 1.0) -> int:
     """Measure and print; the exit status."""
-    print(" nodes tokens   ranges  plan ms steps ms  together    limit  x limit   CDC ms  lookup us  digest ms")
+    print(" nodes tokens   ranges  plan ms steps ms  together    limit  x limit   CDC ms", end="")
+    print("  lookup us  digest ms  changed ms")
     figures: list[Figure] = []
     grown: list[tuple[int, float]] = []
     usual = SIZES[0][1]
     for nodes, tokens, limit in SIZES:
         nodes = max(9, round(nodes * scale))
         tokens = tokens if tokens == usual else max(usual, round(tokens * scale))
-        took, lookup, seconds = measure_join(nodes, tokens, limit)
-        figures += [took, lookup]
+        found, seconds = measure_join(nodes, tokens, limit)
+        figures += found
         grown += [(nodes * tokens, seconds)] if tokens == usual else []
     ranges, taken = [size for size, _ in grown], [seconds for _, seconds in grown]
     wanted = [size * math.log(size) for size in ranges]

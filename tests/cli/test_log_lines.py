@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.cli.log import Line, chosen, fold_lines, read_dump, write_dump
+from ringlog.cli.log import chosen, read_dump, write_dump
+from ringlog.log.folding import FoldedRecord, follow
 from ringlog.log.port import LogRecord
 from tests.agents.world import World
 
@@ -20,7 +21,7 @@ def records(count: int) -> list[LogRecord]:
 
 def alive() -> int:
     gc.collect()
-    return sum(type(one) is Line for one in gc.get_objects())
+    return sum(type(one) is FoldedRecord for one in gc.get_objects())
 
 
 def test_of_all_that_is_folded_only_the_last_lines_are_kept() -> None:
@@ -32,7 +33,7 @@ def test_of_all_that_is_folded_only_the_last_lines_are_kept() -> None:
             yield record
             most = max(most, alive())
 
-    shown = list(chosen(fold_lines(watched()), 0, 3, all_records=True))
+    shown = list(chosen(follow(watched()), 0, 3, all_records=True))
     assert [line.offset for line in shown] == [58, 59, 60]
     assert 3 <= most <= 5
 

@@ -20,9 +20,10 @@ from ringlog.cache.projection import PARTS, project
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import decode_stored
 from ringlog.cli.connection import errors
-from ringlog.cli.log import fold_lines, read_dump
+from ringlog.cli.log import read_dump
 from ringlog.client.peers import decode_status
 from ringlog.log.errors import LogDamaged
+from ringlog.log.folding import follow
 from ringlog.log.identity import load_record
 from ringlog.node.checks import token_of_partition
 from ringlog.node.data_server import bodies as cell_bodies
@@ -116,7 +117,7 @@ def node_folder(data: bytes) -> None:
 def dump(data: bytes) -> None:
     """A file of ``ringlog log --dump``, folded."""
     with errors.capture():
-        for _ in fold_lines(read_dump(_file("log.dump", data))):
+        for _ in follow(read_dump(_file("log.dump", data))):
             pass
 
 

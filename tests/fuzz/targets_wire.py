@@ -18,7 +18,9 @@ from ringlog.kernel.changes import diff
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands.model import VERSIONS
 from ringlog.kernel.decide import DEFECT
+from ringlog.kernel.decoding import StateUndecodable, decode_state
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.encoding import encode as encode_state
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.stream_id import StreamIdError
@@ -29,6 +31,7 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
 from ringlog.log.fates import Fate
+from ringlog.log.folding import FoldedRecord
 from ringlog.node.merge import merged
 from ringlog.node.peek import peek, plain
 from ringlog.wire import records
@@ -64,7 +67,7 @@ def log_entry(data: bytes) -> None:
                     assert decode_change(encode_change(record.value)) == record.value
         else:
             assert folded.state is state
-        line = cli_log.Line(7, item, folded.outcome, state, folded.state)
+        line = FoldedRecord(7, item, folded.outcome, state, folded.state)
         json.dumps(cli_log._as_json(line))
         _shown(line)
     if isinstance(item, Entry) and not isinstance(item.command, Undecodable | UnknownCommand):
@@ -78,7 +81,7 @@ def _befores(prev: str | None) -> tuple[Any, ...]:
     return (*found[:1], story().steps[0].before, story().state)
 
 
-def _shown(line: cli_log.Line) -> None:
+def _shown(line: FoldedRecord) -> None:
     with out.capture():
         cli_log._print(line)
 
@@ -232,6 +235,15 @@ def _commands() -> tuple[bytes, ...]:
     )
 
 
+def cluster_state(data: bytes) -> None:
+    """A state has these bytes and no others."""
+    assert encode_state(decode_state(data)) == data
+
+
+def _states() -> tuple[bytes, ...]:
+    return tuple(encode_state(step.before) for step in (*story().steps[:12], *story().steps[20::30]))
+
+
 def cql_value(data: bytes) -> None:
     """First byte: the type; the rest: a value of it."""
     name = sorted(TYPES)[data[0] % len(TYPES)] if data else ""
@@ -306,6 +318,7 @@ TARGETS = (
         lambda: (*_samples(*current()), *_schema_headers()),
         of_record,
     ),
+    Target("states", ("kernel.decoding.decode_state",), cluster_state, (StateUndecodable,), _states),
     Target("cql_values", ("kernel.schema.types.deserialize",), cql_value, (TypeMismatch,), _cql_values),
     Target("partition_keys", (), partition_key, (ValueError,), lambda: (b"", b"a", b"a\xffb", b"\xff\xff")),
     Target("stream_ids", ("kernel.generations.stream_id.decode",), stream_id, (StreamIdError,), _streams),

@@ -26,7 +26,8 @@ from ringlog.kernel.changes import diff, project
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands.model import VERSIONS, Command, Noop
 from ringlog.kernel.decide import DEFECT
-from ringlog.kernel.encoding import combined_digest, digest, part_digests
+from ringlog.kernel.digester import Digester
+from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import FOUNDING, fold
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.state import PARTS, ClusterState
@@ -72,8 +73,9 @@ class Machine(RuleBasedStateMachine):
 
     def start_from(self, state: ClusterState) -> None:
         """Nothing has been sent yet."""
-        self.first = self.state = self.digested = state
-        self.digests = part_digests(self.state)
+        self.first = self.state = state
+        self.digester = Digester()
+        self.digester.digest(state)
         self.applied: list[EncodedEntry] = []
         self.sent: list[bytes] = []
 
@@ -188,7 +190,7 @@ class Machine(RuleBasedStateMachine):
             stamped = after.changed.get(name) == after.epoch
             assert stamped == (getattr(after, name) is not getattr(before, name)), name
         if after.epoch % LOOK_EVERY == 0:
-            self.digests, self.digested = part_digests(after, (self.digested, self.digests)), after
+            self.digester.digest(after)
             self._check_difference(before, after)
 
     def _check_difference(self, before: ClusterState, after: ClusterState) -> None:
@@ -203,14 +205,13 @@ class Machine(RuleBasedStateMachine):
         assert {key for key in shown if key[0] != "epochs"} == {key for key in project(after) if key[0] != "epochs"}
 
     def teardown(self) -> None:
-        """The log once more, from the bytes: the same state, and the same digest as was made part by part."""
+        """The log once more, from the bytes: the same state, and the same digest as was made of what changed."""
         if not hasattr(self, "first"):
             return
         state = self.first
         for data in self.sent:
             state = fold(state, decode_entry(data)).state
-        again = part_digests(self.state, (self.digested, self.digests))
-        assert digest(state) == combined_digest(again) == digest(self.state)
+        assert digest(state) == self.digester.digest(self.state) == digest(self.state)
 
 
 def _table() -> str:

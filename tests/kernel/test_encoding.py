@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from ringlog.kernel.commands import model as m
-from ringlog.kernel.encoding import combined_digest, command_digest, digest, encode, part_digests
-from ringlog.kernel.fold import fold
-from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState
-from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
+from ringlog.kernel.encoding import command_digest, digest, encode, part_digests
+from ringlog.kernel.state import PARTS, ClusterState
+from tests.kernel.entries import applied, founded, node, random_history
 
 BUILD = "import random; from tests.kernel.entries import random_history; from ringlog.kernel.encoding import digest; "
 PRINT = "s = random_history(random.Random(6), 400); print(s.epoch, digest(s))"
@@ -107,28 +106,6 @@ def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
     assert found == {f"{state.epoch} {digest(state)}\n"}
     assert state.epoch > 20, "a history in which nothing applies would prove nothing"
     assert {"nodes", "keyspaces", "tables", "terms", "settings"} <= set(part_digests(state))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(1, 30))
-def test_reused_part_digests_are_those_made_anew(draw: random.Random, length: int) -> None:
-    state, known = EMPTY_STATE, None
-    for _ in range(length):
-        command = random_command(draw, state) if state.epoch else m.InitializeCluster("c")
-        state = fold(state, entry(state, command)).state
-        parts = part_digests(state, known)
-        assert parts == part_digests(state)
-        assert combined_digest(parts) == digest(state)
-        known = (state, parts)
-
-
-def test_an_unchanged_part_is_not_encoded_again() -> None:
-    before = applied(founded(), node(1))
-    after = applied(before, m.Noop())
-    marked = dict.fromkeys(part_digests(before), "as before")
-    reused = {name for name, found in part_digests(after, (before, marked)).items() if found == "as before"}
-    assert {"nodes", "node_names", "name", "cluster_id", "changed"} <= reused
-    assert not {"epoch", "history", "state_id"} & reused
 
 
 def test_every_field_of_the_state_counts() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ringlog.kernel.commands.model import InitializeCluster, Noop
-from ringlog.kernel.encoding import command_digest, digest
+from ringlog.kernel.decoding import decode_state
+from ringlog.kernel.encoding import command_digest, digest, encode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
@@ -27,6 +28,8 @@ from ringlog.log.errors import (
 )
 from ringlog.log.fates import Chain
 from ringlog.log.faulty import FaultyLog
+from ringlog.log.folding import Start
+from ringlog.log.identity import Seen
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 from ringlog.log.replica import Replica
@@ -352,3 +355,42 @@ def test_a_topic_that_told_its_id_is_there_although_its_end_is_not_known(monkeyp
         log.started = True
         assert replica.wait_for(lambda _: log.looks >= 30 or replica.halted is not None, 10, "looks") is True
         assert replica.halted is None
+
+
+def test_a_replica_goes_on_from_a_stored_state(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+    data = [encoded.data for encoded in chain_of(replica.state, *[Noop()] * 6).entries]
+    log.append(data[:3])
+    stored = Start(decode_state(encode(replica.read_barrier())), replica.position)
+    log.append(data[3:])
+    heard: list[int] = []
+    later = Replica(log, start=stored, cluster_id=stored.state.cluster_id)
+    later.subscribe(lambda _before, after, _item, _outcome, _offset: heard.append(after.epoch))
+    with later:
+        assert digest(later.read_barrier()) == digest(replica.read_barrier())
+        assert later.counts == {OutcomeKind.APPLIED: 3}
+        assert heard == [5, 6, 7]
+        assert later.founder is None
+
+
+def test_a_log_that_lacks_its_beginning_is_enough_for_a_state_behind_it(
+    log: FaultyLog, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Start(replica.state, replica.position)
+    replica.stop()
+    monkeypatch.setattr(log, "begin_offset", lambda: 1)
+    with Replica(log, start=stored) as later:
+        assert later.read_barrier() == stored.state
+    with pytest.raises(LogTruncated, match="begins at offset 1"):
+        Replica(log).start()
+
+
+def test_a_stored_state_that_is_not_of_this_log_halts(log: FaultyLog, replica: Replica) -> None:
+    stored = Start(replica.state, replica.position)
+    with pytest.raises(LogTruncated, match="ends at offset 1"):
+        Replica(log, start=Start(replica.state, 9)).start()
+    with Replica(log, start=stored, cluster_id="another") as later:
+        assert halt_of(later).code == "cluster_mismatch"
+    with Replica(log, start=stored, seen=[Seen(1, "another", "a test")]) as later:
+        assert halt_of(later).code == "log_forked"
+    with Replica(log, start=stored, seen=[Seen(1, replica.state.state_id, "a test")]) as later:
+        assert later.read_barrier() is stored.state

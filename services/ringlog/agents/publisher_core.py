@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.state import ClusterState
 
 ROLE = "publisher"
 
@@ -25,7 +25,7 @@ def starts_from(published: EpochChange | None, state: ClusterState) -> bool:
     Raises ValueError if ``state`` has the epoch that was published last, and is another state.
     """
     if published is None:
-        return state is EMPTY_STATE
+        return state.epoch == 0
     if state.epoch != published.epoch:
         return False
     if state.state_id != published.state_id:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,38 +13,16 @@ from rich.text import Text
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.cli.shown import printable, time_of_day
-from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Undecodable, UnknownCommand, Unreadable
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.state import ClusterState
+from ringlog.log.folding import FoldedRecord, follow
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
 from ringlog.runtime.context import Context
 from ringlog.wire.author_json import to_json
-from ringlog.wire.entries import decode_entry
 
 STYLES = {OutcomeKind.APPLIED: "green", OutcomeKind.DUPLICATE: "dim", OutcomeKind.STALE: "dim"}
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One record of the log, folded."""
-
-    offset: int
-    item: Entry | Unreadable
-    outcome: Outcome
-    before: ClusterState
-    after: ClusterState
-
-
-def fold_lines(records: Iterator[LogRecord]) -> Iterator[Line]:
-    """Fold records from the first on."""
-    state = EMPTY_STATE
-    for record in records:
-        item = decode_entry(record.data)
-        folded = fold(state, item)
-        yield Line(record.offset, item, folded.outcome, state, folded.state)
-        state = folded.state
 
 
 def show(
@@ -64,14 +41,14 @@ def show(
     if dump is not None:
         out.print(f"{write_dump(dump, read_log(context))} records in {dump}")
         return
-    for line in chosen(fold_lines(read_log(context)), since, last, all_records):
+    for line in chosen(follow(read_log(context)), since, last, all_records):
         if as_json:
             typer.echo(json.dumps(_as_json(line)))
         else:
             _print(line)
 
 
-def chosen(lines: Iterable[Line], since: int, last: int | None, all_records: bool) -> Iterable[Line]:
+def chosen(lines: Iterable[FoldedRecord], since: int, last: int | None, all_records: bool) -> Iterable[FoldedRecord]:
     """The lines to show, each as it comes: a log of years needs no memory. At most ``last`` are kept."""
     fitting = (x for x in lines if x.outcome.epoch >= since and (all_records or x.outcome.kind is OutcomeKind.APPLIED))
     return fitting if last is None else deque(fitting, maxlen=last)
@@ -113,7 +90,7 @@ def read_dump(path: Path) -> Iterator[LogRecord]:
         fail("bad_dump", f"{path}: {error}", 2)
 
 
-def _as_json(line: Line) -> dict[str, Any]:
+def _as_json(line: FoldedRecord) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "offset": line.offset,
         "outcome": line.outcome.kind.value,
@@ -140,7 +117,7 @@ def _command(state: ClusterState, item: Entry) -> dict[str, Any]:
     return to_json(state, item.command)
 
 
-def _print(line: Line) -> None:
+def _print(line: FoldedRecord) -> None:
     item, outcome = line.item, line.outcome
     shown = Text.assemble((f"{outcome.epoch:>6} {outcome.kind.value:<9}", STYLES.get(outcome.kind, "red")), " ")
     if isinstance(item, Unreadable):

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import fail, resolve
-from ringlog.cli.log import fold_lines, read_dump, read_log
+from ringlog.cli.log import read_dump, read_log
 from ringlog.cli.rehearsal import Rehearsal
-from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.folding import follow
 
 LIVE = "live"
 
@@ -55,8 +55,8 @@ def state_from(source: str) -> ClusterState:
     live, _, cluster = source.partition(":")
     records = read_log(resolve(None, cluster or None)) if live == LIVE else read_dump(Path(source))
     state = EMPTY_STATE
-    for line in fold_lines(records):
-        if line.outcome.kind is OutcomeKind.HALT:
+    for line in follow(records):
+        if line.is_halt:
             fail("replica_halted", f"offset {line.offset}: {line.outcome.code}: {line.outcome.detail}")
         state = line.after
     if state.epoch == 0:

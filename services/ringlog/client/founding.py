@@ -13,10 +13,9 @@ from ringlog.client.direct import TIMEOUT_S, DirectAuthor
 from ringlog.client.errors import ClientError, NotFounded
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.model import InitializeCluster
-from ringlog.kernel.fold import fold
-from ringlog.kernel.state import EMPTY_STATE
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogTruncated
+from ringlog.log.folding import follow
 from ringlog.log.opening import open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.producer import AckedProducer
@@ -34,7 +33,6 @@ from ringlog.log.topics import (
 )
 from ringlog.runtime.clock import Clock
 from ringlog.wire.draw import Draw
-from ringlog.wire.entries import decode_entry
 from ringlog_schemas import published
 
 
@@ -102,10 +100,9 @@ def founded_as(metadata: MetadataLog, look: Callable[[], None] = lambda: None) -
         raise LogTruncated(f"{metadata.name} begins at offset {begin}", "entries were deleted: restore the topic")
     tail = metadata.tail(begin)
     try:
-        for record in read_to_end(metadata, tail, look=look):
-            state = fold(EMPTY_STATE, decode_entry(record.data)).state
-            if state.epoch > 0:
-                return state.cluster_id
+        for made in follow(read_to_end(metadata, tail, look=look)):
+            if made.founder is not None:
+                return made.founder.cluster_id
     finally:
         tail.close()
     raise NotFounded(metadata.name)

@@ -19,25 +19,25 @@ Leaving defaults out lets a later release add a field (with a default) without c
 does not use it, so that nodes of two releases can compare digests. There are no floats: nothing in the state may be
 one.
 
-The digest of a state is made of the digests of its parts. A part that is the same object as in an earlier state keeps
-its digest without being walked (``part_digests`` with ``known``). The history is a part of which only the entries
-count: the two indexes repeat them.
+The digest of a state is made of the digests of its parts; ``digest`` is the definition. The history is a part of which
+only the entries count: the two indexes repeat them. Who needs the digest of one epoch after the other has a
+``Digester`` (``ringlog.kernel.digester``), which encodes only what changed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
 from immutables import Map
 
-from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState, History, Replica
+from ringlog.kernel.state import EMPTY_STATE, PARTS, Applied, ClusterState, History, Replica
 
-HEAD: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed")
-"""What a digest covers besides ``PARTS`` and the history."""
+DIGESTED: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed", *PARTS, "history")
+"""What the digest of a state is made of: all of it."""
 
 REPLICAS_KEPT_MAX: Final = 65_536
 """How many encoded replicas are remembered: for 1,000 nodes, 65 epochs at which members of groups changed."""
@@ -58,31 +58,29 @@ def command_digest(kind: str, version: int, payload: bytes) -> str:
     # Written out: every reader makes one for each entry, and walking the tuple would cost more than all the rest.
     name, number = kind.encode("utf-8", "surrogatepass"), b"%d" % version
     body = b"S%d:%bI%d:%bB%d:%b" % (len(name), name, len(number), number, len(payload), payload)
-    return hashlib.sha256(b"L%d:%b" % (len(body), body)).hexdigest()
+    return sha256_of(b"L%d:%b" % (len(body), body))
 
 
-def part_digests(state: ClusterState, known: tuple[ClusterState, Mapping[str, str]] | None = None) -> dict[str, str]:
-    """Part name to hex SHA-256 of its canonical bytes, for the parts that are not as in the empty state.
+def sha256_of(data: bytes) -> str:
+    """Hex SHA-256."""
+    return hashlib.sha256(data).hexdigest()
 
-    ``known``: an earlier state and its part digests; a part that is the same object there is not encoded again.
-    """
-    digests = {}
-    for name in (*HEAD, *PARTS, "history"):
-        part = getattr(state, name)
-        if known is not None and part is getattr(known[0], name):
-            digest = known[1].get(name)
-        elif type(part) is type(getattr(EMPTY_STATE, name)) and part == getattr(EMPTY_STATE, name):
-            digest = None
-        else:
-            digest = hashlib.sha256(encode(part)).hexdigest()
-        if digest is not None:
-            digests[name] = digest
-    return digests
+
+def part_digests(state: ClusterState) -> dict[str, str]:
+    """Part name to hex SHA-256 of its canonical bytes, for the parts that are not as in the empty state."""
+    parts = {name: getattr(state, name) for name in DIGESTED}
+    return {name: sha256_of(encode(part)) for name, part in parts.items() if not is_empty(name, part)}
+
+
+def is_empty(name: str, part: object) -> bool:
+    """True for a part that is as in the empty state."""
+    empty = getattr(EMPTY_STATE, name)
+    return type(part) is type(empty) and part == empty
 
 
 def combined_digest(parts: Mapping[str, str]) -> str:
     """The digest of a state from those of its parts: hex SHA-256 over (part name, part digest) by name."""
-    return hashlib.sha256(encode(tuple(sorted(parts.items())))).hexdigest()
+    return sha256_of(encode(tuple(sorted(parts.items()))))
 
 
 def digest(state: ClusterState) -> str:
@@ -90,13 +88,50 @@ def digest(state: ClusterState) -> str:
     return combined_digest(part_digests(state))
 
 
-def _framed(tag: bytes, body: bytes) -> bytes:
+def framed(tag: bytes, body: bytes) -> bytes:
+    """A value of that tag."""
     return b"%b%d:%b" % (tag, len(body), body)
 
 
-def _map(value: Mapping[Any, Any]) -> bytes:
-    pairs = sorted((encode(key), encode(item)) for key, item in value.items())
-    return _framed(b"M", b"".join(part for pair in pairs for part in pair))
+def joined(tag: bytes, parts: Sequence[bytes]) -> bytes:
+    """A value of that tag and of these parts: ``framed`` without a second copy of what is large."""
+    return b"".join((b"%b%d:" % (tag, sum(map(len, parts))), *parts))
+
+
+def framed_map(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A map of these encoded keys and values."""
+    return joined(b"M", [part for pair in sorted(pairs) for part in pair])
+
+
+def framed_record(value: Any, inner: Callable[[Any], bytes]) -> bytes:
+    """A record, the values of its fields encoded by ``inner``."""
+    class_name, layout = layout_of(value.__class__)
+    body = [class_name]
+    for name, encoded_name, default in layout:
+        item = getattr(value, name)
+        if type(item) is type(default) and item == default:
+            continue
+        body += (encoded_name, inner(item))
+    return joined(b"R", body)
+
+
+def entries_of(history: History) -> tuple[Applied, ...]:
+    """What a history says, by epoch."""
+    return tuple(history.entries[epoch] for epoch in sorted(history.entries))
+
+
+@cache
+def layout_of(record: type) -> tuple[bytes, tuple[tuple[str, bytes, object], ...]]:
+    """A record's encoded class name and, by name, each field's name, encoded name and default (or MISSING)."""
+    layout = []
+    for field in sorted(fields(record), key=lambda field: field.name):
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        layout.append((field.name, encode(field.name), default))
+    return encode(record.__name__), tuple(layout)
+
+
+def _record(value: Any) -> bytes:
+    return framed_record(value, encode)
 
 
 @lru_cache(maxsize=REPLICAS_KEPT_MAX)
@@ -108,38 +143,12 @@ def _replica(value: Replica) -> bytes:
 _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     type(None): lambda _: b"N0:",
     bool: lambda value: b"T0:" if value else b"F0:",
-    int: lambda value: _framed(b"I", b"%d" % value),
+    int: lambda value: framed(b"I", b"%d" % value),
     # Text that is no legal UTF-8 (a lone surrogate) must not make a digest fail; the bytes stay unambiguous.
-    str: lambda value: _framed(b"S", value.encode("utf-8", "surrogatepass")),
-    bytes: lambda value: _framed(b"B", value),
-    tuple: lambda value: _framed(b"L", b"".join(map(encode, value))),
-    Map: _map,
-    History: lambda value: _history(value),
+    str: lambda value: framed(b"S", value.encode("utf-8", "surrogatepass")),
+    bytes: lambda value: framed(b"B", value),
+    tuple: lambda value: framed(b"L", b"".join(map(encode, value))),
+    Map: lambda value: framed_map((encode(key), encode(item)) for key, item in value.items()),
+    History: lambda value: encode((value.oldest, entries_of(value))),
     Replica: _replica,
 }
-
-
-@cache
-def _layout(record: type) -> tuple[bytes, tuple[tuple[str, bytes, object], ...]]:
-    """A record's encoded class name and, by name, each field's name, encoded name and default (or MISSING)."""
-    layout = []
-    for field in sorted(fields(record), key=lambda field: field.name):
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        layout.append((field.name, encode(field.name), default))
-    return encode(record.__name__), tuple(layout)
-
-
-def _record(value: Any) -> bytes:
-    class_name, layout = _layout(value.__class__)
-    body = [class_name]
-    for name, encoded_name, default in layout:
-        item = getattr(value, name)
-        if type(item) is type(default) and item == default:
-            continue
-        body += (encoded_name, encode(item))
-    return _framed(b"R", b"".join(body))
-
-
-def _history(value: History) -> bytes:
-    entries = tuple(value.entries[epoch] for epoch in sorted(value.entries))
-    return encode((value.oldest, entries))

@@ -27,13 +27,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Unreadable
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.delays import COMMIT, DELAY, DROP, PROPAGATION, Held, Rule
 from ringlog.log.delays_control import LOOK_S, DelaysControl
 from ringlog.log.errors import LogUnavailable
+from ringlog.log.folding import follow
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, MetadataLog, Tail
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.wire.entries import decode_entry
@@ -52,6 +52,7 @@ class _Epochs:
         self._lock = threading.Lock()
         self._tail: Tail | None = None
         self._state = EMPTY_STATE
+        self._halted = False
         self._by_offset: dict[int, Epoch] = {}
         self._by_state: dict[str | None, Epoch] = {None: 0}
 
@@ -82,13 +83,12 @@ class _Epochs:
         if self._tail is None:
             self._tail = self._inner.tail(self._inner.begin_offset())
         deadline = time.monotonic() + READ_S
-        while self._tail.position < end:
-            for record in self._tail.poll(LOOK_S):
-                folded = fold(self._state, decode_entry(record.data))
-                self._state = folded.state
-                if folded.outcome.kind is OutcomeKind.APPLIED:
-                    self._by_offset[record.offset] = folded.state.epoch
-                    self._by_state[folded.state.state_id] = folded.state.epoch
+        while self._tail.position < end and not self._halted:
+            for made in follow(self._tail.poll(LOOK_S), self._state):
+                self._state, self._halted = made.after, made.is_halt
+                if made.after is not made.before:
+                    self._by_offset[made.offset] = made.after.epoch
+                    self._by_state[made.after.state_id] = made.after.epoch
             if self._tail.position < end and time.monotonic() >= deadline:
                 raise LogUnavailable(f"{self._inner.name}: could not be read up to offset {end}", "is the broker up?")
 

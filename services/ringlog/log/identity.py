@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
+from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, is_uuid
 from ringlog.log.errors import LogDamaged, LogForked, LogReplaced, LogTruncated
@@ -173,14 +174,16 @@ class ClusterRecords:
 def compared(seen: tuple[Seen, ...], state: ClusterState, position: int) -> tuple[Seen, ...]:
     """What is still to be compared of ``seen`` when the log up to ``position`` has been folded to ``state``.
 
-    To be called for every epoch, and when the position passes what holds no entry. Raises LogForked.
+    To be called for every epoch, and when the position passes what holds no entry. Who begins with a stored state has
+    its history to compare; what that has forgotten nobody can compare any more. Raises LogForked.
     """
     due = tuple(one for one in seen if one.epoch <= state.epoch or 0 < one.position <= position)
     if not due:
         return seen
     for one in due:
-        found = state.state_id if state.epoch == one.epoch else ""
-        if found != one.state_id:
+        found = state.state_id if state.epoch == one.epoch else state_id_at(state, one.epoch)
+        is_forgotten = one.epoch < state.history.oldest
+        if found != one.state_id and not is_forgotten:
             what = f"is {found} here" if found else f"is not in the log up to offset {position}"
             raise LogForked(f"epoch {one.epoch} was {one.state_id}, says {one.by}, and {what}", GROWN)
     return tuple(one for one in seen if one not in due)

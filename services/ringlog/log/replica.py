@@ -1,7 +1,8 @@
 """The replica: a thread that tails the metadata log and folds it. Whoever needs the state has one of these.
 
-It is assigned the partition and joins no group; it rebuilds by replay from the first record. What it publishes (state
-and position) only moves forward, record by record, and equals the fold of the log up to the position. Counters live
+It is assigned the partition and joins no group; it rebuilds by replay, from the first record or from a state that was
+stored with its position. What it publishes (state and position) only moves forward, record by record, and equals the
+fold of the log up to the position. Counters live
 here, outside the state.
 
 It *halts*, for good and loudly, when going on would be a guess: an entry of a later release, another topic under the
@@ -18,18 +19,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
-from ringlog.kernel.fold import fold
 from ringlog.kernel.history import lies_beside
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import (
     LogDamaged,
     LogError,
@@ -41,9 +40,9 @@ from ringlog.log.errors import (
     TopicMissing,
     WaitTimedOut,
 )
+from ringlog.log.folding import BEGINNING, FoldedRecord, Founder, Start, follow
 from ringlog.log.identity import GROWN, Memory, Recorded, RecordFile, Seen, Topic, check_identity, compared
 from ringlog.log.port import LogRecord, MetadataLog, Tail
-from ringlog.wire.entries import decode_entry
 
 POLL_S = 0.2
 WATCH_S = 5.0
@@ -74,16 +73,6 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
-class Founder:
-    """Who wrote the entry that founded the cluster, and when (by its own clock)."""
-
-    cluster_id: str
-    submitter: str
-    at: Micros
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class Subscription:
     """A follower hears of every record from ``offset`` on.
 
@@ -100,6 +89,7 @@ class Replica:
 
     ``cluster_id``: the configured id, only compared. ``record``: what remembers the log over restarts, so that another
     one is noticed then, too: a file, or a ``Memory``. ``seen``: epochs that others remember, compared when folded.
+    ``start``: a state of this very log, and the position behind it, from where it folds; without it, the beginning.
     """
 
     def __init__(
@@ -109,6 +99,7 @@ class Replica:
         cluster_id: str | None = None,
         record: Path | Memory | None = None,
         seen: Iterable[Seen] = (),
+        start: Start = BEGINNING,
         watch_s: float = WATCH_S,
     ) -> None:
         self.log = metadata
@@ -119,10 +110,12 @@ class Replica:
         self._seen = tuple(seen)
         self._watch_s = watch_s
         self._identity = ""
-        self._state = EMPTY_STATE
-        self._position = 0
+        self._start = start
+        self._state = start.state
+        self._position = start.position
         self._founder: Founder | None = None
         self._newest: LogRecord | None = None
+        self._arrived: LogRecord | None = None
         self._is_contradicted = False
         self._noted = -1
         self._note_failed = False
@@ -149,12 +142,15 @@ class Replica:
         self._identity = self.log.identity()
         begin, end = self.log.begin_offset(), self.log.end_offset()
         self._check_begin(begin)
+        check_identity(self.log.name, Recorded(self._identity, self._position), self._identity, end)
         if self._memory is not None:
             self._kafka = self.log.kafka_id()
             self._memory.meet(Topic(self.log.name, self._identity, self._kafka, end))
             self.remember()
+        if self._state.epoch > 0 and self._is_expected(self._state, self._position):
+            self._agrees(self._state, self._position)
         self._threads = (
-            threading.Thread(target=self._run, args=(begin,), name=f"replica-{self.log.name}", daemon=True),
+            threading.Thread(target=self._run, name=f"replica-{self.log.name}", daemon=True),
             threading.Thread(target=self._watch, name=f"watch-{self.log.name}", daemon=True),
         )
         for thread in self._threads:
@@ -207,7 +203,7 @@ class Replica:
 
     @property
     def founder(self) -> Founder | None:
-        """Who founded the cluster, once that is folded."""
+        """Who founded the cluster, once that is folded; None for a replica that began with a later state."""
         return self._founder
 
     @property
@@ -271,15 +267,13 @@ class Replica:
 
     # ------------------------------------------------------------------------------------------- folding
 
-    def _run(self, begin: int) -> None:
+    def _run(self) -> None:
         tail: Tail | None = None
         try:
-            tail = self.log.tail(begin)
-            while not self._is_over():
-                for record in tail.poll(POLL_S):
-                    if not self._fold(record):
-                        return
-                self._publish(tail.position)
+            tail = self.log.tail(self._position)
+            for made in follow(self._arriving(tail), self._state):
+                if not self._take(made):
+                    return
         except LogDamaged as error:
             self._halt_on(error)
         except Exception as error:
@@ -291,40 +285,45 @@ class Replica:
             if tail is not None:
                 tail.close()
 
-    def _fold(self, record: LogRecord) -> bool:
-        """Fold one record and tell the followers; False if the replica is over, be it while it waited for this one."""
-        item = decode_entry(record.data)
+    def _arriving(self, tail: Tail) -> Iterator[LogRecord]:
+        """The records as they come; after each batch its end is published."""
+        while not self._is_over():
+            for record in tail.poll(POLL_S):
+                self._arrived = record
+                yield record
+            self._publish(tail.position)
+
+    def _take(self, made: FoldedRecord) -> bool:
+        """Go on to one record and tell the followers; False if the replica is over, be it while it was folded."""
+        offset, item, outcome, before, after = made.offset, made.item, made.outcome, made.before, made.after
         with self._turn:
             if self._is_over():
                 return False
-            before = self._state
-            folded = fold(before, item)
-            outcome = folded.outcome
             self._counts[outcome.kind] += 1
-            if outcome.kind is OutcomeKind.HALT:
+            if made.is_halt:
                 hint = "this release does not know the entry: install one that does"
-                self._halt(Halt(outcome.code or "unknown_command", outcome.detail, record.offset, hint))
+                self._halt(Halt(outcome.code or "unknown_command", outcome.detail, offset, hint))
                 return False
             if outcome.kind in _ALARMS:
-                log.warning(
-                    "entry_" + outcome.kind.value, offset=record.offset, code=outcome.code, detail=outcome.detail
-                )
-            if before.epoch == 0 and folded.state.epoch > 0 and not self._founded(folded.state, item, record.offset):
+                log.warning("entry_" + outcome.kind.value, offset=offset, code=outcome.code, detail=outcome.detail)
+            if (founder := made.founder) is not None:
+                self._founder = founder
+                if not self._is_expected(after, offset):
+                    return False
+            if not self._agrees(after, offset + 1):
                 return False
-            if not self._agrees(folded.state, record.offset + 1):
-                return False
-            if folded.state is not before:
-                self._newest = record
+            if after is not before:
+                self._newest = self._arrived
             elif outcome.kind in _OFF_THE_CHAIN and isinstance(item, Entry) and lies_beside(before, item):
                 self._is_contradicted = True
-            self._state = folded.state
-            self._position = record.offset + 1
+            self._state = after
+            self._position = offset + 1
             for follower in tuple(self._followers):
-                follower(before, folded.state, item, outcome, record.offset)
+                follower(before, after, item, outcome, offset)
         return not self._is_over()
 
-    def _founded(self, state: ClusterState, item: Entry | Unreadable, offset: int) -> bool:
-        assert isinstance(item, Entry)
+    def _is_expected(self, state: ClusterState, offset: int) -> bool:
+        """The cluster is known now: False, and halted, if it is not the one that was meant, or remembered."""
         if self._cluster_id is not None and self._cluster_id != state.cluster_id:
             detail = f"this is cluster {state.cluster_id}, configured is {self._cluster_id}"
             self._halt(Halt("cluster_mismatch", detail, offset, "correct the configured id, or the cluster's name"))
@@ -335,7 +334,6 @@ class Replica:
             self._halt_on(error)
             return False
         self._seen += () if seen is None else (seen,)
-        self._founder = Founder(state.cluster_id, item.submitter, item.at, offset)
         return True
 
     def _agrees(self, state: ClusterState, position: int) -> bool:
@@ -408,7 +406,7 @@ class Replica:
         self._check_newest()
 
     def _check_begin(self, begin: int) -> None:
-        if begin > 0:
+        if begin > self._start.position:
             raise LogTruncated(
                 f"{self.log.name} begins at offset {begin}",
                 "entries were deleted, and nobody can start without them: restore the topic",

@@ -13,8 +13,7 @@ from ringlog.agents.keeper_core import ROLE, Keeper, learn, next_write
 from ringlog.agents.shells.role import RoleThread
 from ringlog.cache.port import CacheUnavailable, Confirmation, Written
 from ringlog.cache.redis_cache import RedisCache
-from ringlog.kernel.encoding import combined_digest, part_digests
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.digester import Digester
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 
@@ -29,10 +28,10 @@ class KeeperThread(RoleThread):
 
     role = ROLE
     _written: Epoch = 0
-    _digests: tuple[ClusterState, dict[str, str]] | None = None
 
     def work(self) -> None:
         """Keep the cache at the newest epoch, for ever."""
+        self._digester = Digester()
         cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
         keeper, available = Keeper(), True
         self.accepting()
@@ -64,7 +63,7 @@ class KeeperThread(RoleThread):
         self.replica.read_barrier()
         # In this order: the state contains everything before the position.
         position, state = self.replica.position, self.replica.state
-        confirmation = Confirmation(self._digest(state), position, confirmed_at)
+        confirmation = Confirmation(self._digester.digest(state), position, confirmed_at)
         written = cache.apply(next_write(keeper, state), confirmation)
         if written is Written.BASE_MISSING:
             log.info("cache_rewritten", epoch=state.epoch)
@@ -74,9 +73,3 @@ class KeeperThread(RoleThread):
         else:
             self._written = state.epoch
         return learn(state, written)
-
-    def _digest(self, state: ClusterState) -> str:
-        """The state's digest; parts that did not change since the last one are not walked again."""
-        parts = part_digests(state, self._digests)
-        self._digests = (state, parts)
-        return combined_digest(parts)

@@ -1,10 +1,11 @@
-"""The publisher at work: folds the log by itself, and writes each epoch's difference in one transaction over all change
-topics.
+"""The publisher at work: writes each epoch's difference in one transaction over all change topics.
 
-After its take-over it initialises the role's transactional id, reads from ``epochs`` how far the topics go, and folds
-the log up to there without writing. If the log does not contain what was published it halts: nothing it could write
-would mend that. A change topic that lacks a key of that epoch's state was deleted and made again: what it lacks is
-written before anything new.
+It reads from ``epochs`` how far the topics go before its replica starts, and has all that the replica folds from there
+on as a ``Feed``: every epoch in order, however slow the transactions are. After its take-over it initialises the role's
+transactional id and reads ``epochs`` again, for the instance before may have written meanwhile; what that one has
+published is passed over. If the log does not contain what was published it halts: nothing it could write would mend
+that. A change topic that lacks a key of that epoch's state was deleted and made again: what it lacks is written before
+anything new.
 
 One epoch is one transaction, however large: a reader of committed records never sees a part of it, and ``epochs`` and
 the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
@@ -34,16 +35,13 @@ from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.held import keys_held
 from ringlog.agents.shells.role import RoleThread
 from ringlog.kernel.changes import EPOCHS, ChangeRecord, EpochChange, diff
-from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch
+from ringlog.log.feed import Feed
 from ringlog.log.topics import SCHEMAS, topic_name
 from ringlog.wire.changes import encode_change_record
-from ringlog.wire.entries import decode_entry
 from ringlog_schemas import published
 
-POLL_S = 0.2
 SCHEMAS_TIMEOUT_S = 30.0
 TRANSACTION_TIMEOUT_S = 600.0
 """The largest epoch is a generation of a million ranges; brokers allow 900 s unless they are told otherwise."""
@@ -77,6 +75,11 @@ class PublisherThread(RoleThread):
     role = ROLE
     _published: Epoch = 0
 
+    def prepare(self) -> None:
+        """Keep what the replica folds after the epoch that is published now."""
+        last = self._last_published()
+        self._feed = Feed(self.replica, 0 if last is None else last.epoch)
+
     def work(self) -> None:
         """Publish every epoch once, for ever."""
         name = f"{self.settings.cluster}.{self.role}"
@@ -96,28 +99,29 @@ class PublisherThread(RoleThread):
         return self._published
 
     def _follow(self, fenced: FencedProducer, last: EpochChange | None) -> None:
-        state, resumed = EMPTY_STATE, last is None
-        tail = self.log.tail(self.log.begin_offset())
-        try:
-            if resumed:
-                self.accepting()
-            while True:
-                for offset, _ in self.news(0)[-1:]:
-                    self.acknowledge(offset)
-                for record in tail.poll(POLL_S):
-                    self.look()
-                    folded = fold(state, decode_entry(record.data))
-                    if folded.outcome.kind is OutcomeKind.HALT:
-                        raise Diverged(f"offset {record.offset}: {folded.outcome.code}: {folded.outcome.detail}")
-                    before, state = state, folded.state
-                    if resumed and state is not before:
-                        self._publish(fenced, before, state)
-                    elif not resumed and self._is_start(last, state):
-                        resumed, self._published = True, state.epoch
-                        self._restore(fenced, state)
-                        self.accepting()
-        finally:
-            tail.close()
+        state = self._feed.state
+        if state is None or (0 if last is None else last.epoch) < state.epoch:
+            raise Diverged(f"the change topics are at {last}, and were further a moment ago")
+        resumed = self._resumes(fenced, last, state)
+        while True:
+            for made in self._feed.take():
+                self.look()
+                if not resumed:
+                    resumed = self._resumes(fenced, last, made.after)
+                elif made.after is not made.before:
+                    self._publish(fenced, made.before, made.after)
+            for offset, _ in self.news()[-1:]:
+                self.acknowledge(offset)
+
+    def _resumes(self, fenced: FencedProducer, last: EpochChange | None, state: ClusterState) -> bool:
+        """True if ``state`` is the one that was published last: what it lacks is there then, and the next may come."""
+        if not self._is_start(last, state):
+            return False
+        if last is not None:
+            self._published = state.epoch
+            self._restore(fenced, state)
+        self.accepting()
+        return True
 
     def _publish(self, fenced: FencedProducer, before: ClusterState, after: ClusterState) -> None:
         self._write(fenced, diff(before, after))

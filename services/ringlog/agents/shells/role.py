@@ -111,6 +111,10 @@ class RoleThread(ABC):
 
     # --------------------------------------------------------------------------------------- for the role
 
+    def prepare(self) -> None:
+        """What must be there before the replica starts."""
+        return
+
     @abstractmethod
     def work(self) -> None:
         """The role's work, after the take-over; ends only by an exception (``look`` and ``news`` raise in time)."""
@@ -178,6 +182,7 @@ class RoleThread(ABC):
     def _run(self) -> None:
         end: End | None = None
         try:
+            self.prepare()
             self.replica.start()
             self._take_over()
             self.work()

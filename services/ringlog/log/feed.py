@@ -1,0 +1,103 @@
+"""What a replica folds, for one thread that may be slower than the replica and must miss nothing.
+
+A ``Feed`` gives every record after a certain epoch, in order, each once. What the replica folds is handed over, so
+nobody folds it twice. But the replica does not wait, and states are not piled up without bound: at most ``KEPT_MAX``
+records are kept, the newest. Who is further behind folds the log by himself, from where he stands, until what is kept
+follows. So the memory of a feed is its own state and those few, however long its reader takes.
+
+The feed is made before the replica starts, and takes its own start when the replica passes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.folding import FoldedRecord, Start, follow
+from ringlog.log.replica import Replica
+
+KEPT_MAX = 100
+POLL_S = 0.2
+
+
+class Feed:
+    """All that ``replica`` folds after ``epoch``, which it has not passed. ``take`` is for one thread.
+
+    ``kept_max``: how many records are kept for a slow reader.
+    """
+
+    def __init__(self, replica: Replica, epoch: Epoch, kept_max: int = KEPT_MAX) -> None:
+        self._log = replica.log
+        self._epoch = epoch
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[int, FoldedRecord]] = deque(maxlen=kept_max)
+        self._heard = self._taken = 0
+        self._at: Start | None = None
+        subscription = replica.subscribe(self._hear)
+        assert subscription.state.epoch <= epoch, "the replica has passed that epoch"
+        if subscription.state.epoch == epoch:
+            self._at = Start(subscription.state, subscription.offset)
+        self.close = subscription.close
+
+    @property
+    def state(self) -> ClusterState | None:
+        """The state after the last record taken, at first that of ``epoch``; None: the replica is not there yet."""
+        at = self._at
+        return None if at is None else at.state
+
+    def take(self) -> Iterator[FoldedRecord]:
+        """The records since the last time, until there is none. It may end early, if the log does not answer."""
+        while True:
+            with self._lock:
+                self._forget_taken()
+                made = self._kept.popleft()[1] if self._kept and self._kept[0][0] == self._taken else None
+            if made is not None:
+                yield self._took(made)
+            elif self._is_behind():
+                yield from self._folded_here()
+                if self._is_behind():
+                    return
+            else:
+                return
+
+    def _hear(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        with self._lock:
+            if self._at is not None:
+                self._kept.append((self._heard, FoldedRecord(offset, item, outcome, before, after)))
+                self._heard += 1
+            elif after.epoch == self._epoch:
+                self._at = Start(after, offset + 1)
+
+    def _is_behind(self) -> bool:
+        """True if the next record was heard of, and is not kept any more."""
+        with self._lock:
+            self._forget_taken()
+            return self._taken < (self._kept[0][0] if self._kept else self._heard)
+
+    def _forget_taken(self) -> None:
+        while self._kept and self._kept[0][0] < self._taken:
+            self._kept.popleft()
+
+    def _folded_here(self) -> Iterator[FoldedRecord]:
+        """Read the log from where the reader stands until what is kept follows, or nothing comes."""
+        assert self._at is not None, "who is behind has begun"
+        tail = self._log.tail(self._at.position)
+        try:
+            while self._is_behind() and (records := tail.poll(POLL_S)):
+                for made in follow(records, self._at.state):
+                    if made.is_halt or not self._is_behind():
+                        return
+                    yield self._took(made)
+        finally:
+            tail.close()
+
+    def _took(self, made: FoldedRecord) -> FoldedRecord:
+        self._at = made.next
+        self._taken += 1
+        return made

@@ -1,0 +1,80 @@
+"""The digest of a state that follows is the one made anew, whatever came before, and little is encoded for it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import is_dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel import digester as production
+from ringlog.kernel.commands import model as m
+from ringlog.kernel.digester import Digester
+from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.wire.entries import decode_entry
+from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
+from tests.kernel.test_released_logs import LOGS
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 60))
+def test_digests_of_random_lives_are_those_made_anew(draw: random.Random, length: int) -> None:
+    state, digester = EMPTY_STATE, Digester()
+    for _ in range(length):
+        command = random_command(draw, state) if state.epoch else m.InitializeCluster("c")
+        state = fold(state, entry(state, command)).state
+        if draw.random() < 0.7:
+            assert digester.digest(state) == digest(state)
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_digests_of_released_logs_are_those_made_anew(path: Path) -> None:
+    state, digester = EMPTY_STATE, Digester()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        data, expected = line.split()
+        state = fold(state, decode_entry(bytes.fromhex(data))).state
+        assert digester.digest(state)[:16] == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_gives_the_same_digests(seed: int) -> None:
+    draw = random.Random(seed)
+    states = [EMPTY_STATE, founded(), random_history(draw, 60), random_history(draw, 200)]
+    digester = Digester()
+    for state in draw.choices(states, k=30):
+        assert digester.digest(state) == digest(state)
+
+
+def test_what_is_as_before_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = applied(founded(), *(node(number) for number in range(1, 30)))
+    after = applied(before, node(30))
+    digester = Digester()
+    digester.digest(before)
+    encoded: list[object] = []
+
+    def noted(value: object) -> bytes:
+        encoded.append(value)
+        return encode(value)
+
+    monkeypatch.setattr(production, "encode", noted)
+    assert digester.digest(after) == digest(after)
+    records = [value for value in encoded if is_dataclass(value)]
+    assert records == [after.nodes[node(30).id], after.history.entries[after.epoch]]
+
+
+def test_nothing_is_kept_of_states_that_are_gone() -> None:
+    small, large = founded(), random_history(random.Random(3), 200)
+    worn, fresh = Digester(), Digester()
+    for state in (small, large, small):
+        worn.digest(state)
+    fresh.digest(small)
+    assert _kept(worn) == _kept(fresh)
+
+
+def _kept(digester: Digester) -> dict[str, int]:
+    return {name: len(one._rows) + len(one._items) + len(one._inner) for name, one in digester._encoders.items()}

@@ -1,0 +1,123 @@
+"""A feed gives all that was folded after an epoch, each record once, with little in hand, at its reader's pace."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from itertools import islice, pairwise
+
+import pytest
+
+from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.author import Author
+from ringlog.log.faulty import FaultyLog
+from ringlog.log.feed import Feed
+from ringlog.log.folding import FoldedRecord, follow
+from ringlog.log.replica import Replica
+
+Write = Callable[[int], None]
+
+
+@pytest.fixture
+def write(log: FaultyLog, author: Author) -> Write:
+    """Append so many entries, each after the one before; every third is sent twice."""
+    state = EMPTY_STATE
+
+    def append(count: int) -> None:
+        nonlocal state
+        for number in range(count):
+            encoded = author.entry(state, Noop() if state.epoch else InitializeCluster("tests", ()))
+            state = fold(state, encoded.entry).state
+            log.append([encoded.data] * (2 if number % 3 == 2 else 1))
+
+    return append
+
+
+def all_of(log: FaultyLog) -> list[FoldedRecord]:
+    """The whole log, folded here."""
+    tail = log.tail(0)
+    try:
+        return list(follow(tail.poll(1.0, 10_000)))
+    finally:
+        tail.close()
+
+
+def read_up(replica: Replica) -> ClusterState:
+    """All that is in the log is folded, and followers have heard of it."""
+    state = replica.read_barrier()
+    assert replica.counts
+    return state
+
+
+def shown(records: list[FoldedRecord]) -> list[tuple[int, int, str]]:
+    return [(made.offset, made.after.epoch, made.after.state_id) for made in records]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7, 40])
+@pytest.mark.parametrize("kept_max", [1, 5, 1_000])
+def test_every_record_after_the_epoch_comes_once_and_in_order(
+    log: FaultyLog, write: Write, epoch: int, kept_max: int
+) -> None:
+    write(40)
+    replica = Replica(log)
+    feed = Feed(replica, epoch, kept_max)
+    with replica:
+        read_up(replica)
+        start = feed.state
+        assert start is not None
+        assert start.epoch == epoch
+        whole = all_of(log)
+        first = next((number for number, made in enumerate(whole) if made.after.epoch == epoch), -1) + 1
+        assert shown(list(feed.take())) == shown(whole[first:])
+        assert feed.state == replica.state
+        assert list(feed.take()) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reader_of_any_pace_misses_nothing(log: FaultyLog, write: Write, seed: int) -> None:
+    draw = random.Random(seed)
+    replica = Replica(log)
+    feed = Feed(replica, 0, 4)
+    taken: list[FoldedRecord] = []
+    with replica:
+        for _ in range(20):
+            write(draw.choice([1, 3, 20]))
+            read_up(replica)
+            taken += islice(feed.take(), draw.choice([0, 1, 5, 50]))
+        taken += feed.take()
+    assert shown(taken) == shown(all_of(log))
+    assert all(one.after.epoch == other.before.epoch for one, other in pairwise(taken))
+
+
+def test_who_keeps_up_folds_nothing_twice(log: FaultyLog, write: Write) -> None:
+    replica = Replica(log)
+    feed = Feed(replica, 0)
+    with replica:
+        for _ in range(10):
+            write(1)
+            state = read_up(replica)
+            assert [made.after for made in feed.take()] == [state]
+            assert feed.state is state
+
+
+def test_of_a_long_backlog_little_is_kept(log: FaultyLog, write: Write) -> None:
+    write(300)
+    replica = Replica(log)
+    Feed(replica, 0, 10)
+    with replica:
+        read_up(replica)
+        gc.collect()
+        assert sum(type(one) is FoldedRecord for one in gc.get_objects()) <= 12
+
+
+def test_the_feed_of_an_epoch_to_come_has_no_state_yet(log: FaultyLog, write: Write) -> None:
+    write(3)
+    replica = Replica(log)
+    feed = Feed(replica, 9)
+    with replica:
+        read_up(replica)
+        assert feed.state is None
+        assert list(feed.take()) == []
