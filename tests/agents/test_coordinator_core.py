@@ -12,7 +12,6 @@ from ringlog.agents.coordinator_core import (
     prepared_in_full,
     propose,
 )
-from ringlog.agents.validator_core import too_far_ahead
 from ringlog.client.ack_book import is_vouched_for
 from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
@@ -37,6 +36,7 @@ from ringlog.kernel.commands.model import (
     RequestCdcGeneration,
 )
 from ringlog.kernel.state import ClusterState
+from ringlog.protocol.validator_core import too_far_ahead
 from ringlog.wire.records import NodeAck
 
 from .finish import NOW, acks_of, finish_operations, known

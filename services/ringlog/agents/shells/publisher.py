@@ -1,10 +1,7 @@
-"""The publisher at work: folds the log by itself, and writes each epoch's difference in one transaction over all change
-topics.
+"""The publisher's thread: performs the effects of ``ringlog.protocol.publisher``, and folds the log by itself.
 
-After its take-over it initialises the role's transactional id, reads from ``epochs`` how far the topics go, and folds
-the log up to there without writing. If the log does not contain what was published it halts: nothing it could write
-would mend that. A change topic that lacks a key of that epoch's state was deleted and made again: what it lacks is
-written before anything new.
+A change topic that lacks a key of the last published epoch's state was deleted and made again: what it lacks is written
+before anything new.
 
 One epoch is one transaction, however large: a reader of committed records never sees a part of it, and ``epochs`` and
 the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
@@ -29,7 +26,6 @@ import structlog
 
 from ringlog.agents.exits import Diverged
 from ringlog.agents.fenced import FencedProducer, Written
-from ringlog.agents.publisher_core import ROLE, ahead, starts_from
 from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.held import keys_held
 from ringlog.agents.shells.role import RoleThread
@@ -38,7 +34,19 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch
+from ringlog.log.port import Tail
 from ringlog.log.topics import SCHEMAS, topic_name
+from ringlog.protocol.publisher import (
+    ROLE,
+    Announce,
+    Diverge,
+    Follow,
+    LastPublished,
+    NextStates,
+    Restore,
+    publish,
+)
+from ringlog.protocol.role import Initialise
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.entries import decode_entry
 from ringlog_schemas import published
@@ -76,62 +84,63 @@ class PublisherThread(RoleThread):
 
     role = ROLE
     _published: Epoch = 0
+    _tail: Tail | None = None
 
     def work(self) -> None:
         """Publish every epoch once, for ever."""
         name = f"{self.settings.cluster}.{self.role}"
-        fenced = FencedProducer(self.settings.bootstrap_servers, name, TRANSACTION_TIMEOUT_S)
-        self.confirm()
-        fenced.initialise()
-        last = self._last_published()
-        why = ahead(last, self.replica.read_barrier())
-        if why is not None:
-            raise Diverged(why)
-        self.look()
-        self._publish_schemas()
-        self._follow(fenced, last)
+        self._fenced = FencedProducer(self.settings.bootstrap_servers, name, TRANSACTION_TIMEOUT_S)
+        self.driver.handlers |= {
+            Initialise: lambda _: self._fenced.initialise(),
+            LastPublished: lambda _: self._last_published(),
+            Diverge: self._diverge,
+            Follow: self._follow,
+            NextStates: lambda _: self._next_states(),
+            Restore: self._restore,
+            Announce: self._announce,
+        }
+        try:
+            self.driver.carry_out(publish(self.author.protocol))
+        finally:
+            if self._tail is not None:
+                self._tail.close()
 
     def handled_epoch(self) -> Epoch:
         """The last epoch that is in the change topics."""
         return self._published
 
-    def _follow(self, fenced: FencedProducer, last: EpochChange | None) -> None:
-        state, resumed = EMPTY_STATE, last is None
-        tail = self.log.tail(self.log.begin_offset())
-        try:
-            if resumed:
-                self.accepting()
-            while True:
-                for offset, _ in self.news(0)[-1:]:
-                    self.acknowledge(offset)
-                for record in tail.poll(POLL_S):
-                    self.look()
-                    folded = fold(state, decode_entry(record.data))
-                    if folded.outcome.kind is OutcomeKind.HALT:
-                        raise Diverged(f"offset {record.offset}: {folded.outcome.code}: {folded.outcome.detail}")
-                    before, state = state, folded.state
-                    if resumed and state is not before:
-                        self._publish(fenced, before, state)
-                    elif not resumed and self._is_start(last, state):
-                        resumed, self._published = True, state.epoch
-                        self._restore(fenced, state)
-                        self.accepting()
-        finally:
-            tail.close()
+    def _diverge(self, effect: Diverge) -> None:
+        raise Diverged(effect.why)
 
-    def _publish(self, fenced: FencedProducer, before: ClusterState, after: ClusterState) -> None:
-        self._write(fenced, diff(before, after))
-        self._published = after.epoch
+    def _follow(self, _: Follow) -> ClusterState:
+        self._publish_schemas()
+        self._tail = self.log.tail(self.log.begin_offset())
+        self._state = EMPTY_STATE
+        return self._state
 
-    def _write(self, fenced: FencedProducer, records: Sequence[ChangeRecord]) -> None:
+    def _next_states(self) -> Iterator[tuple[ClusterState, ClusterState]]:
+        assert self._tail is not None, "it follows"
+        for offset, _ in self.news(0)[-1:]:
+            self.acknowledge(offset)
+        for record in self._tail.poll(POLL_S):
+            folded = fold(self._state, decode_entry(record.data))
+            if folded.outcome.kind is OutcomeKind.HALT:
+                raise Diverged(f"offset {record.offset}: {folded.outcome.code}: {folded.outcome.detail}")
+            before, self._state = self._state, folded.state
+            yield before, self._state
+
+    def _announce(self, effect: Announce) -> None:
+        self._write(diff(effect.before, effect.after))
+        self._published = effect.after.epoch
+
+    def _write(self, records: Sequence[ChangeRecord]) -> None:
         """All of them in one transaction."""
-        fenced.commit(Outgoing(self.settings.cluster, records, self.look))
+        self._fenced.commit(Outgoing(self.settings.cluster, records, self.look))
 
-    def _restore(self, fenced: FencedProducer, state: ClusterState) -> None:
-        """Write what the change topics lack of ``state``, which was published last.
-
-        ``epochs`` lacks nothing: it told which state that is.
-        """
+    def _restore(self, effect: Restore) -> None:
+        """``epochs`` lacks nothing: it told which state that is."""
+        state = effect.state
+        self._published = state.epoch
         records = [record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS]
         topics = sorted({record.topic for record in records})
         held = {suffix: keys_held(self.settings.bootstrap_servers, self._topic(suffix), self.look) for suffix in topics}
@@ -140,16 +149,10 @@ class PublisherThread(RoleThread):
             names = ", ".join(sorted({self._topic(record.topic) for record in lacking}))
             log.warning("change_topics_restored", topics=names, records=len(lacking), epoch=state.epoch)
             for begin in range(0, len(lacking), RESTORED_RECORDS_MAX):
-                self._write(fenced, lacking[begin : begin + RESTORED_RECORDS_MAX])
+                self._write(lacking[begin : begin + RESTORED_RECORDS_MAX])
 
     def _topic(self, suffix: str) -> str:
         return topic_name(self.settings.cluster, suffix)
-
-    def _is_start(self, last: EpochChange | None, state: ClusterState) -> bool:
-        try:
-            return starts_from(last, state)
-        except ValueError as error:
-            raise Diverged(str(error)) from error
 
     def _last_published(self) -> EpochChange | None:
         epochs = EpochsReader(self.settings, self.look)

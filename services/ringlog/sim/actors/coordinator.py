@@ -14,7 +14,7 @@ from ringlog.sim.broker import ACKS, CHANGES, Record, Tail
 from ringlog.sim.client import SimClient, TimedOut
 from ringlog.sim.memo import cached_ack, cached_change
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, SECOND, Unanswered
+from ringlog.sim.world import MS, SECOND
 from ringlog.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -49,12 +49,7 @@ class CoordinatorWorker(Worker):
     def work(self) -> Step:
         """Look at every change, for ever."""
         broker = self.sim.broker
-        while True:
-            try:
-                acks = yield from broker.read(self.host, ACKS)
-                break
-            except Unanswered:
-                self.look()
+        acks = yield from self.read(ACKS)
         self._take_acks(acks)
         self._tails = [
             broker.tail(self.host, ACKS, 0, acks[-1].offset + 1 if acks else 0, self._take_acks),
