@@ -30,7 +30,7 @@ class PublisherWorker(Worker):
         self.replica.at_once |= {
             Accept: lambda _: None,
             Restore: lambda _: None,
-            Diverge: lambda effect: self.sim.broken("publisher", effect.why),
+            Diverge: self._diverge,
             Follow: self._follow,
         }
         self.replica.in_time |= {
@@ -45,6 +45,9 @@ class PublisherWorker(Worker):
         super().close()
         if self._tail is not None:
             self._tail.close()
+
+    def _diverge(self, effect: Diverge) -> None:
+        self.sim.broken("publisher", effect.why)
 
     def _follow(self, _: Follow) -> ClusterState:
         self._state = self.sim.log.states[self.sim.preloaded]
