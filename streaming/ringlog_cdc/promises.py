@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringlog.kernel.state import CdcWriter, Generation
+from ringlog.protocol.answers import RejectedResult, Submitted
 
+_REPLACED = ("stale_incarnation", "unknown_writer", "writer_fenced")
 HELD_STEPS = 10
 """While rows are held the horizon is raised at most so many times a lead: each time is an entry of the log."""
 
@@ -72,6 +74,11 @@ def closes_before_nothing(generations: Sequence[Generation], claimed: int, low_w
     It takes a clock that was ahead here, too, to store such a closing; nothing can be routed behind it.
     """
     return claimed > low_watermark and all(generation.timestamp != claimed for generation in generations)
+
+
+def is_replaced(answer: Submitted) -> bool:
+    """Does the answer to a promise say that this incarnation promises nothing any more?"""
+    return isinstance(answer, RejectedResult) and answer.code in _REPLACED
 
 
 class Claim(Enum):

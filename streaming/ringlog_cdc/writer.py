@@ -33,6 +33,7 @@ from ringlog_cdc.promises import (
     binding,
     closed_before,
     closes_before_nothing,
+    is_replaced,
     next_claim,
     next_closing,
     next_horizon,
@@ -235,11 +236,7 @@ class Writer:
         answer = self._settle(command)
         if isinstance(answer, AppliedResult):
             self._folded(answer.epoch)
-        elif isinstance(answer, RejectedResult) and answer.code in (
-            "stale_incarnation",
-            "unknown_writer",
-            "writer_fenced",
-        ):
+        elif is_replaced(answer):
             raise WriterReplaced(self.name, self.incarnation, "")
         else:
             log.info("promise_not_applied", writer=self.name, horizon=horizon, answer=str(answer))

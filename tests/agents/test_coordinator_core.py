@@ -5,15 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ringlog.agents.coordinator_core import (
-    PATIENCE_US,
-    UNWATCHED_MARGIN_US,
-    awaits_publication,
-    prepared_in_full,
-    propose,
-)
-from ringlog.agents.validator_core import too_far_ahead
-from ringlog.client.ack_book import is_vouched_for
 from ringlog.kernel.commands.model import (
     AdvanceCdcWriter,
     AdvanceOperation,
@@ -37,6 +28,15 @@ from ringlog.kernel.commands.model import (
     RequestCdcGeneration,
 )
 from ringlog.kernel.state import ClusterState
+from ringlog.protocol.ack_book import is_vouched_for
+from ringlog.protocol.coordinator_core import (
+    PATIENCE_US,
+    UNWATCHED_MARGIN_US,
+    awaits_publication,
+    prepared_in_full,
+    propose,
+)
+from ringlog.protocol.validator_core import too_far_ahead
 from ringlog.wire.records import NodeAck
 
 from .finish import NOW, acks_of, finish_operations, known

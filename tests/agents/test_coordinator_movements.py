@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.agents.coordinator_core import ROLE, propose
 from ringlog.kernel.commands.model import (
     AdvanceOperation,
     AlterKeyspace,
@@ -24,6 +23,7 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.operations.kinds import KINDS
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
+from ringlog.protocol.coordinator_core import ROLE, propose
 
 from .finish import acks_of, finish_operations, known
 from .world import World

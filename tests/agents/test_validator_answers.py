@@ -13,8 +13,8 @@ from contextlib import suppress
 
 import pytest
 
-from ringlog.agents.validator_core import Publish, Validator, arrive, begin
 from ringlog.kernel.commands import model
+from ringlog.protocol.validator_core import Publish, Validator, arrive, begin
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Request, encode_result
 

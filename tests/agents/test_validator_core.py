@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.agents.validator_core import (
+from ringlog.kernel.commands.model import AdvanceCdcWriter, CommitCdcGeneration, Noop, RegisterCdcWriter
+from ringlog.kernel.encoding import command_digest
+from ringlog.log.topics import RECORD_BYTES_MAX
+from ringlog.protocol.fates import Fate
+from ringlog.protocol.validator_core import (
     BATCH_ENTRIES_MAX,
     Ack,
     Commit,
@@ -18,10 +22,6 @@ from ringlog.agents.validator_core import (
     remember,
     settle,
 )
-from ringlog.kernel.commands.model import AdvanceCdcWriter, CommitCdcGeneration, Noop, RegisterCdcWriter
-from ringlog.kernel.encoding import command_digest
-from ringlog.log.fates import Fate
-from ringlog.log.topics import RECORD_BYTES_MAX
 from ringlog.wire.records import Request, Result, encode_result
 
 from .world import BAD, GOOD, NOW, World

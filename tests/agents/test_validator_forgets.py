@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ringlog.agents.shells.results import first_needed
-from ringlog.agents.validator_core import (
+from ringlog.protocol.fates import Fate
+from ringlog.protocol.validator_core import (
     FORGOTTEN,
     Commit,
     Publish,
@@ -19,7 +20,6 @@ from ringlog.agents.validator_core import (
     remember,
     settle,
 )
-from ringlog.log.fates import Fate
 from ringlog.wire.records import REJECTED, Request, Result
 from tests.agents.world import BAD, GOOD, NOW, World
 

@@ -10,9 +10,9 @@ import random
 
 import pytest
 
-from ringlog.agents.validator_core import Ack, Commit, Hint, Publish, Stop, Validator, arrive, begin, remember, settle
 from ringlog.kernel.commands.model import AdvanceCdcWriter, Noop, RegisterCdcWriter
-from ringlog.log.fates import Chain, Fate, all_final, fates
+from ringlog.protocol.fates import Chain, Fate, all_final, fates
+from ringlog.protocol.validator_core import Ack, Commit, Hint, Publish, Stop, Validator, arrive, begin, remember, settle
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import REJECTED, Request, Result
 

@@ -6,7 +6,7 @@ from ringlog.kernel.commands.model import ChangeSettings, Command, InitializeClu
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
-from ringlog.log.fates import Chain, Fate, fates
+from ringlog.protocol.fates import Chain, Fate, fates
 from ringlog.wire.commands import encode_command
 from ringlog.wire.draw import SeededDraw, draw_uuid
 from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.agents.coordinator_core import Known, propose
 from ringlog.cli import views
 from ringlog.cli.following import wait_lines
 from ringlog.cli.movements import foretold
@@ -19,6 +18,7 @@ from ringlog.kernel.commands import model as m
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.operations.kinds import PRIORITY
 from ringlog.kernel.state import ClusterState
+from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.test_docs import unknown
 from tests.kernel.movements.clusters import network, placed, simple

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 
 from ringlog.client.client import Logs
-from ringlog.client.direct import DirectAuthor, decided
+from ringlog.client.direct import DirectAuthor
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
@@ -19,8 +19,9 @@ from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
 from ringlog.log.commit import FateOpen, commit
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
-from ringlog.log.fates import Chain, Fate
 from ringlog.log.replica import Replica
+from ringlog.protocol.direct import decided
+from ringlog.protocol.fates import Chain, Fate
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.commands import decode_command
 from ringlog.wire.draw import SystemDraw
@@ -84,7 +85,7 @@ class MiniValidator:
                 submitter=request.submitter,
             )
             known = self._answered.get(request.request_id)
-            answer = known if known is not None else decided(state, encoded, "log")
+            answer = known if known is not None else decided(state, encoded)
             if answer is None:
                 state = fold(state, encoded.entry).state
                 entries.append(encoded)

@@ -10,7 +10,6 @@ from typing import Any
 
 from fastavro import parse_schema
 
-from ringlog.agents.validator_core import Commit, Hint, Publish, Validator, arrive, begin, settle
 from ringlog.audit.heads import MUTATION_TAILS, Head, components_at
 from ringlog.cli import log as cli_log
 from ringlog.cli.connection import out
@@ -30,10 +29,11 @@ from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownComma
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
-from ringlog.log.fates import Fate
 from ringlog.log.folding import FoldedRecord
 from ringlog.node.merge import merged
 from ringlog.node.peek import peek, plain
+from ringlog.protocol.fates import Fate
+from ringlog.protocol.validator_core import Commit, Hint, Publish, Validator, arrive, begin, settle
 from ringlog.wire import records
 from ringlog.wire.changes import decode_change, encode_change
 from ringlog.wire.codec import decode, encode

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.agents.validator_core import ANSWERS_MAX
 from ringlog.kernel import counts
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.counts import COUNTS_MAX
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.protocol.validator_core import ANSWERS_MAX
 from tests.kernel.entries import TABLE, applied, entry, founded, node, uuid, with_normal_nodes
 from tests.tidy.files import ROOT
 

@@ -11,10 +11,10 @@ from ringlog.kernel.commands.model import Command, Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
-from ringlog.log.fates import Chain
 from ringlog.log.faulty import FaultyLog
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
+from ringlog.protocol.fates import Chain
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry

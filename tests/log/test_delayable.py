@@ -21,9 +21,9 @@ from ringlog.log.delayable import DelayableLog
 from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Match, Rule
 from ringlog.log.delays_control import MemoryDelays
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
-from ringlog.log.fates import Chain, Fate
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
+from ringlog.protocol.fates import Chain, Fate
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry

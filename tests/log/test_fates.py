@@ -10,7 +10,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
-from ringlog.log.fates import Chain, Fate, all_final, fates, open_entries
+from ringlog.protocol.fates import Chain, Fate, all_final, fates, open_entries
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry

@@ -26,13 +26,13 @@ from ringlog.log.errors import (
     TopicMissing,
     WaitTimedOut,
 )
-from ringlog.log.fates import Chain
 from ringlog.log.faulty import FaultyLog
 from ringlog.log.folding import Start
 from ringlog.log.identity import Seen
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 from ringlog.log.replica import Replica
+from ringlog.protocol.fates import Chain
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.draw import SeededDraw
 from ringlog.wire.entries import encode_entry

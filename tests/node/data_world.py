@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ringlog.agents.coordinator_core import Known, propose
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found
@@ -26,6 +25,7 @@ from ringlog.node.holder import Holder
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.tries import Tries
+from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.data import PAGE_BYTES_MAX
 from ringlog.wire.records import NodeAck

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.agents.coordinator_core import Known, Proposal, propose
 from ringlog.kernel.commands.model import (
     AdvanceOperation,
     CancelOperation,
@@ -18,6 +17,7 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, is_ended
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.protocol.coordinator_core import Known, Proposal, propose
 from ringlog.wire.records import NodeAck
 from tests.agents.finish import NOW, known
 from tests.agents.world import World

@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.agents.finish import known
 
-from ringlog.agents.coordinator_core import propose
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED
 from ringlog.agents.shells import publisher
 from ringlog.agents.status import read_status
@@ -55,6 +54,7 @@ from ringlog.log.topics import (
     create_topics,
     topic_name,
 )
+from ringlog.protocol.coordinator_core import propose
 from ringlog.runtime.settings import Settings
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import decode_change, encode_change, encode_change_record

@@ -29,12 +29,12 @@ from ringlog.log.errors import (
     ReplicaHalted,
     TopicMissing,
 )
-from ringlog.log.fates import Chain, Fate, fates
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
 from ringlog.log.replica import Replica
 from ringlog.log.topics import METADATA, RESULTS, TopicSpec, admin_client, create_topics, topic_name
+from ringlog.protocol.fates import Chain, Fate, fates
 from ringlog.runtime.clock import SystemClock
 from ringlog.stack import Stack, StackInfo
 from ringlog.wire.draw import SystemDraw

@@ -1,1 +1,1 @@
-"""The agents: pure decisions (``*_core``) and the faust shells that perform them."""
+"""The agents: threads under faust that perform the protocols of their roles (``ringlog.protocol``)."""

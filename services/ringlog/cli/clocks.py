@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlog.agents.coordinator_core import start_of_next
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.shown import when
 from ringlog.cli.submitting import show_answer
@@ -27,6 +26,7 @@ from ringlog.kernel.values import Micros
 from ringlog.log.appended import newest_append
 from ringlog.log.errors import LogError
 from ringlog.log.topics import MUTATIONS, admin_client, topic_name
+from ringlog.protocol.coordinator_core import start_of_next
 from ringlog.wire.draw import SystemDraw
 
 SKEW_US: Micros = 10_000_000

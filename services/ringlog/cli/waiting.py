@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ringlog.agents.witnesses import complaints, reports_of, witnesses_of
 from ringlog.cli.clocks import left_ahead, ways_of
 from ringlog.cli.shown import when
 from ringlog.kernel.operations.failures import counts_from, stopped_by, told
@@ -27,6 +26,7 @@ from ringlog.kernel.operations.stages import (
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation
 from ringlog.kernel.values import Micros, NodeId
+from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
 from ringlog.wire.records import FailedTries, NodeAck, RefusedProposal
 
 COORDINATOR = "the coordinator"

@@ -23,10 +23,15 @@ log = structlog.get_logger(__name__)
 
 
 class Author:
-    """Makes entries for one submitter."""
+    """Makes entries for one submitter.
 
-    def __init__(self, submitter: str, clock: Clock, draw: Draw) -> None:
+    ``founds``: the id of a cluster that it founds (None: a new one); ``warns``: of clocks that are far apart.
+    """
+
+    def __init__(self, submitter: str, clock: Clock, draw: Draw, founds: str | None = None, warns: bool = True) -> None:
         self.submitter = submitter
+        self._founds = founds
+        self._warns = warns
         self._clock = clock
         self._draw = draw
         self._warned: float | None = None
@@ -51,7 +56,7 @@ class Author:
         now = self._clock.now_us()
         self._warn_of_skew(state, now)
         return author_entry(
-            cluster_id=state.cluster_id or draw_uuid(self._draw),
+            cluster_id=state.cluster_id or self._founds or draw_uuid(self._draw),
             state_id=new_state_id(state.state_id or None, now, self._draw.take(ENTROPY_BYTES)),
             prev_state_id=state.state_id or None,
             request_id=request_id if request_id is not None else self.new_request_id(),
@@ -63,7 +68,7 @@ class Author:
 
     def _warn_of_skew(self, state: ClusterState, now: Micros) -> None:
         ahead = state.time - now
-        if ahead <= SKEW_WARNED_US:
+        if ahead <= SKEW_WARNED_US or not self._warns:
             return
         instant = self._clock.monotonic()
         if self._warned is None or instant - self._warned >= SKEW_WARNING_EVERY_S:

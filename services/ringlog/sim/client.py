@@ -16,7 +16,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, Record, Tail
 from ringlog.sim.memo import cached_result
-from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
+from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
 from ringlog.sim.world import SECOND, Host, Signal, Unanswered
 from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
@@ -42,7 +42,7 @@ class SimClient:
         self.name = name
         self.replica = replica or SimReplica(sim, host, name)
         self.draw = draw_of(sim, name)
-        self.direct = Direct(self.replica, name, self.draw)
+        self.direct = SimAuthor(self.replica, name, self.draw)
         self._signals: dict[str, Signal] = {}
         self._results: dict[str, list[Result]] = {}
         self._tail: Tail | None = None

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ringlog.agents.coordinator_core import Known, propose
 from ringlog.kernel.changes import diff
 from ringlog.kernel.commands.model import (
     CdcOptions,
@@ -31,6 +30,7 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Micros
+from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.sim.chance import Chance
 from ringlog.sim.shape import COLUMNS, Shape
 from ringlog.sim.world import EPOCH_START, SECOND

@@ -1,39 +1,41 @@
-"""A simulated replica of the metadata log, and the recipes that rest on it: barrier, commit, direct author.
-
-What a replica folds, which fate an entry has and what a rejection is worth are the production functions. The recipes
-are the production shells' own order of steps (``ringlog.log.replica``, ``ringlog.log.commit``,
-``ringlog.client.direct``), written as processes of the simulated world.
-"""
+"""A simulated replica of the metadata log, what it performs of protocols, and direct authors on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringlog.client.direct import decided, folded
-from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.kernel.commands.model import Command, Noop, TakeOver
+from ringlog.kernel.commands.model import Command
 from ringlog.kernel.fold import fold
-from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.log.commit import RESEND_S
-from ringlog.log.fates import Chain, Fate, all_final, fates, open_entries
+from ringlog.log.author import Author
+from ringlog.protocol.direct import Direct, folded
+from ringlog.protocol.effects import (
+    FOREVER,
+    Alone,
+    Append,
+    At,
+    Barrier,
+    CatchUp,
+    Newest,
+    Now,
+    Steps,
+    Until,
+    WallClock,
+)
 from ringlog.sim.broker import METADATA, RETRY_US, Record
 from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
 from ringlog.sim.recording import LOG
-from ringlog.sim.world import SECOND, Ended, Host, Signal, Unanswered
+from ringlog.sim.world import SECOND, Host, Signal, Unanswered, World
 from ringlog.wire.draw import Draw
-from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
-from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
+from ringlog.wire.entries import decode_entry
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
-RESEND_US: Micros = round(RESEND_S * SECOND)
 Step = Generator[Any, bool, Any]
 Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, int], None]
 
@@ -43,9 +45,24 @@ class SimReplica:
 
     It begins where the log of before the run ends. ``alone``: in a run that has lone replicas it decodes and folds by
     itself, so that its digest is evidence; the others share the work. ``changed`` fires after each batch of records.
+    ``at_once``, ``in_time``: how each effect is performed, without a wait or with waits; who knows more adds to them.
     """
 
-    __slots__ = ("alone", "busy", "changed", "followers", "free", "host", "name", "position", "sim", "state", "tail")
+    __slots__ = (
+        "alone",
+        "at_once",
+        "busy",
+        "changed",
+        "followers",
+        "free",
+        "host",
+        "in_time",
+        "name",
+        "position",
+        "sim",
+        "state",
+        "tail",
+    )
 
     def __init__(self, sim: Simulation, host: Host, name: str, alone: bool = False) -> None:
         self.sim = sim
@@ -58,6 +75,20 @@ class SimReplica:
         self.followers: list[Follower] = []
         self.busy = False
         self.free = Signal()
+        world = sim.world
+        self.at_once: dict[type, Callable[[Any], Any]] = {
+            Newest: lambda _: self.state,
+            Now: lambda _: world.now,
+            WallClock: lambda _: world.clock(host),
+        }
+        self.in_time: dict[type, Callable[[Any], Step]] = {
+            Append: self._append,
+            Barrier: lambda _: self.barrier(),
+            CatchUp: lambda _: self.barrier(),
+            Until: self._until,
+            Alone: self._alone,
+            At: lambda effect: sim.moments.at(effect.moment, host),
+        }
         self.tail = sim.broker.tail(host, METADATA, 0, self.position, self._take)
         sim.replicas.append(self)
 
@@ -65,6 +96,7 @@ class SimReplica:
         """Fold no more."""
         self.tail.close()
         self.followers.clear()
+        self.at_once, self.in_time = {}, {}
         if self in self.sim.replicas:
             self.sim.replicas.remove(self)
 
@@ -93,7 +125,21 @@ class SimReplica:
         self.position = max(self.position, self.tail.position)
         self.changed.fire()
 
-    # ------------------------------------------------------------------------------------------- recipes
+    # ------------------------------------------------------------------------------------------- effects
+
+    def perform(self, steps: Steps[Any]) -> Step:
+        """Perform a protocol to its end; between any two effects its process may be cut off."""
+        at_once, in_time, send = self.at_once, self.in_time, steps.send
+        outcome: Any = None
+        try:
+            while True:
+                effect = send(outcome)
+                kind = type(effect)
+                outcome = at_once[kind](effect) if kind in at_once else (yield from in_time[kind](effect))
+        except StopIteration as done:
+            return done.value
+        finally:
+            steps.close()
 
     def barrier(self) -> Step:
         """A state that holds every entry that was in the log when this began; asks until it is answered."""
@@ -114,105 +160,73 @@ class SimReplica:
         while self.state.epoch == 0:
             yield self.changed
 
-    def commit(self, chain: Chain) -> Step:
-        """Send the chain until each fate is final, the open entries again and again; returns the fates."""
-        judged = fates(self.state, chain)
-        while not all_final(judged):
-            values = [("", encoded.data) for encoded in open_entries(chain, judged)]
-            yield from self.sim.broker.try_append(self.host, METADATA, values)
-            deadline = self.sim.world.now + RESEND_US
-            while True:
-                judged = fates(self.state, chain)
-                left = deadline - self.sim.world.now
-                if all_final(judged) or left <= 0:
-                    break
-                yield self.changed, left
-        return judged
+    def _append(self, effect: Append) -> Step:
+        yield from self.sim.broker.try_append(self.host, METADATA, [("", data) for data in effect.records])
+
+    def _until(self, effect: Until) -> Step:
+        deadline = self.sim.world.now + effect.patience
+        while (found := effect.found(self.state)) is None:
+            if effect.patience >= FOREVER:
+                yield self.changed
+                continue
+            left = deadline - self.sim.world.now
+            if left <= 0:
+                return None
+            yield self.changed, left
+        return found
+
+    def _alone(self, effect: Alone) -> Step:
+        while self.busy:
+            yield self.free
+        self.busy = True
+        try:
+            return (yield from self.perform(effect.steps))
+        finally:
+            self.busy = False
+            self.free.fire()
 
 
-@dataclass(slots=True)
-class Direct:
-    """A direct author on a replica: read barrier, decide, append, folded; on a lost race, decide again."""
+class HostClock:
+    """The clocks of a simulated machine."""
 
-    replica: SimReplica
-    submitter: str
-    draw: Draw
+    __slots__ = ("_host", "_world")
 
-    def entry(
-        self, state: ClusterState, command: Command, request_id: str | None = None, since: int | None = None
-    ) -> EncodedEntry:
-        """The entry that follows ``state``."""
-        now = self.now()
-        return author_entry(
-            cluster_id=state.cluster_id or self.replica.sim.cluster_id,
-            state_id=new_state_id(state.state_id or None, now, self.draw.take(ENTROPY_BYTES)),
-            prev_state_id=state.state_id or None,
-            request_id=request_id or new_request_id(now, self.draw.take(ENTROPY_BYTES)),
-            since_epoch=state.epoch if since is None else since,
-            submitter=self.submitter,
-            at=now,
-            command=command,
-        )
+    def __init__(self, world: World, host: Host) -> None:
+        self._world = world
+        self._host = host
+
+    def now_us(self) -> Micros:
+        """The host's wall clock."""
+        return self._world.clock(self._host)
+
+    def monotonic(self) -> float:
+        """Virtual time in seconds."""
+        return self._world.now / SECOND
+
+
+class SimAuthor:
+    """``ringlog.protocol.direct`` on a simulated replica; ``steps`` for protocols that build on it."""
+
+    __slots__ = ("_clock", "_perform", "steps")
+
+    def __init__(self, replica: SimReplica, submitter: str, draw: Draw) -> None:
+        sim = replica.sim
+        self._clock = HostClock(sim.world, replica.host)
+        self._perform = replica.perform
+        author = Author(submitter, self._clock, draw, founds=sim.cluster_id, warns=False)
+        self.steps = Direct(author, folded if replica.alone else sim.folding)
 
     def now(self) -> Micros:
         """The host's wall clock."""
-        return self.replica.sim.world.clock(self.replica.host)
+        return self._clock.now_us()
 
     def submit(self, command: Command) -> Step:
         """Apply the command or say why not."""
-        replica = self.replica
-        asked = new_request_id(self.now(), self.draw.take(ENTROPY_BYTES))
-        while replica.busy:
-            yield replica.free
-        replica.busy = True
-        try:
-            since: int | None = None
-            while True:
-                state = yield from replica.barrier()
-                since = state.epoch if since is None else since
-                encoded = self.entry(state, command, asked, since)
-                folding = folded if replica.alone else replica.sim.folding
-                answer: Submitted | None = decided(state, encoded, "metadata", folding)
-                if answer is not None:
-                    return answer
-                judged = yield from replica.commit(Chain(state.epoch, (encoded,)))
-                if judged[0] is Fate.APPLIED:
-                    return AppliedResult(asked, state.epoch + 1)
-        finally:
-            replica.busy = False
-            replica.free.fire()
+        return self._perform(self.steps.submit(command))
 
     def withdraw(self, request_id: str, since: int) -> Step:
-        """End a request: a Noop under its id; returns the digest and epoch of what was applied, None if it expired."""
-        replica = self.replica
-        while replica.busy:
-            yield replica.free
-        replica.busy = True
-        try:
-            while True:
-                state = yield from replica.barrier()
-                found = find_request(state, request_id)
-                if found is not None:
-                    return found.digest, found.epoch
-                if is_expired(state, since):
-                    return None
-                encoded = self.entry(state, Noop(), request_id, since)
-                yield from replica.commit(Chain(state.epoch, (encoded,)))
-        finally:
-            replica.busy = False
-            replica.free.fire()
-
-    def take_over(self, role: str, instance: str) -> Step:
-        """Become the instance that acts in ``role``; returns the term."""
-        while True:
-            state = yield from self.replica.barrier()
-            known = state.terms.get(role)
-            term = known.term + 1 if known is not None else 1
-            answer = yield from self.submit(TakeOver(role, instance, term))
-            if isinstance(answer, AppliedResult):
-                return term
-            if isinstance(answer, RejectedResult) and answer.code != "stale_term":
-                raise Ended(f"take-over refused: {answer.code}")
+        """End a request; see there."""
+        return self._perform(self.steps.withdraw(request_id, since))
 
 
 def draw_of(sim: Simulation, name: str) -> Draw:

@@ -34,7 +34,7 @@ from ringlog.sim.families import CHECKS
 from ringlog.sim.faults import Faults
 from ringlog.sim.imaging import changes
 from ringlog.sim.prefix import cluster_id_of, prefix_of, registration, schema_commands, settings_of, tokens_of
-from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
+from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
 from ringlog.sim.rest import what_is_not_done
 from ringlog.sim.script import (
     AGENT_HOSTS,
@@ -138,7 +138,7 @@ class Run:
     def _found(self, host: Host) -> Step:
         """One of two founders who race."""
         replica = SimReplica(self.sim, host, f"founder@{host.name}")
-        direct = Direct(replica, f"founder@{host.name}", draw_of(self.sim, f"founder@{host.name}"))
+        direct = SimAuthor(replica, f"founder@{host.name}", draw_of(self.sim, f"founder@{host.name}"))
         try:
             yield from replica.barrier()
             if replica.state.epoch == 0:

@@ -1,21 +1,18 @@
-"""The cache keeper at work: behind a read barrier, write what changed; once a second at least, confirm that nothing
-did.
-
-A cache that does not answer stops only this agent: it waits and tries again. A cache that lost its content (FLUSHALL, a
-restart) gets all of it at the next beat.
-"""
+"""The cache keeper's thread: performs the effects of ``ringlog.protocol.keeper`` on the log and Redis."""
 
 from __future__ import annotations
 
 import structlog
 
-from ringlog.agents.keeper_core import ROLE, Keeper, learn, next_write
 from ringlog.agents.shells.role import RoleThread
 from ringlog.cache.port import CacheUnavailable, Confirmation, Written
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.digester import Digester
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.protocol.effects import Barrier
+from ringlog.protocol.keeper import ROLE, Position, Rest, Store, keep
 
 BEAT_S = 1.0
 RETRY_S = 0.5
@@ -28,48 +25,64 @@ class KeeperThread(RoleThread):
 
     role = ROLE
     _written: Epoch = 0
+    _answered = True
 
     def work(self) -> None:
         """Keep the cache at the newest epoch, for ever."""
         self._digester = Digester()
-        cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
-        keeper, available = Keeper(), True
-        self.accepting()
+        self._cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
+        self.driver.handlers |= {
+            Barrier: self._barrier,
+            Position: lambda _: self.replica.position,
+            Store: self._store,
+            Rest: self._rest,
+        }
         try:
-            while True:
-                try:
-                    keeper = self._write(cache, keeper)
-                    if not available:
-                        log.info("cache_answers_again", epoch=self._written)
-                    available = True
-                except CacheUnavailable as error:
-                    if available:
-                        log.warning("cache_unavailable", why=str(error))
-                    keeper, available = Keeper(), False
-                except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
-                    log.warning("log_unavailable", why=error.message)
-                wait = BEAT_S if available else RETRY_S
-                for offset, _ in (self.news(wait) if available else self.rest(wait))[-1:]:
-                    self.acknowledge(offset)
+            self.driver.carry_out(keep(self.author.protocol))
         finally:
-            cache.close()
+            self._cache.close()
 
     def handled_epoch(self) -> Epoch:
         """The last epoch that is in the cache."""
         return self._written
 
-    def _write(self, cache: RedisCache, keeper: Keeper) -> Keeper:
-        confirmed_at = self.clock.now_us()
-        self.replica.read_barrier()
-        # In this order: the state contains everything before the position.
-        position, state = self.replica.position, self.replica.state
-        confirmation = Confirmation(self._digester.digest(state), position, confirmed_at)
-        written = cache.apply(next_write(keeper, state), confirmation)
-        if written is Written.BASE_MISSING:
-            log.info("cache_rewritten", epoch=state.epoch)
-            written = cache.apply(next_write(Keeper(), state), confirmation)
-        if written is Written.LATER_STORED:
+    def _barrier(self, effect: Barrier) -> ClusterState:
+        """Asks until it is answered."""
+        while True:
+            try:
+                return self.replica.read_barrier(effect.patience / 1e6)
+            except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
+                log.warning("log_unavailable", why=error.message)
+            self._acknowledge_after(BEAT_S)
+
+    def _store(self, effect: Store) -> Written | None:
+        state = effect.state
+        confirmation = Confirmation(self._digester.digest(state), effect.position, effect.confirmed_at)
+        try:
+            written = self._cache.apply(effect.write, confirmation)
+        except CacheUnavailable as error:
+            if self._answered:
+                log.warning("cache_unavailable", why=str(error))
+            self._answered = False
+            return None
+        if not self._answered:
+            log.info("cache_answers_again", epoch=state.epoch)
+        self._answered = True
+        if written is Written.APPLIED:
+            self._written = state.epoch
+        elif written is Written.LATER_STORED:
             log.warning("cache_ahead", epoch=state.epoch)
         else:
-            self._written = state.epoch
-        return learn(state, written)
+            log.info("cache_rewritten", epoch=state.epoch)
+        return written
+
+    def _rest(self, effect: Rest) -> None:
+        if effect.answered:
+            self._acknowledge_after(BEAT_S)
+            return
+        for offset, _ in self.rest(RETRY_S)[-1:]:
+            self.acknowledge(offset)
+
+    def _acknowledge_after(self, wait_s: float) -> None:
+        for offset, _ in self.news(wait_s)[-1:]:
+            self.acknowledge(offset)

@@ -1,11 +1,8 @@
-"""The publisher at work: writes each epoch's difference in one transaction over all change topics.
+"""The publisher's thread: performs the effects of ``ringlog.protocol.publisher``.
 
 It reads from ``epochs`` how far the topics go before its replica starts, and has all that the replica folds from there
-on as a ``Feed``: every epoch in order, however slow the transactions are. After its take-over it initialises the role's
-transactional id and reads ``epochs`` again, for the instance before may have written meanwhile; what that one has
-published is passed over. If the log does not contain what was published it halts: nothing it could write would mend
-that. A change topic that lacks a key of that epoch's state was deleted and made again: what it lacks is written before
-anything new.
+on as a ``Feed``: every epoch in order, however slow the transactions are. A change topic that lacks a key of the last
+published epoch's state was deleted and made again: what it lacks is written before anything new.
 
 One epoch is one transaction, however large: a reader of committed records never sees a part of it, and ``epochs`` and
 the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
@@ -30,7 +27,6 @@ import structlog
 
 from ringlog.agents.exits import Diverged
 from ringlog.agents.fenced import FencedProducer, Written
-from ringlog.agents.publisher_core import ROLE, ahead, starts_from
 from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.held import keys_held
 from ringlog.agents.shells.role import RoleThread
@@ -39,6 +35,17 @@ from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.feed import Feed
 from ringlog.log.topics import SCHEMAS, topic_name
+from ringlog.protocol.publisher import (
+    ROLE,
+    Announce,
+    Diverge,
+    Follow,
+    LastPublished,
+    NextStates,
+    Restore,
+    publish,
+)
+from ringlog.protocol.role import Initialise
 from ringlog.wire.changes import encode_change_record
 from ringlog_schemas import published
 
@@ -83,59 +90,50 @@ class PublisherThread(RoleThread):
     def work(self) -> None:
         """Publish every epoch once, for ever."""
         name = f"{self.settings.cluster}.{self.role}"
-        fenced = FencedProducer(self.settings.bootstrap_servers, name, TRANSACTION_TIMEOUT_S)
-        self.confirm()
-        fenced.initialise()
-        last = self._last_published()
-        why = ahead(last, self.replica.read_barrier())
-        if why is not None:
-            raise Diverged(why)
-        self.look()
-        self._publish_schemas()
-        self._follow(fenced, last)
+        self._fenced = FencedProducer(self.settings.bootstrap_servers, name, TRANSACTION_TIMEOUT_S)
+        self.driver.handlers |= {
+            Initialise: lambda _: self._fenced.initialise(),
+            LastPublished: lambda _: self._last_published(),
+            Diverge: self._diverge,
+            Follow: self._follow,
+            NextStates: lambda _: self._next_states(),
+            Restore: self._restore,
+            Announce: self._announce,
+        }
+        self.driver.carry_out(publish(self.author.protocol))
 
     def handled_epoch(self) -> Epoch:
         """The last epoch that is in the change topics."""
         return self._published
 
-    def _follow(self, fenced: FencedProducer, last: EpochChange | None) -> None:
+    def _diverge(self, effect: Diverge) -> None:
+        raise Diverged(effect.why)
+
+    def _follow(self, effect: Follow) -> ClusterState:
+        self._publish_schemas()
         state = self._feed.state
-        if state is None or (0 if last is None else last.epoch) < state.epoch:
-            raise Diverged(f"the change topics are at {last}, and were further a moment ago")
-        resumed = self._resumes(fenced, last, state)
-        while True:
-            for made in self._feed.take():
-                self.look()
-                if not resumed:
-                    resumed = self._resumes(fenced, last, made.after)
-                elif made.after is not made.before:
-                    self._publish(fenced, made.before, made.after)
-            for offset, _ in self.news()[-1:]:
-                self.acknowledge(offset)
+        if state is None or (0 if effect.last is None else effect.last.epoch) < state.epoch:
+            raise Diverged(f"the change topics are at {effect.last}, and were further a moment ago")
+        return state
 
-    def _resumes(self, fenced: FencedProducer, last: EpochChange | None, state: ClusterState) -> bool:
-        """True if ``state`` is the one that was published last: what it lacks is there then, and the next may come."""
-        if not self._is_start(last, state):
-            return False
-        if last is not None:
-            self._published = state.epoch
-            self._restore(fenced, state)
-        self.accepting()
-        return True
+    def _next_states(self) -> Iterator[tuple[ClusterState, ClusterState]]:
+        for made in self._feed.take():
+            yield made.before, made.after
+        for offset, _ in self.news()[-1:]:
+            self.acknowledge(offset)
 
-    def _publish(self, fenced: FencedProducer, before: ClusterState, after: ClusterState) -> None:
-        self._write(fenced, diff(before, after))
-        self._published = after.epoch
+    def _announce(self, effect: Announce) -> None:
+        self._write(diff(effect.before, effect.after))
+        self._published = effect.after.epoch
 
-    def _write(self, fenced: FencedProducer, records: Sequence[ChangeRecord]) -> None:
+    def _write(self, records: Sequence[ChangeRecord]) -> None:
         """All of them in one transaction."""
-        fenced.commit(Outgoing(self.settings.cluster, records, self.look))
+        self._fenced.commit(Outgoing(self.settings.cluster, records, self.look))
 
-    def _restore(self, fenced: FencedProducer, state: ClusterState) -> None:
-        """Write what the change topics lack of ``state``, which was published last.
-
-        ``epochs`` lacks nothing: it told which state that is.
-        """
+    def _restore(self, effect: Restore) -> None:
+        """``epochs`` lacks nothing: it told which state that is."""
+        state = effect.state
+        self._published = state.epoch
         records = [record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS]
         topics = sorted({record.topic for record in records})
         held = {suffix: keys_held(self.settings.bootstrap_servers, self._topic(suffix), self.look) for suffix in topics}
@@ -144,16 +142,10 @@ class PublisherThread(RoleThread):
             names = ", ".join(sorted({self._topic(record.topic) for record in lacking}))
             log.warning("change_topics_restored", topics=names, records=len(lacking), epoch=state.epoch)
             for begin in range(0, len(lacking), RESTORED_RECORDS_MAX):
-                self._write(fenced, lacking[begin : begin + RESTORED_RECORDS_MAX])
+                self._write(lacking[begin : begin + RESTORED_RECORDS_MAX])
 
     def _topic(self, suffix: str) -> str:
         return topic_name(self.settings.cluster, suffix)
-
-    def _is_start(self, last: EpochChange | None, state: ClusterState) -> bool:
-        try:
-            return starts_from(last, state)
-        except ValueError as error:
-            raise Diverged(str(error)) from error
 
     def _last_published(self) -> EpochChange | None:
         epochs = EpochsReader(self.settings, self.look)

@@ -1,9 +1,8 @@
 """The results topic as the validator keeps it: the rejections that may still be asked for, and no more than needed.
 
-A rejection is needed while its request may come again: until ``since_epoch`` has left the history. From then on the
-request is answered as expired, whatever was said before. Applied and expired are never read back: the log tells them.
-Nothing before the last floor mark (``ringlog.agents.validator_core``) is needed, however young: so many rejections that
-they had to be forgotten are no reason to read them at the next start.
+Which answers are needed, ``ringlog.protocol.validator`` says. Nothing before the last floor mark
+(``ringlog.protocol.validator_core``) is needed, however young: so many rejections that they had to be forgotten are no
+reason to read them at the next start.
 """
 
 from __future__ import annotations
@@ -12,15 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
-from ringlog.agents.validator_core import is_floor_mark
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.reading import read_to_end
 from ringlog.log.topics import RESULTS
+from ringlog.protocol.validator import is_needed
+from ringlog.protocol.validator_core import is_floor_mark
 from ringlog.runtime.settings import Settings
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import REJECTED, Result, decode_result
+from ringlog.wire.records import Result, decode_result
 
 log = structlog.get_logger(__name__)
 
@@ -39,19 +39,20 @@ class ResultsLog:
         """Let go of the connections."""
         self._log.close()
 
-    def rejections(self, oldest: Epoch) -> Iterator[Result]:
-        """The rejections of requests that the history, which begins at ``oldest``, does not call expired."""
-        return (result for _, result in self._needed(oldest))
+    def published(self) -> Iterator[Result]:
+        """All that is there now."""
+        return (result for _, result in self._all())
 
     def trim(self, oldest: Epoch) -> None:
         """Delete what lies before the first needed rejection. What fails now is done the next time."""
         try:
             end = self._log.end_offset()
-            self._log.delete_before(first_needed(self._needed(oldest), end))
+            needed = ((offset, result) for offset, result in self._all() if is_needed(result, oldest))
+            self._log.delete_before(first_needed(needed, end))
         except LogUnavailable as error:
             log.warning("results_not_trimmed", why=error.message)
 
-    def _needed(self, oldest: Epoch) -> Iterator[tuple[int, Result]]:
+    def _all(self) -> Iterator[tuple[int, Result]]:
         tail = self._log.tail(self._log.begin_offset())
         try:
             for record in read_to_end(self._log, tail, look=self._look):
@@ -60,8 +61,7 @@ class ResultsLog:
                 except WireError as error:
                     log.warning("unreadable_result", offset=record.offset, why=str(error))
                     continue
-                if result.outcome == REJECTED and result.since_epoch >= oldest:
-                    yield record.offset, result
+                yield record.offset, result
         finally:
             tail.close()
 

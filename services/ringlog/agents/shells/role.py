@@ -23,22 +23,16 @@ from ringlog.agents.watch import records_of
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
-from ringlog.log.errors import (
-    LogDamaged,
-    LogError,
-    RecordTooLarge,
-    ReplicaHalted,
-    TopicMisconfigured,
-    WaitTimedOut,
-)
+from ringlog.log.driver import LogDriver, micros
+from ringlog.log.errors import LogDamaged, LogError, RecordTooLarge, ReplicaHalted, TopicMisconfigured
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import open_metadata
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
 from ringlog.log.reading import read_to_end
-from ringlog.log.replay import catch_up
 from ringlog.log.replica import Replica
 from ringlog.log.topics import AGENTS, topic_name
+from ringlog.protocol.role import Accept, Acts, Look, superseded, take_role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.settings import Settings
 from ringlog.wire.draw import SystemDraw
@@ -139,18 +133,10 @@ class RoleThread(ABC):
         if self._stopping.is_set():
             raise Stopping
 
-    def confirm(self) -> None:
-        """As ``look``, by the log as it is now. Before taking the role's transactional id.
-
-        Who slept since its take-over would shut out the one that acts now.
-        """
-        catch_up(self.replica, look=self.look)
-        self.look()
-
     def _raise_if_superseded(self) -> None:
-        term = self.replica.state.terms.get(self.role)
-        if term is not None and term.term > self.term > 0:
-            raise Superseded(f"term {term.term} of {self.role} was taken by instance {term.instance}")
+        why = superseded(self.replica.state, self.role, self.term)
+        if why is not None:
+            raise Superseded(why)
 
     def news(self, timeout_s: float = WAIT_S) -> list[Offered]:
         """Wait for records or for a folded epoch, at most ``timeout_s``; gives the records. Raises as ``look`` does."""
@@ -184,8 +170,16 @@ class RoleThread(ABC):
         try:
             self.prepare()
             self.replica.start()
-            self._take_over()
-            self.work()
+            self.driver = LogDriver(self.replica.log, self.replica, self.clock, self.look, WAIT_S)
+            self.driver.handlers |= {
+                Acts: self._act,
+                Look: lambda _: self.look(),
+                Accept: lambda _: self.accepting(),
+            }
+            with self.author.translated():
+                steps = take_role(self.author.protocol, self.role, self.instance, micros(TAKE_OVER_TIMEOUT_S))
+                self.driver.carry_out(steps)
+                self.work()
         except Stopping:
             end = self._last_look()
         except Superseded as error:
@@ -220,23 +214,9 @@ class RoleThread(ABC):
             return None
         return None
 
-    def _take_over(self) -> None:
-        self._await_founding()
-        term = self.author.take_over(self.role, self.instance, timeout_s=TAKE_OVER_TIMEOUT_S)
-        self.term = term.term
+    def _act(self, acts: Acts) -> None:
+        self.term = acts.term
         self.replica.subscribe(self._on_folded)
-        self.look()
-
-    def _await_founding(self) -> None:
-        """Read the log to its end, however long that takes, and wait for its first entry."""
-        catch_up(self.replica, look=self.look)
-        while True:
-            self.look()
-            try:
-                self.replica.wait_for(lambda state: state.epoch > 0, WAIT_S, "the cluster to be founded")
-                return
-            except WaitTimedOut:
-                continue
 
     def _on_folded(
         self, before: ClusterState, after: ClusterState, _item: Entry | Unreadable, _outcome: Outcome, _offset: int
@@ -274,8 +254,7 @@ class RoleThread(ABC):
 
     def _tell(self) -> None:
         """Publish the status; one that gets lost is followed by the next."""
-        term = self.replica.state.terms.get(self.role)
-        if term is not None and term.term > self.term > 0:
+        if superseded(self.replica.state, self.role, self.term) is not None:
             return
         epoch, now = self.handled_epoch(), self.clock.now_us()
         why = (self._why or self._sound.alarm)[:WHY_CHARS_MAX]

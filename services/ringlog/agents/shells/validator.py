@@ -1,14 +1,8 @@
-"""The validator at work: takes requests from faust, performs the core's effects in their order.
-
-After the take-over it initialises the role's transactional id (whoever held it can publish no rejection any more), gets
-a Noop applied (whatever the one before had under way is then final), and reads the results to their end (what was
-answered is never decided again). Only then it accepts. Results that nobody needs any more are deleted then, and as the
-history moves on.
-"""
+"""The validator's thread: performs the effects of ``ringlog.protocol.validator`` on the topics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import structlog
 
@@ -16,28 +10,13 @@ from ringlog.agents.exits import Superseded
 from ringlog.agents.fenced import FencedProducer, Written
 from ringlog.agents.shells.results import ResultsLog
 from ringlog.agents.shells.role import Offered, RoleThread
-from ringlog.agents.validator_core import (
-    ROLE,
-    Ack,
-    Commit,
-    Effect,
-    Hint,
-    Publish,
-    Step,
-    Stop,
-    Validator,
-    arrive,
-    begin,
-    remember,
-    settle,
-)
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Noop
-from ringlog.log.commit import commit
 from ringlog.log.errors import LogError
 from ringlog.log.topics import RESULTS, topic_name
+from ringlog.protocol.role import Initialise
+from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator_core import ROLE, Ack, Hint, Publish, Stop
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import Request, Result, decode_request, encode_result
+from ringlog.wire.records import Request, decode_request, encode_result
 
 log = structlog.get_logger(__name__)
 
@@ -51,65 +30,41 @@ class ValidatorThread(RoleThread):
     def work(self) -> None:
         """Answer requests for ever."""
         fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
-        self.confirm()
-        fenced.initialise()
-        while not isinstance(self.author.submit(Noop()), AppliedResult):
-            self.look()
         results = ResultsLog(self.settings, self.look)
+        self._results_topic = topic_name(self.settings.cluster, RESULTS.suffix)
+        self.driver.handlers |= {
+            Initialise: lambda _: fenced.initialise(),
+            ReadResults: lambda _: results.published(),
+            Trim: lambda effect: results.trim(effect.oldest),
+            Requests: self._requests,
+            Publish: lambda effect: fenced.commit(self._written(effect)),
+            Hint: self._hint,
+            Ack: lambda effect: self.acknowledge(effect.offset),
+            Stop: self._stop,
+        }
         try:
-            self._answer(fenced, results)
+            self.driver.carry_out(answer_requests(self.instance, self.term, self.author.protocol, self.draw))
         finally:
             results.close()
-
-    def _answer(self, fenced: FencedProducer, results: ResultsLog) -> None:
-        oldest = self.replica.state.history.oldest
-        validator = remember(Validator(self.instance, self.term, pruned=oldest), results.rejections(oldest))
-        results.trim(oldest)
-        trimmed = (validator.pruned, validator.floor)
-        self.accepting()
-        while True:
-            offered = self.news() if not validator.waiting else self.news(0)
-            validator = self._perform(fenced, arrive(validator, [self._request(record) for record in offered]))
-            if validator.waiting:
-                with self.replica.decisions:
-                    state = self.replica.read_barrier()
-                    step = begin(validator, state, self.clock.now_us(), self.draw)
-                    validator = self._perform(fenced, step)
-            if (validator.pruned, validator.floor) != trimmed:
-                trimmed = (validator.pruned, validator.floor)
-                results.trim(validator.pruned)
 
     def handled_epoch(self) -> int:
         """The validator decides on the newest epoch that it has folded."""
         return self.replica.state.epoch
 
-    def _perform(self, fenced: FencedProducer, step: Step) -> Validator:
-        effects = list(step.effects)
-        validator = step.validator
-        while effects:
-            effect: Effect = effects.pop(0)
-            match effect:
-                case Commit(chain):
-                    committed = commit(self.log, self.replica, chain)
-                    step = settle(validator, committed.fates)
-                    validator = step.validator
-                    effects = [*step.effects, *effects]
-                case Publish(results):
-                    topic = topic_name(self.settings.cluster, RESULTS.suffix)
-                    fenced.commit([Written(topic, None, encode_result(result)) for result in results])
-                case Hint(results):
-                    self._hint(results)
-                case Ack(offset):
-                    self.acknowledge(offset)
-                case Stop(detail):
-                    raise Superseded(detail)
-        return validator
+    def _requests(self, effect: Requests) -> Sequence[tuple[int, Request | None]]:
+        offered = self.news() if effect.wait else self.news(0)
+        return [self._request(record) for record in offered]
 
-    def _hint(self, results: Iterable[Result]) -> None:
-        topic = topic_name(self.settings.cluster, RESULTS.suffix)
+    def _written(self, effect: Publish) -> list[Written]:
+        return [Written(self._results_topic, None, encode_result(result)) for result in effect.results]
+
+    def _stop(self, effect: Stop) -> None:
+        raise Superseded(effect.detail)
+
+    def _hint(self, effect: Hint) -> None:
         try:
-            for result in results:
-                self.producer.send(topic, encode_result(result), partition=0)
+            for result in effect.results:
+                self.producer.send(self._results_topic, encode_result(result), partition=0)
         except LogError as error:
             log.warning("hints_not_sent", why=error.message)
 

@@ -1,21 +1,21 @@
-"""The coordinator on the simulated world: newest acknowledgement of each node, a look at each change, submissions."""
+"""The coordinator on the simulated world: performs the effects of ``ringlog.protocol.coordinator``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.agents.coordinator_core import Known, Proposal, awaits_publication, prepared_in_full, propose
-from ringlog.client.ack_book import AckBook
-from ringlog.client.results import AppliedResult
 from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.values import GenerationId, Micros
+from ringlog.kernel.values import Micros
+from ringlog.protocol.coordinator import Forget, NewAcks, Note, PublishedEpoch, ReadAcks, Submit, Wait, coordinate
+from ringlog.protocol.role import Accept
 from ringlog.sim.actors.role import NEWS_US, Worker
 from ringlog.sim.broker import ACKS, CHANGES, Record, Tail
 from ringlog.sim.client import SimClient, TimedOut
 from ringlog.sim.memo import cached_ack, cached_change
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, SECOND, Unanswered
+from ringlog.sim.world import MS, SECOND
 from ringlog.wire.errors import WireError
+from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -33,9 +33,9 @@ class CoordinatorWorker(Worker):
 
     def __init__(self, sim: Simulation, host: Host, committed: int) -> None:
         super().__init__(sim, host, committed)
-        self._acks = AckBook()
+        self._inbox: list[Record] = []
         self._published = 0
-        self._complete: tuple[GenerationId | None, Micros] = (None, 0)
+        self._read = 0
         self._tails: list[Tail] = []
         self._client = SimClient(sim, host, self.instance, self.replica)
 
@@ -48,63 +48,51 @@ class CoordinatorWorker(Worker):
 
     def work(self) -> Step:
         """Look at every change, for ever."""
+        self.replica.at_once |= {
+            Forget: lambda _: None,
+            PublishedEpoch: lambda _: self._published,
+            Note: lambda _: None,
+        }
+        self.replica.in_time |= {
+            ReadAcks: self._all_acks,
+            Accept: self._accept,
+            Submit: self._submit,
+            NewAcks: self._new_acks,
+        }
+        return self.replica.perform(coordinate())
+
+    def _all_acks(self, _: ReadAcks) -> Step:
+        records = yield from self.read(ACKS)
+        self._read = records[-1].offset + 1 if records else 0
+        return _acks(records)
+
+    def _accept(self, _: Accept) -> Step:
         broker = self.sim.broker
-        while True:
-            try:
-                acks = yield from broker.read(self.host, ACKS)
-                break
-            except Unanswered:
-                self.look()
-        self._take_acks(acks)
         self._tails = [
-            broker.tail(self.host, ACKS, 0, acks[-1].offset + 1 if acks else 0, self._take_acks),
+            broker.tail(self.host, ACKS, 0, self._read, self._take_acks),
             broker.tail(self.host, CHANGES, 0, 0, self._take_changes),
         ]
         yield from self._client.start()
-        while True:
-            self.look()
-            refused = False
-            for proposal in propose(self._known()):
-                yield from self.sim.moments.at("proposing", self.host)
-                applied = yield from self._submit(proposal)
-                refused = refused or not applied
-            if refused:
-                yield AFTER_REFUSAL_US
-            else:
-                waiting = awaits_publication(self.replica.state)
-                yield self.replica.changed, PUBLICATION_POLL_US if waiting else NEWS_US
 
-    def _known(self) -> Known:
-        state, now = self.replica.state, self.direct.now()
-        generation = prepared_in_full(state)
-        if generation != self._complete[0]:
-            self._complete = (generation, now)
-        return Known(state, self._acks.newest(state), self._published, now, self._complete[1])
+    def _submit(self, effect: Submit) -> Step:
+        proposal = effect.proposal
+        try:
+            return (
+                yield from self._client.submit(proposal.command, SUBMIT_US, proposal.request_id, proposal.since_epoch)
+            )
+        except TimedOut:
+            return None
 
-    def _submit(self, proposal: Proposal) -> Step:
-        """Ask until there is an answer; False if it was not applied."""
-        while True:
-            self.look()
-            try:
-                answer = yield from self._client.submit(
-                    proposal.command, SUBMIT_US, proposal.request_id, proposal.since_epoch
-                )
-                break
-            except TimedOut:
-                continue
-        if not isinstance(answer, AppliedResult):
-            return False
-        while self.replica.state.epoch < answer.epoch:
-            yield self.replica.changed
-        return True
+    def _new_acks(self, effect: NewAcks) -> Step:
+        if effect.wait is Wait.PAUSE:
+            yield AFTER_REFUSAL_US
+        elif effect.wait is not Wait.NOTHING:
+            yield self.replica.changed, PUBLICATION_POLL_US if effect.wait is Wait.PUBLICATION else NEWS_US
+        heard, self._inbox = self._inbox, []
+        return _acks(heard)
 
     def _take_acks(self, records: list[Record]) -> None:
-        for record in records:
-            try:
-                ack = cached_ack(record.value)
-            except WireError:
-                continue
-            self._acks.take(record.offset, ack)
+        self._inbox.extend(records)
         self.replica.changed.fire()
 
     def _take_changes(self, records: list[Record]) -> None:
@@ -113,3 +101,13 @@ class CoordinatorWorker(Worker):
                 change = cached_change(record.value)
                 assert isinstance(change, EpochChange)
                 self._published = change.epoch
+
+
+def _acks(records: list[Record]) -> list[tuple[int, NodeAck]]:
+    heard = []
+    for record in records:
+        try:
+            heard.append((record.offset, cached_ack(record.value)))
+        except WireError:
+            continue
+    return heard

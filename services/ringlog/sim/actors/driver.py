@@ -111,11 +111,11 @@ class Driver:
             yield from self._client.start()
             state = yield from self._replica.barrier()
             self._store = Checkpoint(self.sim, self._disk, self.host, self._chance)
+            before = state.writers.get(WRITER_NAME)
+            is_new = yield from self._claim(is_lost(before))
             if is_cut_off(self._store.undone(), state):
                 raise cut_off(WRITER_NAME)
             self._promises = Promises(self.sim, self.host, self._client, self._store)
-            before = state.writers.get(WRITER_NAME)
-            is_new = yield from self._claim(is_lost(before))
             yield from self._look_ahead(state)
             yield from self._promises.register()
             ended = set(self._promises.mine(self._replica.state).ended)

@@ -1,11 +1,11 @@
-"""The cache keeper on the simulated world: behind a read barrier, the difference to its last write, or everything."""
+"""The cache keeper on the simulated world: performs the effects of ``ringlog.protocol.keeper``."""
 
 from __future__ import annotations
 
-from ringlog.agents.keeper_core import Keeper, learn, next_write
 from ringlog.cache.port import Confirmation, Written
-from ringlog.cache.projection import Delta, Full
 from ringlog.kernel.values import Micros
+from ringlog.protocol.keeper import Position, Rest, Store, keep
+from ringlog.protocol.role import Accept
 from ringlog.sim.actors.role import Worker
 from ringlog.sim.broker import ANSWER_US, Answer
 from ringlog.sim.replica import Step
@@ -24,39 +24,32 @@ class KeeperWorker(Worker):
 
     def work(self) -> Step:
         """Keep the cache at the newest epoch, for ever."""
-        keeper = Keeper()
-        while True:
-            try:
-                keeper = yield from self._write(keeper)
-                yield WRITE_US
-                if keeper.known is self.replica.state:
-                    yield self.replica.changed, BEAT_US
-            except Unanswered:
-                keeper = Keeper()
-                yield RETRY_US
-            self.look()
+        self.replica.at_once |= {Accept: lambda _: None, Position: lambda _: self.replica.position}
+        self.replica.in_time |= {Store: self._store, Rest: self._rest}
+        return self.replica.perform(keep(self.direct.steps))
 
-    def _write(self, keeper: Keeper) -> Step:
-        sim = self.sim
-        confirmed_at = self.direct.now()
-        state = yield from self.replica.barrier()
-        confirmation = Confirmation(state.state_id, self.replica.position, confirmed_at)
-        yield from sim.moments.at("caching", self.host)
-        written = yield from self._apply(next_write(keeper, state), confirmation)
-        if written is Written.BASE_MISSING:
-            written = yield from self._apply(next_write(Keeper(), state), confirmation)
-        if written is Written.APPLIED:
-            for check in sim.on_cached:
-                check.cached(state)
-        return learn(state, written)
-
-    def _apply(self, write: Delta | Full, confirmation: Confirmation) -> Step:
-        sim = self.sim
+    def _store(self, effect: Store) -> Step:
+        sim, confirmation = self.sim, Confirmation(effect.state.state_id, effect.position, effect.confirmed_at)
 
         def ask(answer: Answer) -> None:
             if sim.cache_up:
-                answer(sim.cache.apply(write, confirmation))
+                answer(sim.cache.apply(effect.write, confirmation))
                 for check in sim.on_stored:
                     check.stored()
 
-        return (yield from sim.world.call(self.host, sim.world.host("cache"), ask, ANSWER_US))
+        try:
+            written = yield from sim.world.call(self.host, sim.world.host("cache"), ask, ANSWER_US)
+        except Unanswered:
+            return None
+        if written is Written.APPLIED:
+            for check in sim.on_cached:
+                check.cached(effect.state)
+        return written
+
+    def _rest(self, effect: Rest) -> Step:
+        if not effect.answered:
+            yield RETRY_US
+            return
+        yield WRITE_US
+        if effect.known is self.replica.state:
+            yield self.replica.changed, BEAT_US

@@ -1,20 +1,23 @@
-"""The publisher on the simulated world: one transaction for each epoch, resumed where ``epochs`` ends.
+"""The publisher on the simulated world: performs the effects of ``ringlog.protocol.publisher``.
 
 All change topics are one partition here; a record's key is its topic, its value the bytes that the topic gets (with
-the record's own key before them, for the check).
+the record's own key before them, for the check). No topic is made again, so nothing is ever lacking.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ringlog.agents.publisher_core import ahead, starts_from
 from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.state import ClusterState
+from ringlog.protocol.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
+from ringlog.protocol.role import Accept
 from ringlog.sim.actors.role import Worker
-from ringlog.sim.broker import CHANGES, METADATA, Fenced, Record, Tail
+from ringlog.sim.broker import CHANGES, METADATA, Record, Tail
 from ringlog.sim.memo import cached_change
 from ringlog.sim.replica import Step
-from ringlog.sim.world import Ended, Signal, Unanswered
+from ringlog.sim.world import Signal
 
 
 class PublisherWorker(Worker):
@@ -25,38 +28,21 @@ class PublisherWorker(Worker):
 
     def work(self) -> Step:
         """Publish every epoch once, for ever."""
-        yield from self.confirm()
-        epoch = yield from self.initialise()
-        last = yield from self._last_published()
-        why = ahead(last, (yield from self.replica.barrier()))
-        if why is not None:
-            self.sim.broken("publisher", why)
-        self.look()
-        inbox: list[Record] = []
-        news = Signal()
-
-        def take(records: list[Record]) -> None:
-            inbox.extend(records)
-            news.fire()
-
-        state, resumed = self.sim.log.states[self.sim.preloaded], last is None
-        if not resumed:
-            resumed = starts_from(last, state)
-        self._tail = self.sim.broker.tail(self.host, METADATA, 0, self.sim.preloaded, take)
-        while True:
-            if not inbox:
-                yield news
-            self.look()
-            taken = list(inbox)
-            inbox.clear()
-            for record in taken:
-                self.look()
-                before, (_, folded) = state, self.sim.folded(state, record.value)
-                state = folded.state
-                if resumed and state is not before:
-                    yield from self._publish(epoch, self.sim.changes(before, state))
-                elif not resumed:
-                    resumed = starts_from(last, state)
+        self._inbox: list[Record] = []
+        self._news = Signal()
+        handlers: dict[type, Callable[[Any], Any]] = {
+            Accept: lambda _: None,
+            Restore: lambda _: None,
+            Diverge: self._diverge,
+            Follow: self._follow,
+        }
+        self.replica.at_once |= handlers
+        self.replica.in_time |= {
+            LastPublished: lambda _: self._last_published(),
+            NextStates: lambda _: self._next_states(),
+            Announce: lambda effect: self.transact(CHANGES, self.sim.changes(effect.before, effect.after)),
+        }
+        return self.replica.perform(publish(self.direct.steps))
 
     def close(self) -> None:
         """Let go of readers."""
@@ -64,22 +50,31 @@ class PublisherWorker(Worker):
         if self._tail is not None:
             self._tail.close()
 
-    def _publish(self, epoch: int, values: list[tuple[str, Any]]) -> Step:
-        yield from self.sim.moments.at("announcing", self.host)
-        try:
-            yield from self.sim.broker.transact(self.host, self.role, epoch, CHANGES, values)
-        except Fenced:
-            raise Ended("fenced") from None
-        except Unanswered:
-            raise Ended("a transaction has no answer") from None
+    def _diverge(self, effect: Diverge) -> None:
+        self.sim.broken("publisher", effect.why)
+
+    def _follow(self, _: Follow) -> ClusterState:
+        self._state = self.sim.log.states[self.sim.preloaded]
+        self._tail = self.sim.broker.tail(self.host, METADATA, 0, self.sim.preloaded, self._take)
+        return self._state
+
+    def _take(self, records: list[Record]) -> None:
+        self._inbox.extend(records)
+        self._news.fire()
+
+    def _next_states(self) -> Step:
+        if not self._inbox:
+            yield self._news
+        states = []
+        for record in self._inbox:
+            before, (_, folded) = self._state, self.sim.folded(self._state, record.value)
+            self._state = folded.state
+            states.append((before, folded.state))
+        self._inbox.clear()
+        return states
 
     def _last_published(self) -> Step:
-        while True:
-            try:
-                records = yield from self.sim.broker.read(self.host, CHANGES)
-                break
-            except Unanswered:
-                self.look()
+        records = yield from self.read(CHANGES)
         newest = next((record for record in reversed(records) if record.key == "epochs"), None)
         if newest is None:
             return None

@@ -7,11 +7,14 @@ until a higher term is folded, it is fenced, or the group gives the partition to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.values import Micros
-from ringlog.sim.broker import NotOwner
-from ringlog.sim.replica import Direct, SimReplica, Step, draw_of
+from ringlog.protocol.direct import RoleRefused
+from ringlog.protocol.role import Acts, Initialise, Look, superseded, take_role
+from ringlog.sim.broker import Fenced, NotOwner
+from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
 from ringlog.sim.world import MS, SECOND, Ended, Host, Process, Unanswered
 
 if TYPE_CHECKING:
@@ -35,20 +38,20 @@ class Worker(ABC):
         self.instance = f"{self.role}-{number}"
         self.name = f"{self.instance}@{host.name}"
         self.term = 0
+        self.epoch = 0
         self.draw = draw_of(sim, self.instance)
         self.replica = SimReplica(sim, host, self.name, alone=number == 1 and self.role == "validator")
-        self.direct = Direct(self.replica, self.instance, self.draw)
+        self.direct = SimAuthor(self.replica, self.instance, self.draw)
+        self.replica.at_once |= {Acts: self._act, Look: lambda _: self.look()}
+        self.replica.in_time |= {Initialise: lambda _: self.initialise()}
 
     def run(self) -> Step:
         """Take the role over, then work, until ``Ended`` is raised."""
         try:
-            yield from self.replica.until_founded()
-            yield from self.replica.barrier()
-            self.term = yield from self.direct.take_over(self.role, self.instance)
-            self.sim.world.tell(self.name, f"acts in term {self.term}")
-            self.look()
-            yield from self.sim.moments.at(f"took over {self.role}", self.host)
+            yield from self.replica.perform(take_role(self.direct.steps, self.role, self.instance))
             yield from self.work()
+        except RoleRefused as error:
+            raise Ended(f"take-over refused: {error.code}") from None
         finally:
             self.close()
 
@@ -62,20 +65,37 @@ class Worker(ABC):
 
     def look(self) -> None:
         """Raises Ended if another instance acts now, as far as this one has folded."""
-        term = self.replica.state.terms.get(self.role)
-        if term is not None and term.term > self.term > 0:
-            raise Ended(f"term {term.term} was taken by {term.instance}")
+        why = superseded(self.replica.state, self.role, self.term)
+        if why is not None:
+            raise Ended(why)
 
-    def confirm(self) -> Step:
-        """As ``look``, by the log as it is now; before taking the role's transactional id."""
-        yield from self.replica.barrier()
-        self.look()
+    def _act(self, acts: Acts) -> None:
+        self.term = acts.term
+        self.sim.world.tell(self.name, f"acts in term {self.term}")
 
     def initialise(self) -> Step:
-        """Take the role's transactional id; returns its epoch."""
+        """Take the role's transactional id."""
         while True:
             try:
-                return (yield from self.sim.broker.initialise(self.host, self.role))
+                self.epoch = yield from self.sim.broker.initialise(self.host, self.role)
+                return
+            except Unanswered:
+                self.look()
+
+    def transact(self, topic: str, values: Sequence[tuple[str, Any]]) -> Step:
+        """One transaction under the role's id; if it has no answer, this producer is of no use any more."""
+        try:
+            yield from self.sim.broker.transact(self.host, self.role, self.epoch, topic, values)
+        except Fenced:
+            raise Ended("fenced") from None
+        except Unanswered:
+            raise Ended("a transaction has no answer") from None
+
+    def read(self, topic: str) -> Step:
+        """Every record of a topic that is there now."""
+        while True:
+            try:
+                return (yield from self.sim.broker.read(self.host, topic))
             except Unanswered:
                 self.look()
 

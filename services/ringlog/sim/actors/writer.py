@@ -28,6 +28,7 @@ from ringlog_cdc.promises import (
     closed_before,
     closes_before_nothing,
     covers,
+    is_replaced,
     next_claim,
     next_closing,
     next_horizon,
@@ -240,7 +241,7 @@ class Promises:
         answer = yield from self._settle(command)
         if isinstance(answer, AppliedResult):
             yield from self._folded(answer.epoch)
-        elif isinstance(answer, RejectedResult) and answer.code in ("stale_incarnation", "unknown_writer"):
+        elif is_replaced(answer):
             raise WriterReplaced(WRITER_NAME, self.incarnation, "")
         else:
             yield from self._replica.barrier()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.agents.validator_core import is_floor_mark
-from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
+from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.client.submission import Asked
+from ringlog.kernel.commands.model import Noop
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import (
@@ -20,10 +20,11 @@ from ringlog.kernel.outcome import (
     Unreadable,
 )
 from ringlog.kernel.state import ClusterState
+from ringlog.protocol.validator_core import is_floor_mark
 from ringlog.sim.broker import REQUESTS
 from ringlog.sim.checks.base import Check
 from ringlog.sim.memo import cached_request, cached_result
-from ringlog.wire.commands import decode_command
+from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import APPLIED, REJECTED, Request, Result
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 
+NOOP_DIGEST = command_digest(*encode_command(Noop()))
 OF_THE_VALIDATOR = (
     "answer_forgotten",
     "request_expired",
@@ -123,12 +125,15 @@ class Answers(Check):
         self._requests_read = partition.visible
         return self._requests.get((request_id, digest))
 
-    def withdrawn(self, client: str, asked: Asked, ended: tuple[str, int] | None) -> None:
+    def withdrawn(self, client: str, asked: Asked, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
         """A request that a Noop took the place of is never applied; if it was before, that is what the client hears."""
-        known = self._applied.get(asked.request_id)
-        if ended is not None and known != (ended[1], ended[0]):
-            self.sim.broken("answers", f"{client} withdrew {asked.request_id} and heard of {ended}: it is {known}")
-        if ended is None or ended[0] != asked.digest:
+        epoch, digest = self._applied.get(asked.request_id, (0, ""))
+        if not isinstance(ended, ExpiredResult) and (ended.epoch, isinstance(ended, WithdrawnResult)) != (
+            epoch,
+            digest == NOOP_DIGEST,
+        ):
+            self.sim.broken("answers", f"{client} withdrew {asked.request_id} and heard of {ended}: it is {epoch}")
+        if isinstance(ended, ExpiredResult) or digest != asked.digest:
             self._ended[asked.request_id, asked.digest] = "withdrawn"
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.client.plans import Level
-from ringlog.client.results import Submitted
+from ringlog.client.results import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
 from ringlog.client.submission import Asked
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
@@ -48,7 +48,7 @@ class Check:
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
         """A client believes an answer."""
 
-    def withdrawn(self, client: str, asked: Asked, ended: tuple[str, int] | None) -> None:
+    def withdrawn(self, client: str, asked: Asked, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
         """A client gave up and ended its request: (digest, epoch) of what was applied under its id, None if expired."""
 
     def results(self, partition: Partition) -> None:

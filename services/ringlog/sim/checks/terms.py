@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.agents.validator_core import FORGOTTEN, is_floor_mark
 from ringlog.kernel.commands.model import TakeOver
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
+from ringlog.protocol.validator_core import FORGOTTEN, is_floor_mark
 from ringlog.sim.checks.base import Check
 from ringlog.sim.memo import cached_result
 from ringlog.wire.records import REJECTED, Result

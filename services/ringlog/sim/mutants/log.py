@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringlog.sim.mutants.plant import Mutant
 
-FOLD, VALIDATOR = "ringlog.kernel.fold", "ringlog.agents.validator_core"
+FOLD, VALIDATOR = "ringlog.kernel.fold", "ringlog.protocol.validator_core"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -129,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "seen_is_a_fate",
-        "ringlog.log.fates",
+        "ringlog.protocol.fates",
         "if epoch > state.epoch:\n        return Fate.OPEN",
         "if epoch > state.epoch:\n        return Fate.LOST",
         "an entry that was not seen yet counts as lost",
@@ -137,9 +137,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "results_not_read",
-        "ringlog.sim.actors.validator",
-        "results = yield from self._results()",
-        "results = []",
+        "ringlog.protocol.validator",
+        "results: Iterable[Result] = yield ReadResults()",
+        "results: Iterable[Result] = ()",
         "a validator accepts without having read what was answered before",
         500,
     ),
@@ -153,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "resumed_one_early",
-        "ringlog.agents.publisher_core",
+        "ringlog.protocol.publisher",
         "if state.epoch != published.epoch:",
         "if state.epoch != published.epoch - 1:",
         "the publisher publishes its last epoch again",

@@ -260,7 +260,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "coordinator_vouches",
-        "ringlog.agents.witnesses",
+        "ringlog.protocol.witnesses",
         "Witness(node, ack.applied, min(ack.drained, state.epoch))",
         "Witness(node, state.epoch, state.epoch)",
         "the coordinator says of nodes what it wishes",

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ringlog.agents.witnesses import complaints, reports_of, witnesses_of
-from ringlog.client.ack_book import is_vouched_for
 from ringlog.kernel.commands.model import (
     AdvanceOperation,
     CloseCdcGeneration,
@@ -40,6 +38,8 @@ from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.values import Epoch, GenerationId, Micros
+from ringlog.protocol.ack_book import is_vouched_for
+from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
 from ringlog.wire.commands import encode_command
 from ringlog.wire.ids import derived_request_id
 from ringlog.wire.records import NodeAck

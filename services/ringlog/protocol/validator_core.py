@@ -9,7 +9,7 @@ Invariants (each has a counterexample without it):
 - Every request decided in a batch carries the number of the batch's entries that its answer was decided on (``after``).
   The answer goes out only when all of those are folded as applied; if one of them is lost, the request is decided
   again.
-- The fates of a batch's entries come from the log alone (``ringlog.log.fates``), in chain order.
+- The fates of a batch's entries come from the log alone (``ringlog.protocol.fates``), in chain order.
 - A request id is answered once: a request that was rejected is never decided again, it gets the same answer under this
   instance's term, unless the history holds it or it has expired.
 - Rejections make no epochs, so the history alone does not bound how many are remembered. Beyond ``answers_max`` a Noop
@@ -46,7 +46,7 @@ from ringlog.kernel.outcome import Entry, Folded, OutcomeKind, Rejected, Undecod
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.log.fates import Chain, Fate
+from ringlog.protocol.fates import Chain, Fate
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.draw import Draw
 from ringlog.wire.entries import EncodedEntry, encode_entry

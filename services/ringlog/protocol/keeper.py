@@ -1,0 +1,89 @@
+"""The cache keeper at work: behind a read barrier, write what changed; while nothing changes, confirm that nothing did.
+
+It writes the difference to its last write, or everything if it does not know what is stored. A cache that does not
+answer stops only this role: it waits and tries again, with everything. A cache that lost its content (FLUSHALL, a
+restart) gets all of it at the next beat.
+
+The time of a confirmation is read before the barrier: the state is that of then, or younger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringlog.cache.port import Written
+from ringlog.cache.projection import Delta, Full, delta, full
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.protocol.direct import Direct
+from ringlog.protocol.effects import At, Barrier, Newest, Steps, WallClock
+from ringlog.protocol.role import Accept, Look
+
+ROLE = "keeper"
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """``known``: the state whose projection the cache holds, as far as this keeper knows."""
+
+    known: ClusterState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Outcome: the offset that the replica folds next; a state that is read afterwards holds everything before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write to the cache what makes it hold ``state``, which is that of the log at ``confirmed_at``, before
+    ``position``. Outcome: what became of it, None if the cache does not answer.
+    """
+
+    write: Delta | Full
+    state: ClusterState
+    position: int
+    confirmed_at: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Wait until there is a newer state than ``known``, or it is time to confirm; for a pause if nobody answered.
+
+    The driver raises as at ``Look``.
+    """
+
+    known: ClusterState | None
+    answered: bool
+
+
+def keep(direct: Direct) -> Steps[None]:
+    """Serve one term of the keeper; ends by what the driver raises."""
+    keeper = Keeper()
+    yield Accept()
+    while True:
+        confirmed_at = yield WallClock()
+        yield Barrier(direct.patience)
+        position = yield Position()
+        state = yield Newest()
+        yield At("caching")
+        written = yield Store(next_write(keeper, state), state, position, confirmed_at)
+        if written is Written.BASE_MISSING:
+            written = yield Store(next_write(Keeper(), state), state, position, confirmed_at)
+        keeper = learn(state, written)
+        yield Rest(keeper.known, written is not None)
+        yield Look()
+
+
+def next_write(keeper: Keeper, state: ClusterState) -> Delta | Full:
+    """What to write for ``state``; the difference from a state to itself is empty and only confirms it."""
+    return full(state) if keeper.known is None else delta(keeper.known, state)
+
+
+def learn(state: ClusterState, written: Written | None) -> Keeper:
+    """What the keeper knows after the answer to its write for ``state``.
+
+    After ``base_missing`` (FLUSHALL, a restart, another keeper) everything is written anew. After ``later_stored`` the
+    cache is ahead of this replica, which catches up in a moment; nothing is known until then either.
+    """
+    return Keeper(state if written is Written.APPLIED else None)

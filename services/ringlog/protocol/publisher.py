@@ -1,0 +1,122 @@
+"""The publisher at work: each epoch's difference goes out in one transaction over all change topics.
+
+After its take-over it initialises the role's transactional id, reads from ``epochs`` how far the topics go, and follows
+the log up to there without writing. If the log does not contain what was published it ends: nothing it could write
+would mend that. What the change topics lack of that epoch's state is written before anything new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.state import ClusterState
+from ringlog.protocol.direct import Direct
+from ringlog.protocol.effects import At, Barrier, Steps
+from ringlog.protocol.role import Accept, Look, take_id
+
+ROLE = "publisher"
+
+
+@dataclass(frozen=True, slots=True)
+class LastPublished:
+    """Outcome: the newest committed record of ``epochs``, None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverge:
+    """End for good: what was published cannot come from this log. The driver raises."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Begin to follow the log, at the latest from the state that was published ``last``; outcome: the state before."""
+
+    last: EpochChange | None
+
+
+@dataclass(frozen=True, slots=True)
+class NextStates:
+    """Outcome: (state before, state after) of each record since the last time; waits a while for one. None may come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Write what the change topics lack of ``state``, which was published last."""
+
+    state: ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Write the difference of two neighbouring states in one transaction under the role's id."""
+
+    before: ClusterState
+    after: ClusterState
+
+
+def publish(direct: Direct) -> Steps[None]:
+    """Serve one term of the publisher; ends by what the driver raises."""
+    yield from take_id()
+    last: EpochChange | None = yield LastPublished()
+    why = ahead(last, (yield Barrier(direct.patience)))
+    if why is not None:
+        yield Diverge(why)
+    yield Look()
+    start: ClusterState = yield Follow(last)
+    is_resumed = last is None
+    if last is None:
+        yield Accept()
+    else:
+        is_resumed = yield from _resume(last, start)
+    while True:
+        states: Iterable[tuple[ClusterState, ClusterState]] = yield NextStates()
+        for before, after in states:
+            yield Look()
+            if is_resumed and after is not before:
+                yield At("announcing")
+                yield Announce(before, after)
+            elif not is_resumed:
+                is_resumed = yield from _resume(last, after)
+
+
+def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:
+    """True if ``state`` is the one that was published last: from there on everything goes out."""
+    try:
+        if not starts_from(last, state):
+            return False
+    except ValueError as error:
+        yield Diverge(str(error))
+    yield Restore(state)
+    yield Accept()
+    return True
+
+
+def ahead(published: EpochChange | None, state: ClusterState) -> str | None:
+    """Why ``published`` cannot come from the log whose newest state is ``state``; None if nothing speaks against it."""
+    if published is None:
+        return None
+    if published.cluster_id != state.cluster_id:
+        return f"the change topics are of cluster {published.cluster_id}, the log is of {state.cluster_id}"
+    if published.epoch > state.epoch:
+        return f"the change topics are at epoch {published.epoch}, the log ends at {state.epoch}"
+    return None
+
+
+def starts_from(published: EpochChange | None, state: ClusterState) -> bool:
+    """True if the next difference is taken from ``state``.
+
+    Raises ValueError if ``state`` has the epoch that was published last, and is another state.
+    """
+    if published is None:
+        return state.epoch == 0
+    if state.epoch != published.epoch:
+        return False
+    if state.state_id != published.state_id:
+        raise ValueError(
+            f"epoch {state.epoch} was published as state {published.state_id}, the log has {state.state_id}"
+        )
+    return True

@@ -1,0 +1,126 @@
+"""The validator at work: takes requests, performs the core's effects in their order.
+
+After the take-over it initialises the role's transactional id (whoever held it can publish no rejection any more), gets
+a Noop applied (whatever the one before had under way is then final), and reads the results to their end (what was
+answered is never decided again). Only then it accepts. Results that nobody needs any more are deleted then, and as the
+history moves on.
+
+The effects ``Publish``, ``Hint``, ``Ack`` and ``Stop`` of the core go to the driver as they are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.values import Epoch
+from ringlog.protocol import role
+from ringlog.protocol.answers import AppliedResult
+from ringlog.protocol.commit import commit
+from ringlog.protocol.direct import Direct
+from ringlog.protocol.effects import FOREVER, Alone, At, Barrier, Newest, Steps, WallClock
+from ringlog.protocol.validator_core import (
+    ANSWERS_MAX,
+    Commit,
+    Folding,
+    Publish,
+    Step,
+    Validator,
+    arrive,
+    begin,
+    folded,
+    remember,
+    settle,
+)
+from ringlog.wire.draw import Draw
+from ringlog.wire.records import REJECTED, Request, Result
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResults:
+    """Outcome: every result that was published so far, in the order of the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Outcome: (offset, request) of what came in since the last time; None stands for bytes that are no request.
+
+    ``wait``: for a while, if nothing has come in. The driver raises as at ``Look``.
+    """
+
+    wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Delete the results before the first that is needed while the history begins at ``oldest``."""
+
+    oldest: Epoch
+
+
+def is_needed(result: Result, oldest: Epoch) -> bool:
+    """May this answer still be asked for? Rejections only, until the history, from ``oldest`` on, calls them expired.
+
+    Applied and expired are never read back: the log tells them.
+    """
+    return result.outcome == REJECTED and result.since_epoch >= oldest
+
+
+def answer_requests(
+    instance: str,
+    term: int,
+    direct: Direct,
+    draw: Draw,
+    folding: Folding = folded,
+    answers_max: int = ANSWERS_MAX,
+) -> Steps[None]:
+    """Serve one term of the validator; ends by what the driver raises."""
+    yield from role.take_id()
+    is_final = False
+    while not is_final:
+        answer = yield from direct.submit(Noop())
+        yield role.Look()
+        is_final = isinstance(answer, AppliedResult)
+    oldest = (yield Newest()).history.oldest
+    results: Iterable[Result] = yield ReadResults()
+    validator = remember(
+        Validator(instance, term, pruned=oldest, answers_max=answers_max),
+        (result for result in results if is_needed(result, oldest)),
+    )
+    yield Trim(oldest)
+    trimmed = (validator.pruned, validator.floor)
+    yield role.Accept()
+    while True:
+        requests: Sequence[tuple[int, Request | None]] = yield Requests(wait=not validator.waiting)
+        validator = yield from _perform(arrive(validator, requests), direct)
+        if validator.waiting:
+            validator = yield Alone(_decide(validator, direct, draw, folding), FOREVER)
+        if (validator.pruned, validator.floor) != trimmed:
+            trimmed = (validator.pruned, validator.floor)
+            yield Trim(validator.pruned)
+
+
+def _decide(validator: Validator, direct: Direct, draw: Draw, folding: Folding) -> Steps[Validator]:
+    """One batch, from a read barrier that begins after its requests came in to the last of its answers."""
+    state = yield Barrier(direct.patience)
+    now = yield WallClock()
+    return (yield from _perform(begin(validator, state, now, draw, folding), direct))
+
+
+def _perform(step: Step, direct: Direct) -> Steps[Validator]:
+    validator, effects = step.validator, deque(step.effects)
+    while effects:
+        effect = effects.popleft()
+        if isinstance(effect, Commit):
+            yield At("decided")
+            fates = yield from commit(effect.chain, direct.patience)
+            step = settle(validator, fates)
+            validator = step.validator
+            effects.extendleft(reversed(step.effects))
+            continue
+        if isinstance(effect, Publish):
+            yield At("publishing")
+        yield effect
+    return validator

@@ -1,0 +1,283 @@
+"""The order in which roles do things, seen by a driver that only takes notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from ringlog.cache.port import Written
+from ringlog.cache.projection import Delta, Full
+from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.commands.model import Noop, TakeOver
+from ringlog.kernel.outcome import Entry, OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.log.author import Author
+from ringlog.protocol.answers import AppliedResult
+from ringlog.protocol.commit import Undecided, commit, settle
+from ringlog.protocol.direct import AheadOfLog, Direct, NoCluster, RoleRefused
+from ringlog.protocol.effects import (
+    Alone,
+    Append,
+    At,
+    Barrier,
+    CatchUp,
+    Newest,
+    Now,
+    Steps,
+    Until,
+    WallClock,
+    carry_out,
+)
+from ringlog.protocol.fates import Chain, Fate
+from ringlog.protocol.keeper import Position, Rest, Store, keep
+from ringlog.protocol.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
+from ringlog.protocol.role import Accept, Acts, Initialise, Look, superseded, take_role
+from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator_core import Ack, Hint, Publish
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.draw import SeededDraw
+from ringlog.wire.entries import EncodedEntry, decode_entry
+from tests.agents.world import BAD, NOW, World
+
+QUIET = (Newest, Now, WallClock)
+
+
+class Over(Exception):
+    """The test has seen enough."""
+
+
+class Notes:
+    """Performs effects on a log in memory; ``outcomes`` for those that only some roles know: a missing one ends it."""
+
+    def __init__(self, world: World, outcomes: dict[type, Callable[[Any], Any]] | None = None) -> None:
+        self.world = world
+        self.seen: list[str] = []
+        self.lost_appends = 0
+        self._now = 0
+        self._outcomes = outcomes or {}
+        self.direct = Direct(Author("me", ManualClock(NOW), SeededDraw(b"me")))
+
+    def run(self, steps: Steps[Any]) -> Any:
+        """What the protocol returns; None if it was cut off."""
+        try:
+            return carry_out(steps, self._perform)
+        except Over:
+            return None
+
+    def _perform(self, effect: Any) -> Any:
+        if not isinstance(effect, QUIET):
+            self.seen.append(type(effect).__name__)
+        match effect:
+            case Newest() | Barrier() | CatchUp():
+                return self.world.state
+            case Now():
+                self._now += 1
+                return self._now
+            case WallClock():
+                return NOW
+            case Append(records):
+                self._append(records)
+                return None
+            case Until(found, patience, _):
+                self._now += patience if found(self.world.state) is None else 0
+                return found(self.world.state)
+            case Alone(steps, _):
+                return carry_out(steps, self._perform)
+            case At(moment):
+                self.seen[-1] = moment
+                return None
+        if type(effect) not in self._outcomes:
+            raise Over
+        return self._outcomes[type(effect)](effect)
+
+    def _append(self, records: tuple[bytes, ...]) -> None:
+        if self.lost_appends:
+            self.lost_appends -= 1
+            return
+        for data in records:
+            entry = decode_entry(data)
+            assert isinstance(entry, Entry)
+            self.world.land(EncodedEntry(entry, data))
+
+
+def nothing(_: Any) -> None:
+    """An effect without an outcome."""
+
+
+def once(*outcomes: Any) -> Callable[[Any], Any]:
+    """These outcomes, one after the other; then the test is over."""
+    left = list(outcomes)
+
+    def outcome(_: Any) -> Any:
+        if not left:
+            raise Over
+        return left.pop(0)
+
+    return outcome
+
+
+def test_a_role_reads_the_log_before_it_takes_over() -> None:
+    notes = Notes(World(), {Acts: nothing, Look: nothing})
+    assert notes.run(take_role(notes.direct, "keeper", "me")) == 1
+    assert notes.seen[:2] == ["Until", "CatchUp"]
+    assert notes.seen[-3:] == ["Acts", "Look", "took over keeper"]
+    term = notes.world.state.terms["keeper"]
+    assert (term.instance, superseded(notes.world.state, "keeper", 1)) == ("me", None)
+    notes.world.direct(TakeOver("keeper", "other", 2))
+    assert superseded(notes.world.state, "keeper", 1) == "term 2 of keeper was taken by instance other"
+    assert superseded(notes.world.state, "keeper", 0) is None, "who has no term yet cannot have lost it"
+
+
+def test_a_take_over_that_the_rules_refuse_ends() -> None:
+    with pytest.raises(RoleRefused, match="bad_field"):
+        Notes(World()).run(Notes(World()).direct.take_over("", "me"))
+
+
+def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() -> None:
+    world = World()
+    requests = [(0, world.request()), (1, world.request(BAD)), (2, None)]
+    known: dict[type, Callable[[Any], Any]] = {
+        Initialise: nothing,
+        Look: nothing,
+        ReadResults: lambda _: (),
+        Trim: nothing,
+        Accept: nothing,
+        Requests: once(requests),
+        Publish: nothing,
+        Hint: nothing,
+        Ack: nothing,
+    }
+    notes = Notes(world, known)
+    notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
+    prepared = ["CatchUp", "Look", "Initialise", "Alone", "Barrier", "Append", "Until", "Look", "ReadResults", "Trim"]
+    assert notes.seen[: len(prepared)] == prepared
+    batch = [
+        "Accept",
+        "Requests",
+        "Alone",
+        "Barrier",
+        "decided",
+        "Append",
+        "Until",
+        "publishing",
+        "Publish",
+        "Hint",
+        "Ack",
+    ]
+    assert notes.seen[len(prepared) :] == [*batch, "Requests"]
+
+
+def test_a_validator_does_not_accept_before_its_noop_is_applied() -> None:
+    world = World()
+    notes = Notes(world, {Initialise: nothing, Look: nothing, ReadResults: once()})
+    before = world.state.epoch
+    notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
+    assert world.state.epoch == before + 1
+    assert notes.seen[-1] == "ReadResults"
+
+
+def test_what_was_lost_is_sent_again_until_patience_ends() -> None:
+    world = World()
+    notes = Notes(world)
+    chain = Chain(world.state.epoch, (world.entry(Noop()),))
+    notes.lost_appends = 2
+    assert notes.run(commit(chain)) == (Fate.APPLIED,)
+    assert notes.seen.count("Append") == 3
+    lost = Chain(world.state.epoch, (world.entry(Noop()),))
+    notes.lost_appends = 10
+    with pytest.raises(Undecided):
+        notes.run(commit(lost, patience=1_200_000))
+    notes.lost_appends = 0
+    author = Author("me", ManualClock(NOW), SeededDraw(b"settler"))
+    assert notes.run(settle(author, lost)) == (Fate.LOST,)
+    assert world.land(lost.entries[0]) is not OutcomeKind.APPLIED, "the Noop is in its place"
+
+
+def test_what_cannot_be_decided_is_said() -> None:
+    world = World()
+    notes = Notes(world)
+    with pytest.raises(AheadOfLog):
+        notes.run(notes.direct.submit(Noop(), since_epoch=99))
+    assert isinstance(notes.run(notes.direct.submit(Noop())), AppliedResult)
+    world.state = EMPTY_STATE
+    with pytest.raises(NoCluster):
+        notes.run(notes.direct.submit(Noop()))
+
+
+def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its_base_is_gone() -> None:
+    world = World()
+    written: list[Store] = []
+    answers = [Written.APPLIED, Written.BASE_MISSING, Written.APPLIED, None, Written.APPLIED]
+
+    def store(effect: Store) -> Written | None:
+        written.append(effect)
+        world.direct()
+        return answers[len(written) - 1]
+
+    rests: list[bool] = []
+
+    def rest(effect: Rest) -> None:
+        rests.append(effect.answered)
+        if len(written) == len(answers):
+            raise Over
+
+    notes = Notes(world, {Accept: nothing, Look: nothing, Position: lambda _: 7, Store: store, Rest: rest})
+    notes.run(keep(notes.direct))
+    assert [type(effect.write) for effect in written] == [Full, Delta, Full, Delta, Full]
+    assert rests == [True, True, False, True]
+
+
+def last_of(world: World) -> EpochChange:
+    """What ``epochs`` says when everything is published."""
+    state = world.state
+    return EpochChange(state.epoch, state.cluster_id, state.state_id, state.time)
+
+
+def test_a_publisher_restores_then_goes_on_behind_what_was_published() -> None:
+    world = World()
+    states = [EMPTY_STATE, world.state]
+    last = last_of(world)
+    world.direct()
+    states.append(world.state)
+    pairs = list(pairwise(states))
+    known: dict[type, Callable[[Any], Any]] = {
+        Initialise: nothing,
+        Look: nothing,
+        LastPublished: lambda _: last,
+        Follow: lambda _: EMPTY_STATE,
+        NextStates: once(pairs),
+        Restore: nothing,
+        Accept: nothing,
+        Announce: nothing,
+    }
+    notes = Notes(world, known)
+    notes.run(publish(notes.direct))
+    assert notes.seen[:3] == ["CatchUp", "Look", "Initialise"]
+    rest = ["LastPublished", "Barrier", "Look", "Follow", "NextStates", "Look", "Restore", "Accept"]
+    assert notes.seen[3:] == [*rest, "Look", "announcing", "Announce", "NextStates"]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_publisher_of_another_log_writes_nothing(ahead: bool) -> None:
+    world = World()
+    other = World()
+    other.draw = SeededDraw(b"another history")
+    for _ in range(2):
+        other.direct()
+        world.direct()
+    last = last_of(other)
+    if ahead:
+        world.state = EMPTY_STATE
+    known: dict[type, Callable[[Any], Any]] = {
+        Initialise: nothing,
+        Look: nothing,
+        LastPublished: lambda _: EpochChange(last.epoch, world.state.cluster_id, last.state_id, last.time),
+        Follow: lambda _: world.state,
+        Diverge: once(),
+    }
+    notes = Notes(world, known)
+    notes.run(publish(notes.direct))
+    assert notes.seen[-1] == "Diverge"
