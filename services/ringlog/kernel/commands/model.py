@@ -8,6 +8,7 @@ in the sibling modules, one ``decide`` a command.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from ringlog.kernel.commands.model_cdc import (
     AdvanceCdcWriter as AdvanceCdcWriter,
@@ -424,51 +425,7 @@ Command = (
     | WithdrawCdcGeneration
 )
 
-COMMANDS: dict[str, type[Command]] = {
-    kind.__name__: kind
-    for kind in (
-        InitializeCluster,
-        ChangeSettings,
-        RegisterNode,
-        UnregisterNode,
-        DeclareDown,
-        DeclareUp,
-        TakeOver,
-        Noop,
-        Join,
-        Leave,
-        Move,
-        Replace,
-        Remove,
-        Assassinate,
-        Rebuild,
-        AdvanceOperation,
-        CancelOperation,
-        FailOperation,
-        RetryOperation,
-        CreateKeyspace,
-        AlterKeyspace,
-        DropKeyspace,
-        CreateTable,
-        AlterTable,
-        DropTable,
-        CreateType,
-        AlterType,
-        DropType,
-        RequestCdcGeneration,
-        PutCdcGenerationData,
-        RegisterCdcWriter,
-        AdvanceCdcWriter,
-        CommitCdcGeneration,
-        PublishCdcGeneration,
-        CloseCdcGeneration,
-        ExpireCdcGeneration,
-        ForgetCdcGeneration,
-        FenceCdcWriter,
-        LowerCdcWriter,
-        WithdrawCdcGeneration,
-    )
-}
+COMMANDS: dict[str, type[Command]] = {kind.__name__: kind for kind in get_args(Command)}
 """Kind (the wire name) to class."""
 
 VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | dict.fromkeys(
