@@ -103,6 +103,21 @@ class RegisterNode:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateNode:
+    """What a node said of itself is not so any more: after a move to another machine, an upgrade, more disks.
+
+    What is None stays. ``features`` are all that it has from now on.
+    """
+
+    node: str
+    address: str | None = None
+    release: str | None = None
+    features: tuple[str, ...] | None = None
+    capacity: int | None = None
+    shards: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class UnregisterNode:
     """A node that owns nothing and wants nothing is gone for good; its id and name stay taken."""
 
@@ -386,6 +401,7 @@ Command = (
     InitializeCluster
     | ChangeSettings
     | RegisterNode
+    | UpdateNode
     | UnregisterNode
     | DeclareDown
     | DeclareUp
