@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +14,7 @@ from ringlog.kernel.carried import CHANGE_BYTES_MAX, too_large, weight_of
 from ringlog.kernel.changes import (
     CDC_GENERATIONS,
     ChangeRecord,
+    PlacementChange,
     TableChange,
     diff,
 )
@@ -21,10 +22,13 @@ from ringlog.kernel.commands import model as m
 from ringlog.kernel.commands.cdc import POSITIONS_MAX
 from ringlog.kernel.commands.keyspaces import DATACENTERS_MAX, FACTOR_MAX, REPLICATION_BYTES_MAX
 from ringlog.kernel.commands.nodes import FEATURES_MAX
-from ringlog.kernel.commands.operations import REASON_LENGTH_MAX
+from ringlog.kernel.commands.operations import FAILURES_KEPT_MAX, REASON_LENGTH_MAX
+from ringlog.kernel.commands.user_types import FIELDS_MAX
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.admission import requested
 from ringlog.kernel.operations.kinds import ASSASSINATE
+from ringlog.kernel.operations.moving import Moving, ServedRange
+from ringlog.kernel.operations.stages import STAGES
 from ringlog.kernel.outcome import Context, OutcomeKind
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.ring.shards import SHARDS_MAX
@@ -40,7 +44,10 @@ from ringlog.kernel.state import (
     Placement,
     RangeGroup,
     Replica,
+    Retry,
+    StageMark,
     Table,
+    UserType,
 )
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
 from ringlog.log.topics import RECORD_BYTES_MAX
@@ -83,6 +90,7 @@ tables = st.builds(
     cdc=st.builds(m.CdcOptions, preimage=st.just("false"), ttl=st.just(2**31)),
     version=st.just(uuid(1)),
     changed=st.just(LATEST),
+    declared=st.lists(st.tuples(names, texts), max_size=40).map(tuple),
 )
 
 
@@ -124,13 +132,25 @@ def test_the_largest_node_fits() -> None:
     assert sizes(replace(EMPTY_STATE, nodes=EMPTY_STATE.nodes.set(found.id, found)))["nodes"] < CHANGE_BYTES_MAX
 
 
+LONGEST_REPLICATION = m.Replication(
+    "network",
+    160,
+    (m.DatacenterReplication("d" * 100, 160, tuple(f"{number:04}".ljust(100, "r") for number in range(160))),),
+)
+
+
 def test_the_largest_operation_fits() -> None:
     """Its words may tell of a range, by the key of a replication that changes to another."""
     worst = chr(0x10FFFF) * REASON_LENGTH_MAX
     found = replace(
-        requested(ASSASSINATE, uuid(1), Context(LATEST, uuid(1), 2**62)),
+        requested(ASSASSINATE, uuid(1), Context(LATEST, uuid(1), 2**62), b"s" * 16),
         reason=worst + "k" * (2 * REPLICATION_BYTES_MAX + 1_000),
-        failures=(Failure(LATEST, worst, uuid(1)),),
+        marks=tuple(StageMark(stage, LATEST, LATEST) for stage in STAGES),
+        relaxed=STAGES,
+        failures=(Failure(LATEST, worst, uuid(1), LATEST),) * FAILURES_KEPT_MAX,
+        retries=(Retry(LATEST, worst),) * FAILURES_KEPT_MAX,
+        replication=LONGEST_REPLICATION,
+        source_datacenter=LONGEST,
         tokens=TOKENS,
         gone=TOKENS,
         replaced=uuid(1),
@@ -150,6 +170,40 @@ def test_the_largest_group_of_a_strategy_with_factors_fits() -> None:
     assert sizes(state)["placements"] < CHANGE_BYTES_MAX
 
 
+def largest_range(key: str, group: ServedRange) -> int:
+    """The bytes of the record of a range in which something moves."""
+    values = {field.name: getattr(group, field.name) for field in fields(group)}
+    return size(ChangeRecord("placements", f"{key}/{group.end}", PlacementChange(LATEST, key, **values)))
+
+
+def test_what_moves_in_the_largest_group_fits() -> None:
+    """Each of as many operations as there may be puts another node in the place of each member."""
+    count = FACTOR_MAX * DATACENTERS_MAX
+    ids, others = (tuple(uuid(number, space=space) for number in range(count)) for space in (0, 1))
+    members = tuple(Replica(node, LATEST) for node in (*ids, *others))
+    moving = Moving(f"assassinate-{LATEST}", others, ids)
+    key = "n" * REPLICATION_BYTES_MAX + ">" + "o" * REPLICATION_BYTES_MAX
+    group = ServedRange(TOKEN_MIN, TOKEN_MAX, members[:count], members, LATEST, (moving,))
+    assert largest_range(key, group) < CHANGE_BYTES_MAX
+
+
+def test_a_range_that_everybody_has_and_everybody_enters_fits_into_its_topic() -> None:
+    """What moves in it needs a part of the room that is left above the weights, and no more."""
+    members = tuple(Replica(uuid(number), LATEST) for number in range(CHANGE_BYTES_MAX // carried._MEMBER))
+    moving = Moving(f"alter-{LATEST}", tuple(member.node for member in members), ())
+    key = "n" * REPLICATION_BYTES_MAX + ">" + "o" * REPLICATION_BYTES_MAX
+    group = ServedRange(TOKEN_MIN, TOKEN_MAX, members, members, LATEST, (moving,))
+    assert largest_range(key, group) + FRAMING_BYTES < RECORD_BYTES_MAX - 400_000
+
+
+def test_the_largest_user_type_fits() -> None:
+    """A type is no longer than a value of it can be written, whoever uses it."""
+    names = tuple(m.TypeField(f"f{number}".ljust(48, "n"), "int") for number in range(FIELDS_MAX))
+    found = UserType("k" * 48, "t" * 48, names, uuid(1), LATEST)
+    state = replace(EMPTY_STATE, types=EMPTY_STATE.types.set("k.t", found))
+    assert sizes(state)["schema"] < CHANGE_BYTES_MAX
+
+
 def test_the_largest_range_of_a_generation_fits() -> None:
     described = m.GenerationRange(TOKEN_MAX, 63, (b"x" * 16,) * SHARDS_MAX)
     generation = Generation("g" * 100, LATEST, (described,), "committed", LATEST, LATEST, LATEST, ())
@@ -157,10 +211,8 @@ def test_the_largest_range_of_a_generation_fits() -> None:
 
 
 def test_the_longest_replication_fits() -> None:
-    local = m.DatacenterReplication("d" * 100, 160, tuple(f"{number:04}".ljust(100, "r") for number in range(160)))
-    replication = m.Replication("network", 160, (local,))
-    assert len(replication_key(replication)) < REPLICATION_BYTES_MAX
-    keyspace = Keyspace("k" * 48, replication, uuid(1), "n" * (2 * REPLICATION_BYTES_MAX + 1))
+    assert len(replication_key(LONGEST_REPLICATION)) < REPLICATION_BYTES_MAX
+    keyspace = Keyspace("k" * 48, LONGEST_REPLICATION, uuid(1), "n" * (2 * REPLICATION_BYTES_MAX + 1))
     assert sizes(replace(EMPTY_STATE, keyspaces=EMPTY_STATE.keyspaces.set("k", keyspace)))["schema"] < CHANGE_BYTES_MAX
 
 

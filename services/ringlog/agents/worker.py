@@ -19,14 +19,13 @@ import structlog
 from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
 from ringlog.agents.watch import end_of, records_of
-from ringlog.kernel.changes import EPOCHS
+from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS
 from ringlog.log.diagnosis import why_no_answer
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.identity import ClusterRecords, Topic
 from ringlog.log.replica import MISSING_S
 from ringlog.log.topics import (
     ACKS,
-    CHANGE_TOPICS,
     METADATA,
     REQUESTS,
     RESULTS,

@@ -8,17 +8,20 @@ What grows with the number of ranges has a field for each of them, in parts of t
 (``replication/end``), ``streams`` of the generations (``generation/end``), ``locks`` of the operations
 (``operation/replication/end``). So no field grows with the cluster, and a stage writes the ranges that it changes.
 ``whole`` puts them together again.
+
+Which parts, fields and pieces there are is declared in ``kernel.parts``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
 from typing import Any
 
-from ringlog.kernel.state import ClusterState, Generation, Operation, Placement
+from ringlog.kernel import parts as declared
+from ringlog.kernel.state import ClusterState
 
 Fields = dict[str, str]
 """Field name to JSON text."""
@@ -61,7 +64,7 @@ def project(state: ClusterState) -> dict[str, Fields]:
     return {
         name: {
             field: part.show(value)
-            for key, item in part.items(getattr(state, part.of)).items()
+            for key, item in part.of.of(state).items()
             for field, value in part.fields(key, item)
         }
         for name, part in _PARTS.items()
@@ -81,10 +84,9 @@ def delta(before: ClusterState, after: ClusterState) -> Delta:
     put: list[tuple[str, str, str]] = []
     remove: list[tuple[str, str]] = []
     for name, part in sorted(_PARTS.items()):
-        old_part, new_part = getattr(before, part.of), getattr(after, part.of)
-        if old_part is new_part:
+        if part.of.is_same(before, after):
             continue
-        old_items, new_items = part.items(old_part), part.items(new_part)
+        old_items, new_items = part.of.of(before), part.of.of(after)
         for key in sorted(old_items.keys() | new_items.keys()):
             if old_items.get(key) is not new_items.get(key):
                 _compare(name, part, key, old_items.get(key), new_items.get(key), put, remove)
@@ -119,16 +121,16 @@ def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
     Raises KeyError for ranges of what is not there.
     """
-    found = {part: dict(table) for part, table in parts.items() if part not in ("placements", "streams", "locks")}
-    found["placements"] = {}
-    for field, group in _by_end(parts["placements"]):
-        found["placements"].setdefault(field.rpartition("/")[0], []).append(group)
-    found["generations"] = {key: value | {"ranges": []} for key, value in found["generations"].items()}
-    for field, described in _by_end(parts["streams"]):
-        found["generations"][field.rpartition("/")[0]]["ranges"].append(described)
-    found["operations"] = {key: value | {"locks": []} for key, value in found["operations"].items()}
-    for field, lock in _by_end(parts["locks"]):
-        found["operations"][field.partition("/")[0]]["locks"].append(lock)
+    found = {name: dict(table) for name, table in parts.items() if name not in _PIECES}
+    for name, (part, field) in _PIECES.items():
+        owners = found.setdefault(part, {})
+        if field:
+            owners.update({key: value | {field: []} for key, value in owners.items()})
+        for key, piece in _by_end(parts[name]):
+            if field:
+                owners[key.partition("/")[0]][field].append(piece)
+            else:
+                owners.setdefault(key.rpartition("/")[0], []).append(piece)
     return found
 
 
@@ -159,67 +161,45 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plai
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``of``: the part of the state; ``items``: its items by key; ``fields``: those of one item and their values;
-    ``show``: the JSON of a value.
-    """
+    """``of``: the part of the state; ``fields``: those of one item and their values; ``show``: the JSON of a value."""
 
-    of: str
-    items: Callable[[Any], dict[str, Any]]
+    of: declared.Part
     fields: Callable[[str, Any], Iterable[tuple[str, Any]]]
     show: Callable[[Any], str]
-
-
-def _by_key(part: Mapping[Any, object]) -> dict[str, Any]:
-    return {str(key): value for key, value in part.items()}
-
-
-def _by_id(part: tuple[Generation, ...]) -> dict[str, Any]:
-    return {generation.id: generation for generation in part}
 
 
 def _alone(key: str, item: object) -> Iterable[tuple[str, Any]]:
     return ((key, item),)
 
 
-def _groups(key: str, placement: Placement) -> Iterable[tuple[str, Any]]:
-    return ((f"{key}/{group.end}", group) for group in placement.ranges)
+def _pieces(pieces: declared.Pieces, key: str, item: object) -> Iterable[tuple[str, Any]]:
+    return ((f"{key}/{pieces.key(piece)}", piece) for piece in pieces.of(item))
 
 
-def _streams(key: str, generation: Generation) -> Iterable[tuple[str, Any]]:
-    return ((f"{key}/{described.end}", described) for described in generation.ranges)
+def _shown(part: declared.Part) -> Callable[[Any], str]:
+    """The JSON of an item: all of its fields but those that are hidden, or that have parts of their own."""
+    if not is_dataclass(part.item):
+        return to_json
+    names = [name for name in part.fields if part.pieces is None or name != part.pieces.field]
+    return lambda item: to_json({name: getattr(item, name) for name in names})
 
 
-def _locks(key: str, operation: Operation) -> Iterable[tuple[str, Any]]:
-    return ((f"{key}/{lock.replication}/{lock.end}", lock) for lock in operation.locks)
-
-
-def _without_ranges(generation: Generation) -> str:
-    return to_json({name: getattr(generation, name) for name in _names(Generation) if name != "ranges"})
-
-
-def _operation(operation: Operation) -> str:
-    """An operation without its plan, which only the log's readers need, and without its locks."""
-    shown = ("id", "kind", "node", "tokens", "stage", "stage_epoch", "generation", "marks", "reports", "reason")
-    return to_json({name: getattr(operation, name) for name in shown})
-
-
-def _plainly(name: str) -> _Part:
-    return _Part(name, _by_key, _alone, to_json)
+def _parts_of(part: declared.Part) -> Iterable[tuple[str, _Part]]:
+    """The parts of a projection that one part of the state becomes."""
+    pieces = part.pieces
+    if pieces is None or pieces.field:
+        yield part.name, _Part(part, _alone, _shown(part))
+    if pieces is not None:
+        show = pieces.show
+        yield pieces.name, _Part(part, partial(_pieces, pieces), lambda piece: to_json(show(piece)))
 
 
 _PARTS: dict[str, _Part] = {
-    "settings": _plainly("settings"),
-    "terms": _plainly("terms"),
-    "nodes": _plainly("nodes"),
-    "keyspaces": _plainly("keyspaces"),
-    "tables": _plainly("tables"),
-    "placements": _Part("placements", _by_key, _groups, to_json),
-    "operations": _Part("operations", _by_key, _alone, _operation),
-    "locks": _Part("operations", _by_key, _locks, to_json),
-    "generations": _Part("generations", _by_id, _alone, _without_ranges),
-    "streams": _Part("generations", _by_id, _streams, to_json),
-    "writers": _plainly("writers"),
+    name: shown for part in declared.PARTS if declared.WHOLE not in part.hidden for name, shown in _parts_of(part)
 }
+
+_PIECES = {part.pieces.name: (part.name, part.pieces.field) for part in declared.PARTS if part.pieces is not None}
+"""A part of pieces to the part that they belong to, and to the field of its items; empty: they are the item."""
 
 PARTS: tuple[str, ...] = tuple(sorted(_PARTS))
 """The parts of a projection, in the order in which caches store them."""

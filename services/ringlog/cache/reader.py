@@ -37,9 +37,10 @@ class TryAgain(Exception):
 class CachedView:
     """The state at ``epoch``, of which a keeper knew ``age_s`` seconds ago that it was the latest.
 
-    ``nodes`` by node id, ``placements`` by replication key (lists of ranges), ``keyspaces`` and ``tables`` by name,
-    ``generations`` by id, ``operations`` by id, ``settings`` by name (only those that differ from the defaults),
-    ``writers`` by name.
+    ``nodes`` by node id, ``placements`` by replication key (lists of ranges), ``keyspaces``, ``tables`` and ``types``
+    by name, ``schema_version`` under ``version``, ``generations`` by id, ``prepared`` (the next one, if there is one)
+    by id, ``operations`` by id, ``settings`` by name (only those that differ from the defaults), ``writers`` by name,
+    ``terms`` by role, ``past_ttls`` by the epoch until which they held.
     """
 
     cluster_id: str
@@ -51,10 +52,15 @@ class CachedView:
     placements: Records
     keyspaces: Records
     tables: Records
+    types: Records
+    schema_version: Records
     generations: Records
+    prepared: Records
     operations: Records
     settings: Records
     writers: Records
+    terms: Records
+    past_ttls: Records
 
 
 class CachedReader:
@@ -93,7 +99,6 @@ class CachedReader:
             raise TryAgain("unavailable", f"the cache holds what no keeper writes: {error}") from error
         self._cluster_id, self._seen = stamp.cluster_id, stamp.epoch
         age_us = max(0, self._now_us() - stored.confirmation.confirmed_at)
-        parts.pop("terms")
         return CachedView(
             stamp.cluster_id, stamp.epoch, stamp.state_id, stored.confirmation.digest, age_us / 1_000_000, **parts
         )

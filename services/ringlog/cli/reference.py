@@ -22,6 +22,7 @@ from ringlog.cli.main import app
 from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
 from ringlog.kernel import codes
+from ringlog.kernel.changes import TELLINGS
 from ringlog.kernel.commands.model import COMMANDS, VERSIONS
 from ringlog.kernel.decide import RULES
 from ringlog.kernel.settings import SETTINGS
@@ -40,6 +41,14 @@ from ringlog_cdc.verdicts import REASONS
 Page = list[str]
 HEAD = "<!-- Made by `python -m ringlog.cli.reference docs/reference`; do not edit. -->"
 
+
+def _told(suffix: str) -> tuple[str, str]:
+    """The keys of a change topic and the schemas of its values."""
+    told = [telling for telling in TELLINGS if telling.topic == suffix]
+    schemas = (f"`ringlog.changes.{telling.change.__name__}`" for telling in told)
+    return "; ".join(telling.key for telling in told), "; ".join(schemas)
+
+
 RECORDS: Mapping[str, tuple[str, str]] = {
     "metadata": ("none", "`ringlog.log.LogEntry`"),
     "requests": ("none", "`ringlog.requests.Request`"),
@@ -50,15 +59,7 @@ RECORDS: Mapping[str, tuple[str, str]] = {
     "dead-letters": ("`topic/partition/offset` of the mutation", "`ringlog.cdc.DeadLetter`"),
     "agents": ("role", "`ringlog.agents.AgentStatus`"),
     "schemas": ("fingerprint, 16 hex digits", "the schema as JSON text"),
-    "nodes": ("node id", "`ringlog.changes.NodeChange`"),
-    "placements": ("replication key `/` range end", "`ringlog.changes.PlacementChange`"),
-    "schema": (
-        "`keyspace/` name; `table/` keyspace.table",
-        "`ringlog.changes.KeyspaceChange`; `ringlog.changes.TableChange`",
-    ),
-    "operations": ("operation id", "`ringlog.changes.OperationChange`"),
-    "cdc-generations": ("generation id", "`ringlog.changes.GenerationChange`"),
-    "cdc-streams": ("generation id `/` range end", "`ringlog.changes.StreamsChange`"),
+    **{telling.topic: _told(telling.topic) for telling in TELLINGS},
     "epochs": ("`head`", "`ringlog.changes.EpochChange`"),
 }
 """Suffix of a topic to (key, schema of the value)."""

@@ -3,10 +3,9 @@
 A plan is made on one state. It names the replicas to ask and its *needs*: so many answers of this group. ``count``
 judges the answers; it is to be asked again after each answer and after each new state.
 
-- **Write quorum.** While a range moves, a write needs a quorum of the group as it was *and* of the group as it will be.
-  Where one replica takes the place of another this is the same as counting both as one slot that votes when both
-  have answered. A majority of all writers is not enough once two places change hands: {A, B, X} is one of
-  {A, B, C, X, Y}, and misses the read quorum {C, Y} of the new group {X, Y, C}.
+- **Write quorum.** While a range moves, a write needs a quorum of the group as it was *and* of the group as it will be
+  (``kernel.operations.moving``). Where one replica takes the place of another this is the same as counting both as one
+  slot that votes when both have answered.
 - **Re-check.** With K the newest state that the coordinator knows, an answer counts only if its node has been a
   member of the group at *every* epoch from the answer's to K's: ``since <= answer.epoch <= K.epoch``. What counts must
   meet K's needs, not the plan's. To compare the final groups is not enough: a node may have left, lost its rows and
@@ -27,16 +26,15 @@ Source: CEP-21, the sections on the coordination of reads and writes, and CASSAN
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.operations.gates import quorum
-from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, has_reached, in_flight
+from ringlog.kernel.operations.moving import moving_at, write_groups
 from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
-from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.state import ClusterState, Deltas, Operation, Replica
+from ringlog.kernel.state import ClusterState, Replica
 from ringlog.kernel.values import Epoch, NodeId, Token
 
 
@@ -151,52 +149,6 @@ class Failed:
 Outcome = Satisfied | Waiting | Replan | Failed
 
 
-# ---------------------------------------------------------------------------------------------------- groups
-
-
-def write_groups(state: ClusterState, key: str, token: Token, live: Sequence[Replica]) -> dict[str, tuple[NodeId, ...]]:
-    """Every group that a write of ``token`` needs a quorum of, by name; ``live``: all present write replicas.
-
-    From ``write_both_read_old`` on until an operation ends, the live group holds who enters and who leaves. Of each
-    such operation either all of its change counts or nothing of it: before it, who enters is left out; after it, who
-    leaves. One operation makes two groups. Where several change the same range at once, each combination of those done
-    and not done yet is a group, for any of them may be the view that a later read is planned on. No kind of operation
-    is named here: the deltas of its plan say who enters and who leaves.
-    """
-    groups = {"replicas": frozenset(replica.node for replica in live)}
-    for operation in in_flight(state):
-        if not has_reached(operation, WRITE_BOTH_READ_OLD):
-            continue
-        entering, leaving = _moving(operation, key, token)
-        if entering or leaving:
-            named = {}
-            for name, members in groups.items():
-                prefix = "" if name == "replicas" else f"{name}, "
-                named[f"{prefix}before {operation.id}"] = (members - entering) | leaving
-                named[f"{prefix}after {operation.id}"] = (members - leaving) | entering
-            groups = named
-    return {
-        name: tuple(replica.node for replica in live if replica.node in members) for name, members in groups.items()
-    }
-
-
-def _moving(operation: Operation, key: str, token: Token) -> tuple[set[NodeId], set[NodeId]]:
-    """Who enters and who leaves the write group of the token's range, over all steps of the operation."""
-    entering: set[NodeId] = set()
-    leaving: set[NodeId] = set()
-    plan = operation.plan
-    for deltas in (plan.start, plan.middle, plan.finish):
-        entering.update(_nodes(deltas, "write_added", key, token))
-        leaving.update(_nodes(deltas, "write_removed", key, token))
-    return entering, leaving
-
-
-def _nodes(deltas: Deltas, group: str, key: str, token: Token) -> Iterable[NodeId]:
-    for change in getattr(deltas, group):
-        if change.replication == key and in_range(token, change.start, change.end):
-            yield change.node
-
-
 # ---------------------------------------------------------------------------------------------------- planning
 
 
@@ -211,7 +163,8 @@ def plan(state: ClusterState, request: Request) -> Plan | Failed:
     if request.access is Access.READ:
         replicas, groups = live.read, {"readers": tuple(replica.node for replica in live.read)}
     else:
-        replicas, groups = live.write, write_groups(state, placement.key, request.token, live.write)
+        moving = moving_at(state, placement.key, request.token)
+        replicas, groups = live.write, write_groups(tuple(replica.node for replica in live.write), moving)
     needs: list[Need] = []
     for name, members in groups.items():
         if members:

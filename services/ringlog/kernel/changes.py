@@ -3,21 +3,13 @@
 Each topic holds one record for each key; the last one counts, and a record without value says that the key is gone.
 So a compacted topic is the current state, and a consumer that reads it from its beginning has it.
 
-===============  ===============================================  ==================
-topic            key                                              value
-===============  ===============================================  ==================
-nodes            node id                                          NodeChange
-placements       replication key ``/`` range end                  PlacementChange
-schema           ``keyspace/`` name, ``table/`` keyspace.table    KeyspaceChange, TableChange
-operations       operation id                                     OperationChange
-cdc-streams      generation id ``/`` range end                    StreamsChange
-cdc-generations  generation id                                    GenerationChange
-epochs           ``head``                                         EpochChange
-===============  ===============================================  ==================
+Which parts are told, under which topic and key, and which fields are not, is declared in ``kernel.parts``. A change
+record has the other fields of its item by their names, and a few that are made of it; that none is missing is checked
+as this module is imported.
 
-``diff`` gives the records in the order of this table: whoever has seen a generation has been given its streams, and
-the record of ``epochs`` closes each difference. A generation appears when it is committed; when it expires its streams
-are first marked so, and deleted with a later epoch. Folding all differences
+``diff`` gives the records in the order of ``CHANGE_TOPICS``: whoever has seen a generation has been given its streams,
+and the record of ``epochs`` closes each difference. A generation appears when it is committed; when it expires its
+streams are first marked so, and deleted with a later epoch. Folding all differences
 from the empty state on gives, but for the epochs of the values, ``project`` of the last one. Values carry the epoch
 of the state that they are from.
 """
@@ -25,41 +17,48 @@ of the state that they are from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeVar
 
-from ringlog.kernel.commands.model import CdcOptions, Column, DatacenterReplication, Position
+from ringlog.kernel.commands.model import (
+    CdcOptions,
+    Column,
+    DatacenterReplication,
+    Position,
+    Replication,
+    TypeField,
+)
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.operations.failures import stopped_by
+from ringlog.kernel.operations.moving import Moving, ServedRange, as_served
 from ringlog.kernel.ownership.placements import placement_key
+from ringlog.kernel.parts import BY_NAME, Part
+from ringlog.kernel.parts import CDC_GENERATIONS as CDC_GENERATIONS
+from ringlog.kernel.parts import CDC_STREAMS as CDC_STREAMS
+from ringlog.kernel.parts import NODES as NODES
+from ringlog.kernel.parts import OPERATIONS as OPERATIONS
+from ringlog.kernel.parts import PLACEMENTS as PLACEMENTS
+from ringlog.kernel.parts import SCHEMA as SCHEMA
 from ringlog.kernel.state import (
     EMPTY_STATE,
     ClusterState,
+    Failure,
     Generation,
     Keyspace,
-    Node,
     Operation,
-    Placement,
     RangeGroup,
     Replica,
+    Retry,
+    StageMark,
     Table,
 )
 from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId, OperationId, Token
 
-V = TypeVar("V")
+C = TypeVar("C")
 
-NODES = "nodes"
-PLACEMENTS = "placements"
-SCHEMA = "schema"
-OPERATIONS = "operations"
-CDC_STREAMS = "cdc-streams"
-CDC_GENERATIONS = "cdc-generations"
-EPOCHS = "epochs"
+EPOCHS: Final = "epochs"
 
-CHANGE_TOPICS = (NODES, PLACEMENTS, SCHEMA, OPERATIONS, CDC_STREAMS, CDC_GENERATIONS, EPOCHS)
-"""The suffixes of the topics' names, in the order of the records of a difference."""
-
-HEAD = "head"
+HEAD: Final = "head"
 """The one key of ``epochs``: its last record says up to where the others go."""
 
 
@@ -82,11 +81,16 @@ class NodeChange:
     tokens: tuple[Token, ...]
     registered: Epoch
     down: bool = False
+    down_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
-    """Who serves the range ``(start, end]`` of keyspaces with this replication key; ``changed``: since which epoch."""
+    """Who serves the range ``(start, end]`` of keyspaces with this replication key; ``changed``: since which epoch.
+
+    ``moving``: what operations in flight do to its write group; ``kernel.operations.moving.write_groups`` makes of it
+    the groups of which a write needs a quorum.
+    """
 
     epoch: Epoch
     replication: str
@@ -95,6 +99,7 @@ class PlacementChange:
     read: tuple[Replica, ...]
     write: tuple[Replica, ...]
     changed: Epoch
+    moving: tuple[Moving, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,10 @@ class KeyspaceChange:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """A table; ``version`` is the state id of the entry that last changed it."""
+    """A table; ``version`` is the state id of the entry that last changed it.
+
+    ``declared``: the columns whose types name user types, and these types; in ``columns`` they are spelled out.
+    """
 
     epoch: Epoch
     id: str
@@ -125,13 +133,26 @@ class TableChange:
     version: str
     changed: Epoch
     committed_by_log: bool
+    declared: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TypeChange:
+    """A user type; ``version`` is the state id of the entry that last changed it."""
+
+    epoch: Epoch
+    keyspace: str
+    name: str
+    fields: tuple[TypeField, ...]
+    version: str
+    changed: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class OperationChange:
     """A range movement and the stage in which it is since ``stage_epoch``, or how it ended.
 
-    ``stopped``: why it stands still until an operator decides; empty if it goes on.
+    ``stopped``: why it stands still until an operator decides; empty if it goes on. The rest as in ``Operation``.
     """
 
     epoch: Epoch
@@ -147,6 +168,13 @@ class OperationChange:
     replaced: NodeId = ""
     keyspace: str = ""
     stopped: str = ""
+    seed: bytes = b""
+    marks: tuple[StageMark, ...] = ()
+    replication: Replication | None = None
+    source_datacenter: str = ""
+    failures: tuple[Failure, ...] = ()
+    relaxed: tuple[str, ...] = ()
+    retries: tuple[Retry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +202,8 @@ class GenerationChange:
     ``ranges`` and ``streams`` count its records in ``cdc-streams`` and their ids, ``digest`` is hex SHA-256 over
     them. A consumer moves on from a closed generation when it has read the CDC topic up to ``positions``. Of an
     expired one (``expired`` as in StreamsChange) the records in ``cdc-streams`` go; this one stays for ever.
+    ``closed_at``: when it was closed, by its author's clock. ``leeway``: that of its commit, if the setting has changed
+    since.
     """
 
     epoch: Epoch
@@ -188,6 +218,8 @@ class GenerationChange:
     closed: Epoch | None
     positions: tuple[Position, ...]
     expired: Micros | None
+    closed_at: Micros = 0
+    leeway: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +237,7 @@ Change = (
     | PlacementChange
     | KeyspaceChange
     | TableChange
+    | TypeChange
     | OperationChange
     | StreamsChange
     | GenerationChange
@@ -226,10 +259,9 @@ def diff(before: ClusterState, after: ClusterState) -> tuple[ChangeRecord, ...]:
     if after.epoch == before.epoch:
         return ()
     records: list[ChangeRecord] = []
-    for part in _PARTS:
-        old, new = part.items(before), part.items(after)
-        if old is not new:
-            records += _difference(part, old, new, after.epoch)
+    for telling in TELLINGS:
+        if not telling.part.is_same(before, after):
+            records += _difference(telling, telling.part.of(before), telling.part.of(after), after.epoch)
     head = EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)
     return (*records, ChangeRecord(EPOCHS, HEAD, head))
 
@@ -240,142 +272,100 @@ def project(state: ClusterState) -> dict[tuple[str, str], Change]:
     return {(record.topic, record.key): record.value for record in records if record.value is not None}
 
 
+def table_change(table: Table, epoch: Epoch) -> TableChange:
+    """The record of a table in a state of ``epoch``."""
+    return _table(table, epoch)
+
+
 # --------------------------------------------------------------------------------------- parts and their difference
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """How one part of the state becomes records: its items, and the records of one item."""
+class Telling:
+    """How a part is told: the class of its records in a topic, their keys in words, and the records of one item."""
 
-    items: Callable[[ClusterState], Any]
-    keyed: Callable[[Any], Mapping[Any, Any]]
-    records: Callable[[Any, Any, Epoch], Iterable[ChangeRecord]]
+    part: Part
+    topic: str
+    change: type[Any]
+    key: str
+    records: Callable[[str, Any, Any, Epoch], Iterable[ChangeRecord]]
 
 
-def _difference(part: _Part, before: Any, after: Any, epoch: Epoch) -> Iterator[ChangeRecord]:
-    """Records of the items that differ, by key: first what is gone, then what is new or changed."""
-    old, new = part.keyed(before), part.keyed(after)
-    for key in sorted(key for key in old if key not in new):
-        yield from part.records(old[key], None, epoch)
-    for key in sorted(new):
-        known, item = old.get(key), new[key]
+def _difference(
+    telling: Telling, before: Mapping[str, Any], after: Mapping[str, Any], epoch: Epoch
+) -> Iterator[ChangeRecord]:
+    """Records of the items that differ, in the order of the part: first what is gone, then what is new or changed."""
+    for key, item in before.items():
+        if key not in after:
+            yield from telling.records(key, item, None, epoch)
+    for key, item in after.items():
+        known = before.get(key)
         if item is not known and item != known:
-            yield from part.records(known, item, epoch)
+            yield from telling.records(key, known, item, epoch)
 
 
-def _single(
-    topic: str, key: Callable[[V], str], value: Callable[[V, Epoch], Change]
-) -> Callable[[V | None, V | None, Epoch], Iterable[ChangeRecord]]:
-    """An item that has one record."""
+def _maker(
+    name: str,
+    change: Callable[..., C],
+    extra: tuple[str, ...] = (),
+    made: Callable[[Any], tuple[object, ...]] = lambda _: (),
+) -> Callable[[Any, Epoch], C]:
+    """Items of a part to ``change``: the fields that are told, by their names, and ``extra`` ones ``made`` of them.
 
-    def records(before: V | None, after: V | None, epoch: Epoch) -> Iterable[ChangeRecord]:
-        if after is not None:
-            return (ChangeRecord(topic, key(after), value(after, epoch)),)
-        assert before is not None, "an item is there before or after"
-        return (ChangeRecord(topic, key(before), None),)
+    Raises TypeError if the class has other fields.
+    """
+    part = BY_NAME[name]
+    told = set(part.fields).difference(part.untold)
+    own = {field.name for field in fields(change)}.difference(extra, ("epoch",))  # type: ignore[arg-type]
+    if told != own:
+        raise TypeError(f"{change} and {part.item} differ in {sorted(told ^ own)}: see kernel.parts")
+    names = sorted(own)
 
-    return records
+    def make(item: Any, epoch: Epoch) -> C:
+        values = {name: getattr(item, name) for name in names}
+        return change(epoch=epoch, **values, **dict(zip(extra, made(item), strict=True)))
 
-
-def _node(node: Node, epoch: Epoch) -> NodeChange:
-    return NodeChange(
-        epoch=epoch,
-        id=node.id,
-        name=node.name,
-        address=node.address,
-        datacenter=node.datacenter,
-        rack=node.rack,
-        shards=node.shards,
-        ignore_msb=node.ignore_msb,
-        release=node.release,
-        features=node.features,
-        capacity=node.capacity,
-        state=node.state,
-        tokens=node.tokens,
-        registered=node.registered,
-        down=node.down,
-    )
+    return make
 
 
-def _placement(before: Placement | None, after: Placement | None, epoch: Epoch) -> Iterable[ChangeRecord]:
+def _single(name: str, change: type[C], make: Callable[[Any, Epoch], C]) -> Telling:
+    """An item has one record."""
+    part = BY_NAME[name]
+
+    def records(key: str, _: Any, after: Any, epoch: Epoch) -> Iterable[ChangeRecord]:
+        value: Any = None if after is None else make(after, epoch)
+        return (ChangeRecord(part.topic, f"{part.prefix}{key}", value),)
+
+    prefix = f"`{part.prefix}` " if part.prefix else ""
+    return Telling(part, part.topic, change, f"{prefix}{part.key}", records)
+
+
+def _ranges(
+    key: str, before: tuple[RangeGroup | ServedRange, ...], after: tuple[RangeGroup | ServedRange, ...], epoch: Epoch
+) -> Iterable[ChangeRecord]:
     """The ranges of one placement that are gone, new or changed."""
-    shown = before if after is None else after
-    assert shown is not None, "a placement is there before or after"
-    key = shown.key
-    old = _by_end(before)
-    new = _by_end(after)
+    old, new = ({group.end: group for group in groups or ()} for groups in (before, after))
     for end in sorted(end for end in old if end not in new):
         yield ChangeRecord(PLACEMENTS, f"{key}/{end}", None)
     for end in sorted(new):
         group, known = new[end], old.get(end)
         if group is not known and group != known:
-            value = PlacementChange(epoch, key, group.start, end, group.read, group.write, group.changed)
-            yield ChangeRecord(PLACEMENTS, f"{key}/{end}", value)
+            shown = as_served(group)
+            values = {name: getattr(shown, name) for name in BY_NAME["placements"].fields}
+            yield ChangeRecord(PLACEMENTS, f"{key}/{end}", PlacementChange(epoch=epoch, replication=key, **values))
 
 
-def _by_end(placement: Placement | None) -> dict[Token, RangeGroup]:
-    return {} if placement is None else {group.end: group for group in placement.ranges}
-
-
-def _keyspace(keyspace: Keyspace, epoch: Epoch) -> KeyspaceChange:
-    replication = keyspace.replication
-    return KeyspaceChange(
-        epoch=epoch,
-        name=keyspace.name,
-        strategy=replication.strategy,
-        factor=replication.factor,
-        replication=placement_key(keyspace),
-        version=keyspace.version,
-        datacenters=replication.datacenters,
-    )
-
-
-def table_change(table: Table, epoch: Epoch) -> TableChange:
-    """The record of a table in a state of ``epoch``."""
-    return TableChange(
-        epoch=epoch,
-        id=table.id,
-        keyspace=table.keyspace,
-        name=table.name,
-        columns=table.columns,
-        partition_key=table.partition_key,
-        clustering_key=table.clustering_key,
-        cdc=table.cdc,
-        version=table.version,
-        changed=table.changed,
-        committed_by_log=table.committed_by_log,
-    )
-
-
-def _operation(operation: Operation, epoch: Epoch) -> OperationChange:
-    return OperationChange(
-        epoch=epoch,
-        id=operation.id,
-        kind=operation.kind,
-        node=operation.node,
-        tokens=operation.tokens,
-        stage=operation.stage,
-        stage_epoch=operation.stage_epoch,
-        generation=operation.generation,
-        reason=operation.reason,
-        gone=operation.gone,
-        replaced=operation.replaced,
-        keyspace=operation.keyspace,
-        stopped="; ".join(failure.reason or "failed" for failure in stopped_by(operation)[-1:]),
-    )
-
-
-def _streams(before: Generation | None, after: Generation | None, epoch: Epoch) -> Iterable[ChangeRecord]:
+def _streams(key: str, before: Generation | None, after: Generation | None, epoch: Epoch) -> Iterable[ChangeRecord]:
     """The ranges of a generation when it appears, expires or is forgotten; otherwise they never change."""
     if before is not None and (after is None or (not after.ranges and before.ranges)):
         for described in before.ranges:
-            yield ChangeRecord(CDC_STREAMS, f"{before.id}/{described.end}", None)
+            yield ChangeRecord(CDC_STREAMS, f"{key}/{described.end}", None)
     elif after is not None and after.ranges and (before is None or before.expired != after.expired):
         start = after.ranges[-1].end
         for described in after.ranges:
             value = StreamsChange(
                 epoch=epoch,
-                generation=after.id,
+                generation=key,
                 timestamp=after.timestamp,
                 start=start,
                 end=described.end,
@@ -383,7 +373,7 @@ def _streams(before: Generation | None, after: Generation | None, epoch: Epoch) 
                 streams=described.streams,
                 expired=_expired(after),
             )
-            yield ChangeRecord(CDC_STREAMS, f"{after.id}/{described.end}", value)
+            yield ChangeRecord(CDC_STREAMS, f"{key}/{described.end}", value)
             start = described.end
 
 
@@ -391,38 +381,40 @@ def _expired(generation: Generation) -> Micros | None:
     return None if generation.expired is None else generation.expired_at
 
 
-def _generation(generation: Generation, epoch: Epoch) -> GenerationChange:
+def _replication(keyspace: Keyspace) -> tuple[object, ...]:
+    own = keyspace.replication
+    return placement_key(keyspace), own.strategy, own.factor, own.datacenters
+
+
+def _stopped(operation: Operation) -> tuple[object, ...]:
+    return ("; ".join(failure.reason or "failed" for failure in stopped_by(operation)[-1:]),)
+
+
+def _size(generation: Generation) -> tuple[object, ...]:
     size = size_of(generation)
-    return GenerationChange(
-        epoch=epoch,
-        id=generation.id,
-        timestamp=generation.timestamp,
-        status=generation.status,
-        ranges=size.ranges,
-        streams=size.streams,
-        digest=size.digest,
-        committed=generation.committed,
-        published=generation.published,
-        closed=generation.closed,
-        positions=generation.positions,
-        expired=_expired(generation),
-    )
+    return size.ranges, size.streams, size.digest, _expired(generation)
 
 
-def _as_it_is(items: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    return items
+_node = _maker("nodes", NodeChange)
+_keyspace = _maker("keyspaces", KeyspaceChange, ("replication", "strategy", "factor", "datacenters"), _replication)
+_table = _maker("tables", TableChange)
+_type = _maker("types", TypeChange)
+_operation = _maker("operations", OperationChange, ("stopped",), _stopped)
+_generation = _maker("generations", GenerationChange, ("ranges", "streams", "digest", "expired"), _size)
 
-
-def _by_timestamp(generations: Iterable[Generation]) -> Mapping[Micros, Generation]:
-    return {generation.timestamp: generation for generation in generations}
-
-
-_PARTS = (
-    _Part(lambda state: state.nodes, _as_it_is, _single(NODES, lambda node: node.id, _node)),
-    _Part(lambda state: state.placements, _as_it_is, _placement),
-    _Part(lambda state: state.keyspaces, _as_it_is, _single(SCHEMA, lambda item: f"keyspace/{item.name}", _keyspace)),
-    _Part(lambda state: state.tables, _as_it_is, _single(SCHEMA, lambda item: f"table/{item.full_name}", table_change)),
-    _Part(lambda state: state.operations, _as_it_is, _single(OPERATIONS, lambda item: item.id, _operation)),
-    _Part(lambda state: state.generations, _by_timestamp, _streams),
-    _Part(lambda state: state.generations, _by_timestamp, _single(CDC_GENERATIONS, lambda item: item.id, _generation)),
+TELLINGS: Final = (
+    _single("nodes", NodeChange, _node),
+    Telling(BY_NAME["placements"], PLACEMENTS, PlacementChange, BY_NAME["placements"].key, _ranges),
+    _single("keyspaces", KeyspaceChange, _keyspace),
+    _single("tables", TableChange, _table),
+    _single("types", TypeChange, _type),
+    _single("operations", OperationChange, _operation),
+    Telling(BY_NAME["generations"], CDC_STREAMS, StreamsChange, "generation id `/` range end", _streams),
+    _single("generations", GenerationChange, _generation),
 )
+"""In the order of the records of a difference."""
+
+assert {telling.part.name for telling in TELLINGS} == {name for name, part in BY_NAME.items() if part.topic}
+
+CHANGE_TOPICS: Final = (*dict.fromkeys(telling.topic for telling in TELLINGS), EPOCHS)
+"""The suffixes of the topics' names, in the order of the records of a difference."""

@@ -443,25 +443,11 @@ class ClusterState:
     changed: Map[str, int] = field(default_factory=Map)
 
 
-PARTS = (
-    "settings",
-    "terms",
-    "nodes",
-    "node_names",
-    "token_owners",
-    "keyspaces",
-    "tables",
-    "table_ids",
-    "schema_version",
-    "placements",
-    "operations",
-    "generations",
-    "prepared",
-    "writers",
-    "past_ttls",
-    "types",
-)
-"""The parts that carry a last-modified epoch; digests are made part by part."""
+_NAMES = tuple(field.name for field in fields(ClusterState))
+_BESIDE = ("cluster_id", "name", "epoch", "state_id", "time", "history", "changed")
+
+PARTS = tuple(name for name in _NAMES if name not in _BESIDE)
+"""The parts that carry a last-modified epoch; digests are made part by part. ``kernel.parts`` says who sees them."""
 
 EMPTY_STATE = ClusterState()
 
@@ -483,7 +469,6 @@ def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
     return evolve(state, changed=changed, **parts)
 
 
-_NAMES = tuple(field.name for field in fields(ClusterState))
 _PLACES = {name: place for place, name in enumerate(_NAMES)}
 _values = attrgetter(*_NAMES)
 

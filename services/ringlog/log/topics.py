@@ -29,6 +29,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.runtime.kafka_config import connection
 
@@ -112,8 +113,6 @@ DEAD_LETTERS = TopicSpec(
 AGENTS = _compacted("agents", _BRISK)
 SCHEMAS = _compacted("schemas")
 
-CHANGE_TOPICS = ("nodes", "placements", "schema", "operations", "cdc-generations", "cdc-streams", "epochs")
-
 TOPICS: tuple[TopicSpec, ...] = (
     METADATA,
     REQUESTS,
@@ -124,7 +123,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     DEAD_LETTERS,
     AGENTS,
     SCHEMAS,
-    *(_compacted(suffix, _BRISK if suffix == "epochs" else None) for suffix in CHANGE_TOPICS),
+    *(_compacted(suffix, _BRISK if suffix == EPOCHS else None) for suffix in CHANGE_TOPICS),
 )
 
 

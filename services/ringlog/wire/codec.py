@@ -54,6 +54,20 @@ def writer(fingerprint: int) -> Layout:
     return found
 
 
+def is_todays(data: bytes) -> bool:
+    """True if the bytes are a single object by a schema that this release writes."""
+    try:
+        fingerprint, _ = split(data)
+    except WireError:
+        return False
+    return fingerprint in _todays()
+
+
+@cache
+def _todays() -> frozenset[int]:
+    return frozenset(schema.fingerprint for schema in current().values())
+
+
 def learn(schema: str) -> int:
     """Make a later release's schema (JSON text) known as a writer's; returns its fingerprint.
 

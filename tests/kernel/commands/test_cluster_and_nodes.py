@@ -15,7 +15,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Context, OutcomeKind, Rejected
 from ringlog.kernel.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.state import ClusterState, Term
-from tests.kernel.entries import applied, entry, founded, node, uuid
+from tests.kernel.entries import applied, entry, founded, node, uuid, with_normal_nodes
 
 
 def refusal(state: ClusterState, command: m.Command) -> str:
@@ -162,3 +162,47 @@ def test_a_field_is_checked_before_the_state() -> None:
     folded = fold(state, entry(state, node(1, capacity=-1)))
     assert (folded.outcome.kind, folded.outcome.code) == (OutcomeKind.REFUSED, "bad_field")
     assert folded.outcome.detail.startswith("capacity: must be")
+
+
+# ------------------------------------------------------------------------------------------------ updates of nodes
+
+
+def test_an_update_changes_what_it_names_and_nothing_else() -> None:
+    state = applied(founded(), node(1), node(2))
+    before = state.nodes[node(1).id]
+    after = applied(state, m.UpdateNode(before.id, release="9", features=("b", "a"), capacity=7, shards=3))
+    assert after.nodes[before.id] == replace(before, release="9", features=("a", "b"), capacity=7, shards=3)
+    moved = applied(after, m.UpdateNode(before.id, address="elsewhere:1", features=()))
+    assert moved.nodes[before.id] == replace(after.nodes[before.id], address="elsewhere:1", features=())
+    assert moved.nodes[node(2).id] is state.nodes[node(2).id]
+
+
+@pytest.mark.parametrize(
+    ("update", "code"),
+    [
+        ({}, "bad_field"),
+        ({"address": "nowhere"}, "bad_field"),
+        ({"release": "-"}, "bad_field"),
+        ({"features": ("a", "a")}, "bad_field"),
+        ({"capacity": 0}, "bad_field"),
+        ({"shards": 0}, "bad_field"),
+        ({"address": node(2).address}, "duplicate_address"),
+    ],
+)
+def test_updates_that_are_refused(update: dict[str, Any], code: str) -> None:
+    state = applied(founded(), node(1), node(2))
+    assert refusal(state, m.UpdateNode(node(1).id, **update)) == code
+    if code == "duplicate_address":  # of one that is down, or gone, it is free
+        down = applied(state, m.DeclareDown(node(2).id, ""))
+        assert applied(down, m.UpdateNode(node(1).id, **update)).nodes[node(1).id].address == node(2).address
+
+
+def test_who_may_be_updated() -> None:
+    state = with_normal_nodes(founded(), 1)
+    (member,) = state.nodes.values()
+    assert refusal(state, m.UpdateNode(uuid(99), capacity=2)) == "unknown_node"
+    assert refusal(state, m.UpdateNode(member.id, shards=member.shards + 1)) == "wrong_node_state"
+    same = m.UpdateNode(member.id, member.address, shards=member.shards, capacity=2)
+    assert applied(state, same).nodes[member.id] == replace(member, capacity=2)
+    gone = applied(state, node(9), m.UnregisterNode(node(9).id))
+    assert refusal(gone, m.UpdateNode(node(9).id, capacity=2)) == "wrong_node_state"

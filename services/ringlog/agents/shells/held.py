@@ -1,4 +1,8 @@
-"""What a change topic holds now: the keys whose last record has a value, as compaction would leave them."""
+"""What a change topic holds now: the keys whose last record has a value, as compaction would leave them.
+
+A value that was written with an earlier schema lacks what later releases tell. It counts as not held, so it is written
+again by the first publisher of a release.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka import reader_config
 from ringlog.log.reading import SILENCE_S
+from ringlog.wire.codec import is_todays
 
 RECORDS_MAX = 5_000
 POLL_S = 0.02
@@ -50,7 +55,8 @@ def _take(message: Message, held: set[bytes]) -> None:
     if message.error() is not None:
         return  # the client tries again; if nothing comes of it, the silence ends the wait
     key = message.key() or b""
-    if message.value() is None:
-        held.discard(bytes(key))
-    else:
+    value = message.value()
+    if value is not None and is_todays(bytes(value)):
         held.add(bytes(key))
+    else:
+        held.discard(bytes(key))

@@ -8,6 +8,7 @@ in the sibling modules, one ``decide`` a command.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from ringlog.kernel.commands.model_cdc import (
     AdvanceCdcWriter as AdvanceCdcWriter,
@@ -99,6 +100,21 @@ class RegisterNode:
     release: str
     features: tuple[str, ...]
     capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateNode:
+    """What a node said of itself is not so any more: after a move to another machine, an upgrade, more disks.
+
+    What is None stays. ``features`` are all that it has from now on.
+    """
+
+    node: str
+    address: str | None = None
+    release: str | None = None
+    features: tuple[str, ...] | None = None
+    capacity: int | None = None
+    shards: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +401,7 @@ Command = (
     InitializeCluster
     | ChangeSettings
     | RegisterNode
+    | UpdateNode
     | UnregisterNode
     | DeclareDown
     | DeclareUp
@@ -424,51 +441,7 @@ Command = (
     | WithdrawCdcGeneration
 )
 
-COMMANDS: dict[str, type[Command]] = {
-    kind.__name__: kind
-    for kind in (
-        InitializeCluster,
-        ChangeSettings,
-        RegisterNode,
-        UnregisterNode,
-        DeclareDown,
-        DeclareUp,
-        TakeOver,
-        Noop,
-        Join,
-        Leave,
-        Move,
-        Replace,
-        Remove,
-        Assassinate,
-        Rebuild,
-        AdvanceOperation,
-        CancelOperation,
-        FailOperation,
-        RetryOperation,
-        CreateKeyspace,
-        AlterKeyspace,
-        DropKeyspace,
-        CreateTable,
-        AlterTable,
-        DropTable,
-        CreateType,
-        AlterType,
-        DropType,
-        RequestCdcGeneration,
-        PutCdcGenerationData,
-        RegisterCdcWriter,
-        AdvanceCdcWriter,
-        CommitCdcGeneration,
-        PublishCdcGeneration,
-        CloseCdcGeneration,
-        ExpireCdcGeneration,
-        ForgetCdcGeneration,
-        FenceCdcWriter,
-        LowerCdcWriter,
-        WithdrawCdcGeneration,
-    )
-}
+COMMANDS: dict[str, type[Command]] = {kind.__name__: kind for kind in get_args(Command)}
 """Kind (the wire name) to class."""
 
 VERSIONS: dict[str, int] = dict.fromkeys(COMMANDS, 1) | dict.fromkeys(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ringlog.kernel.commands.model import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
-from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, broken_field
+from ringlog.kernel.commands.model import DeclareDown, DeclareUp, RegisterNode, UnregisterNode, UpdateNode
+from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState, Node, advance, in_order
@@ -22,6 +22,9 @@ IGNORE_MSB_MAX = 63
 FEATURES_MAX = 256
 CAPACITY_MAX = 2**62
 REASON_LENGTH_MAX = 500
+
+UPDATED = ("address", "release", "features", "capacity", "shards")
+"""What UpdateNode changes."""
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9_.-]{0,252}):([0-9]{1,5})")
 
@@ -37,20 +40,15 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
 
     An address is taken while its node has not left; of one that was declared down it may be used by its replacement.
     """
-    features = command.features
     broken = broken_field(
         (is_name(command.name), "name", NAME_RULE),
         (is_uuid(command.id), "id", UUID_RULE),
-        (is_address(command.address), "address", "must be host:port with a port from 1 to 65535"),
+        _address(command.address),
         (is_name(command.datacenter), "datacenter", NAME_RULE),
         (is_name(command.rack), "rack", NAME_RULE),
-        (1 <= command.shards <= SHARDS_MAX, "shards", f"must be between 1 and {SHARDS_MAX}"),
+        _shards(command.shards),
         (0 <= command.ignore_msb <= IGNORE_MSB_MAX, "ignore_msb", f"must be between 0 and {IGNORE_MSB_MAX}"),
-        (is_name(command.release), "release", NAME_RULE),
-        (len(features) <= FEATURES_MAX, "features", f"must be at most {FEATURES_MAX}"),
-        (all(is_name(feature) for feature in features), "features", f"each {NAME_RULE}"),
-        (len(set(features)) == len(features), "features", "must name each feature once"),
-        (1 <= command.capacity <= CAPACITY_MAX, "capacity", f"must be between 1 and {CAPACITY_MAX}"),
+        *_abilities(command.release, command.features, command.capacity),
     )
     if broken is not None:
         return broken
@@ -58,9 +56,8 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
         return Rejected("duplicate_id", f"id: {command.id} is that of node {state.nodes[command.id].name}")
     if command.name in state.node_names:
         return Rejected("duplicate_name", f"name: {command.name} is taken")
-    for _, other in in_order(state.nodes):
-        if other.address == command.address and other.state != "left" and not other.down:
-            return Rejected("duplicate_address", f"address: {command.address} is that of node {other.name}")
+    if (taken := _taken(state, command.address)) is not None:
+        return taken
     node = Node(
         id=command.id,
         name=command.name,
@@ -70,7 +67,7 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
         shards=command.shards,
         ignore_msb=command.ignore_msb,
         release=command.release,
-        features=tuple(sorted(features)),
+        features=tuple(sorted(command.features)),
         capacity=command.capacity,
         state="none",
         tokens=(),
@@ -78,6 +75,62 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
     )
     nodes = state.nodes.set(node.id, node)
     return Accepted(advance(state, context.epoch, nodes=nodes, node_names=state.node_names.set(node.name, node.id)))
+
+
+def decide_update_node(state: ClusterState, command: UpdateNode, context: Context) -> Decision:
+    """A node that has not left. Streams follow from the number of shards, so only one without tokens changes that.
+
+    An address is taken as for RegisterNode.
+    """
+    given = {name: getattr(command, name) for name in UPDATED if getattr(command, name) is not None}
+    if not given:
+        return Rejected("bad_field", f"node: nothing is to change; give one of {', '.join(UPDATED)}")
+    node = state.nodes.get(command.node)
+    if node is None:
+        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    updated = replace(node, **given)
+    broken = broken_field(
+        _address(updated.address),
+        _shards(updated.shards),
+        *_abilities(updated.release, updated.features, updated.capacity),
+    )
+    if broken is not None:
+        return broken
+    if node.state == "left":
+        return Rejected("wrong_node_state", f"node: {node.name} has left")
+    if updated.shards != node.shards and node.state != "none":
+        return Rejected(
+            "wrong_node_state", f"shards: {node.name} is {node.state}, only a node in state none changes them"
+        )
+    if updated.address != node.address and (taken := _taken(state, updated.address)) is not None:
+        return taken
+    updated = replace(updated, features=tuple(sorted(updated.features)))
+    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, updated)))
+
+
+def _address(address: str) -> Check:
+    return is_address(address), "address", "must be host:port with a port from 1 to 65535"
+
+
+def _shards(shards: int) -> Check:
+    return 1 <= shards <= SHARDS_MAX, "shards", f"must be between 1 and {SHARDS_MAX}"
+
+
+def _abilities(release: str, features: tuple[str, ...], capacity: int) -> tuple[Check, ...]:
+    return (
+        (is_name(release), "release", NAME_RULE),
+        (len(features) <= FEATURES_MAX, "features", f"must be at most {FEATURES_MAX}"),
+        (all(is_name(feature) for feature in features), "features", f"each {NAME_RULE}"),
+        (len(set(features)) == len(features), "features", "must name each feature once"),
+        (1 <= capacity <= CAPACITY_MAX, "capacity", f"must be between 1 and {CAPACITY_MAX}"),
+    )
+
+
+def _taken(state: ClusterState, address: str) -> Rejected | None:
+    for _, other in in_order(state.nodes):
+        if other.address == address and other.state != "left" and not other.down:
+            return Rejected("duplicate_address", f"address: {address} is that of node {other.name}")
+    return None
 
 
 def decide_unregister_node(state: ClusterState, command: UnregisterNode, context: Context) -> Decision:

@@ -11,6 +11,7 @@ from ringlog.kernel.commands.model import (
     RegisterNode,
     TakeOver,
     UnregisterNode,
+    UpdateNode,
 )
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.sim.chance import Chance
@@ -66,6 +67,16 @@ def _register(state: ClusterState, chance: Chance) -> RegisterNode:
     )
 
 
+def _update(state: ClusterState, chance: Chance) -> UpdateNode | None:
+    """Not of the shards of a node that runs: it knows them itself, and never asks the log."""
+    nodes = [node for _, node in in_order(state.nodes)]
+    if not nodes:
+        return None
+    node = chance.pick(nodes)
+    shards = chance.between(0, 3) if node.name.startswith("x") else None
+    return UpdateNode(node.id, None, chance.pick(["0.1.0", "0.2.0", "-"]), None, chance.between(1, 3), shards)
+
+
 def _unregister(state: ClusterState, chance: Chance) -> UnregisterNode | None:
     """Mostly of a node that nobody runs: the others would join sooner or later."""
     names = [node.id for _, node in in_order(state.nodes) if node.name.startswith("x") or chance.happens(0.1)]
@@ -104,6 +115,7 @@ FAMILY = Family(
         "InitializeCluster": (1, _initialize),
         "ChangeSettings": (3, _settings),
         "RegisterNode": (2, _register),
+        "UpdateNode": (1, _update),
         "UnregisterNode": (1, _unregister),
         "DeclareDown": (2, _down),
         "DeclareUp": (1, _up),

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from ringlog.sim.mutants.plant import Mutant
 
-PLANS, REGISTERS = "ringlog.client.plans", "ringlog.node.registers"
+MOVING, PLANS, REGISTERS = "ringlog.kernel.operations.moving", "ringlog.client.plans", "ringlog.node.registers"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "new_group_not_needed",
-        PLANS,
-        'named[f"{prefix}after {operation.id}"] = (members - leaving) | entering',
-        'named[f"{prefix}after {operation.id}"] = (members - entering) | leaving',
+        MOVING,
+        'named[f"{prefix}after {one.operation}"] = members.difference(one.leaving).union(one.entering)',
+        'named[f"{prefix}after {one.operation}"] = members.difference(one.entering).union(one.leaving)',
         "a write is done with a quorum of the old group alone",
         550,
     ),
     Mutant(
         "old_group_not_needed",
-        PLANS,
-        'named[f"{prefix}before {operation.id}"] = (members - entering) | leaving',
-        'named[f"{prefix}before {operation.id}"] = (members - leaving) | entering',
+        MOVING,
+        'named[f"{prefix}before {one.operation}"] = members.difference(one.entering).union(one.leaving)',
+        'named[f"{prefix}before {one.operation}"] = members.difference(one.leaving).union(one.entering)',
         "a write is done with a quorum of the new group alone",
         400,
     ),

@@ -1,0 +1,78 @@
+"""Whoever knows only the change topics, or only the cache, finds the groups of a write that a coordinator finds."""
+
+from __future__ import annotations
+
+import json
+
+from ringlog.cache import projection
+from ringlog.client.plans import Access, Level, Plan, Request, plan
+from ringlog.kernel.changes import PLACEMENTS, Change, PlacementChange, diff, project
+from ringlog.kernel.operations.moving import Moving, write_groups
+from ringlog.kernel.ownership.placements import placement_of_keyspace
+from ringlog.kernel.state import EMPTY_STATE
+from tests.kernel.movements.run import Run
+
+RUNS = 40
+Groups = set[tuple[str, ...]]
+
+
+class Consumers(Run):
+    """A random run, followed by a consumer of the topics and by one of the cache."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.seen = EMPTY_STATE
+        self.topics: dict[tuple[str, str], Change] = {}
+        self.cached: dict[str, dict[str, str]] = {part: {} for part in projection.PARTS}
+
+    def check(self) -> None:
+        """What was told, difference by difference, is the state; and it is enough."""
+        if self.seen.epoch == self.state.epoch:
+            return  # the run makes a node known without an entry; it is told with the next one
+        for record in diff(self.seen, self.state):
+            if record.value is None:
+                del self.topics[record.topic, record.key]
+            else:
+                self.topics[record.topic, record.key] = record.value
+        difference = projection.delta(self.seen, self.state)
+        for part, field in difference.remove:
+            del self.cached[part][field]
+        for part, field, text in difference.put:
+            self.cached[part][field] = text
+        self.seen = self.state
+        assert self.topics.keys() == project(self.state).keys()
+        assert self.cached == projection.project(self.state)
+        for keyspace in self.model.keyspaces:
+            self.compare(keyspace)
+
+    def compare(self, keyspace: str) -> None:
+        """The quorums of a write to each range."""
+        placement = placement_of_keyspace(self.state, keyspace)
+        assert placement is not None
+        for end in placement.ends:
+            made = plan(self.state, Request(keyspace, end, Access.WRITE, Level.QUORUM, ""))
+            assert isinstance(made, Plan)
+            wanted = {need.members for need in made.needs}
+            told = self.topics[PLACEMENTS, f"{placement.key}/{end}"]
+            assert isinstance(told, PlacementChange)
+            groups = write_groups([replica.node for replica in told.write], told.moving)
+            assert {members for members in groups.values() if members} == wanted
+            self.counted(len(groups))
+            found = json.loads(self.cached["placements"][f"{placement.key}/{end}"])
+            moving = [Moving(one["operation"], one["entering"], one["leaving"]) for one in found["moving"]]
+            groups = write_groups([replica["node"] for replica in found["write"]], moving)
+            assert {members for members in groups.values() if members} == wanted
+
+    def counted(self, groups: int) -> None:
+        self.counts[f"{groups} groups"] = self.counts.get(f"{groups} groups", 0) + 1
+
+
+def test_topics_and_cache_are_enough_for_a_quorum() -> None:
+    counts: dict[str, int] = {}
+    for seed in range(RUNS):
+        run = Consumers(seed)
+        run.go(steps=12)
+        for name, count in run.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    assert counts["1 groups"] > 1_000
+    assert counts["2 groups"] > 100
