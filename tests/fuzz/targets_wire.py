@@ -31,11 +31,12 @@ from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serial
 from ringlog.log.fates import Fate
 from ringlog.node.merge import merged
 from ringlog.node.peek import peek, plain
+from ringlog.operator.log_lines import Line, line_json
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire import records
 from ringlog.wire.changes import decode_change, encode_change
 from ringlog.wire.codec import decode, encode
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.draw import SeededDraw
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import time_of, timeuuid
@@ -64,8 +65,8 @@ def log_entry(data: bytes) -> None:
                     assert decode_change(encode_change(record.value)) == record.value
         else:
             assert folded.state is state
-        line = cli_log.Line(7, item, folded.outcome, state, folded.state)
-        json.dumps(cli_log._as_json(line))
+        line = Line(7, item, folded.outcome, state, folded.state)
+        json.dumps(line_json(line))
         _shown(line)
     if isinstance(item, Entry) and not isinstance(item.command, Undecodable | UnknownCommand):
         kind, version, payload = encode_command(item.command)
@@ -78,7 +79,7 @@ def _befores(prev: str | None) -> tuple[Any, ...]:
     return (*found[:1], story().steps[0].before, story().state)
 
 
-def _shown(line: cli_log.Line) -> None:
+def _shown(line: Line) -> None:
     with out.capture():
         cli_log._print(line)
 

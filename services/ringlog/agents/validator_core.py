@@ -47,8 +47,8 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.fates import Chain, Fate
+from ringlog.runtime.draw import Draw
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.draw import Draw
 from ringlog.wire.entries import EncodedEntry, encode_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id

@@ -35,8 +35,8 @@ from ringlog.log.replay import Tell, catch_up, say
 from ringlog.log.replica import Replica
 from ringlog.log.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
 from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.runtime.draw import Draw, SystemDraw
 from ringlog.wire.commands import encode_command
-from ringlog.wire.draw import Draw, SystemDraw
 from ringlog.wire.records import Request, encode_request
 
 TIMEOUT_S = 30.0

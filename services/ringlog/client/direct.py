@@ -31,8 +31,8 @@ from ringlog.log.fates import Chain, Fate
 from ringlog.log.port import MetadataLog
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.runtime.draw import Draw, SystemDraw
 from ringlog.wire.commands import encode_command
-from ringlog.wire.draw import Draw, SystemDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
 
 TIMEOUT_S = 30.0

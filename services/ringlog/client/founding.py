@@ -33,7 +33,7 @@ from ringlog.log.topics import (
     verify_topics,
 )
 from ringlog.runtime.clock import Clock
-from ringlog.wire.draw import Draw
+from ringlog.runtime.draw import Draw
 from ringlog.wire.entries import decode_entry
 from ringlog_schemas import published
 

@@ -12,7 +12,7 @@ from ringlog.kernel.commands.model import Command
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.runtime.clock import Clock
-from ringlog.wire.draw import Draw, draw_uuid
+from ringlog.runtime.draw import Draw, draw_uuid
 from ringlog.wire.entries import EncodedEntry, author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 

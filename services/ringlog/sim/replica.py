@@ -21,12 +21,12 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.commit import RESEND_S
 from ringlog.log.fates import Chain, Fate, all_final, fates, open_entries
+from ringlog.runtime.draw import Draw
 from ringlog.sim.broker import METADATA, RETRY_US, Record
 from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
 from ringlog.sim.recording import LOG
 from ringlog.sim.world import SECOND, Ended, Host, Signal, Unanswered
-from ringlog.wire.draw import Draw
 from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 

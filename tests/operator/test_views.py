@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ringlog.agents.coordinator_core import Known, propose
-from ringlog.cli.rehearsal import acknowledgements
-from ringlog.cli.waiting import waiting
 from ringlog.kernel.commands.model import AdvanceOperation
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
+from ringlog.operator.rehearsal import acknowledgements
+from ringlog.operator.waiting import waiting
 from ringlog.sim.prefix import prefix_of
 from ringlog.sim.shape import Shape
 from ringlog.wire.records import NodeAck

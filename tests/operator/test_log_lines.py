@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.cli.log import Line, chosen, fold_lines, read_dump, write_dump
 from ringlog.log.port import LogRecord
+from ringlog.operator.log_lines import Line, chosen, fold_lines, read_dump, write_dump
 from tests.agents.world import World
 
 
