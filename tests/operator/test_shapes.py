@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.model import COMMANDS, Column, Leave, Position, Replace
+from ringlog.kernel.commands.model import COMMANDS, Column, CreateKeyspace, Leave, Position, Replace
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.operator.author_json import DEFAULTS
-from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, join, move, named
+from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, Intent, InvalidCommand, join, move, named, resolved
+from ringlog.operator.replication import network
 from ringlog.operator.shapes import BY_NAME, InvalidJsonError, read_fields
 from ringlog.operator.tokens import allocate
 from ringlog.runtime.draw import SeededDraw
@@ -83,3 +84,15 @@ def test_typed_intents_take_names_and_choose_tokens_from_the_seed_in_the_command
     assert asked.tokens == allocate(STATE, "id-a", NUM_TOKENS, asked.seed)  # type: ignore[union-attr]
     moved = move("A", (5, 7))(STATE, SeededDraw(b"x"))
     assert (moved.node, moved.tokens, len(moved.seed)) == ("id-a", (5, 7), 16)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("intent", "why"),
+    [
+        (join("A", (1, 2**63)), "tokens[1]: must be an integer of 64 bits"),
+        (named(Leave("\udc80")), "node: must be text without lone surrogates"),
+        (named(CreateKeyspace("k", network({"d": 2**64}))), "replication.factor: must be an integer of 64 bits"),
+    ],
+)
+def test_what_no_record_can_hold_is_no_command(intent: Intent, why: str) -> None:
+    assert resolved(intent, STATE, SeededDraw(b"x")) == InvalidCommand("bad_field", why)

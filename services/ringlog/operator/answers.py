@@ -6,11 +6,12 @@ from typing import Any
 
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
+from ringlog.kernel.commands.model import Command
 from ringlog.kernel.decide import decide
 from ringlog.kernel.outcome import Accepted, Context
 from ringlog.kernel.state import ClusterState
 from ringlog.operator.errors import Refused
-from ringlog.operator.intents import Intent, InvalidCommand
+from ringlog.operator.intents import Intent, InvalidCommand, resolved
 from ringlog.runtime.draw import Draw, SystemDraw
 
 TIMEOUT_S = 30.0
@@ -29,11 +30,16 @@ def submitted(
     since_epoch: int | None = None,
 ) -> tuple[Submitted, str | None]:
     """(answer, id of the operation that it began) of what an intent is on the newest state. Raises NoCommand."""
-    command = intent(client.read_barrier(), SystemDraw())
-    if isinstance(command, InvalidCommand):
-        raise NoCommand(command.code, command.detail)
+    command = _command(intent, client.read_barrier(), SystemDraw())
     answer = client.submit(command, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
     return answer, operation_begun(client.replica.state, answer)
+
+
+def _command(intent: Intent, state: ClusterState, draw: Draw) -> Command:
+    command = resolved(intent, state, draw)
+    if isinstance(command, InvalidCommand):
+        raise NoCommand(command.code, command.detail)
+    return command
 
 
 def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
@@ -46,10 +52,7 @@ def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
 
 def foretold(state: ClusterState, intent: Intent, draw: Draw) -> str:
     """What the operation of a command would say at its end. Raises Refused if it would be."""
-    command = intent(state, draw)
-    if isinstance(command, InvalidCommand):
-        raise NoCommand(command.code, command.detail)
-    decided = decide(state, command, Context(state.epoch + 1, state.state_id, state.time))
+    decided = decide(state, _command(intent, state, draw), Context(state.epoch + 1, state.state_id, state.time))
     if not isinstance(decided, Accepted):
         raise Refused(decided.code, decided.detail)
     return max(decided.state.operations.values(), key=lambda operation: operation.marks[0].epoch).reason

@@ -7,7 +7,7 @@ choice stands in the command, so that whoever folds it has nothing left to choos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
 from ringlog.kernel.commands.model import Command, Join, Move
@@ -35,6 +35,38 @@ class InvalidCommand:
 
 
 Intent = Callable[[ClusterState, Draw], Command | InvalidCommand]
+
+WHOLE_NUMBER = "must be an integer of 64 bits"
+WHOLE_TEXT = "must be text without lone surrogates"
+
+
+def resolved(intent: Intent, state: ClusterState, draw: Draw) -> Command | InvalidCommand:
+    """What an intent is on ``state``, if a record of the log can hold it."""
+    command = intent(state, draw)
+    unfit = None if isinstance(command, InvalidCommand) else _unfit("", command)
+    return command if unfit is None else InvalidCommand("bad_field", unfit)
+
+
+def _unfit(path: str, value: Any) -> str | None:
+    """The path and the rule of the first value that fits in no record."""
+    if is_dataclass(value):
+        inner = ((f"{path}.{one.name}" if path else one.name, getattr(value, one.name)) for one in fields(value))
+    elif isinstance(value, tuple):
+        inner = ((f"{path}[{index}]", one) for index, one in enumerate(value))
+    elif isinstance(value, int):
+        return None if -(2**63) <= value < 2**63 else f"{path}: {WHOLE_NUMBER}"
+    else:
+        return None if not isinstance(value, str) or is_whole(value) else f"{path}: {WHOLE_TEXT}"
+    return next((found for name, one in inner if (found := _unfit(name, one)) is not None), None)
+
+
+def is_whole(text: str) -> bool:
+    """True for text that UTF-8 can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def node_id(state: ClusterState, given: str) -> NodeId:

@@ -10,6 +10,7 @@ read is refused with a code, the path of the field, and the rule.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
@@ -24,11 +25,11 @@ from typing_extensions import TypedDict
 
 from ringlog.kernel.commands.model import CdcOptions, Column, Position, Replication, TypeField
 from ringlog.kernel.state import ClusterState
-from ringlog.operator.intents import NODE_FIELDS, node_id
+from ringlog.operator.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
 from ringlog.operator.replication import ENTIRE, network
 
 STREAM_ID_BYTES = 16
-PARTITION_DIGITS_MAX = 19
+_NUMBERED = re.compile("[0-9]{1,19}")
 
 
 class InvalidJsonError(Exception):
@@ -78,9 +79,9 @@ def read_number(name: str, value: Any, minimum: int, maximum: int) -> int:
 _RULES = {
     "bool_type": "must be true or false",
     "dict_type": "must be an object",
-    "greater_than_equal": "must be an integer of 64 bits",
-    "int_type": "must be an integer of 64 bits",
-    "less_than": "must be an integer of 64 bits",
+    "greater_than_equal": WHOLE_NUMBER,
+    "int_type": WHOLE_NUMBER,
+    "less_than": WHOLE_NUMBER,
     "string_type": "must be text",
     "tuple_type": "must be a list",
 }
@@ -119,10 +120,8 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _unpaired(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _broken("must be text without lone surrogates") from None
+    if not is_whole(text):
+        raise _broken(WHOLE_TEXT)
     return text
 
 
@@ -172,13 +171,14 @@ BY_NAME: Mapping[str, Any] = {
 
 
 def _typed_names(value: Any) -> Any:
-    """``{name: "type"}`` as a list of objects; of a column also ``{name: "type static"}``."""
+    """``{name: "type"}`` as a list of objects."""
     if not isinstance(value, Mapping):
         return value
     return [{"name": name, "type": kind} for name, kind in value.items()]
 
 
 def _columns(value: Any) -> Any:
+    """The same; a column may also be ``{name: "type static"}``."""
     if not isinstance(value, Mapping):
         return value
     return [_column(one) for one in _typed_names(value)]
@@ -195,7 +195,7 @@ def _positions(value: Any) -> Any:
     """``{"partition": offset}`` as a list of objects."""
     if not isinstance(value, Mapping):
         return value
-    if not all(key.isascii() and key.isdecimal() and len(key) <= PARTITION_DIGITS_MAX for key in value):
+    if not all(_NUMBERED.fullmatch(str(key)) for key in value):
         raise _broken("must be an object of partition numbers and offsets")
     return [{"partition": int(key), "offset": item} for key, item in value.items()]
 
@@ -221,7 +221,7 @@ def _strategy_of(value: Any) -> str:
 def _network(value: dict[str, Any]) -> Replication:
     found = network(value["datacenters"])
     if found.factor >= 2**63:
-        raise _broken("must be an integer of 64 bits in all")
+        raise _broken(f"{WHOLE_NUMBER} in all")
     return found
 
 
