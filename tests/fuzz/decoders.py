@@ -27,6 +27,7 @@ EXEMPT = {
     "client.cdc.copies.Copies.all": "what the same class wrote into its own database, in one transaction",
     "client.cdc.state_text.state_of": "what the same class wrote into its own database, in one transaction",
     "demo.observe._JsonLines.fresh": "lines of the demo's own processes",
+    "operator.replication.parse_setting": "an operator's argument; a bad one is refused with its text",
     "ringlog_cdc.debezium.envelope.avro_schema": "an operator's file; whatever is wrong with it is a bad option",
     "ringlog_cdc.debezium.stage._clock": "what the import itself wrote beside an offset",
     "ringlog_cdc.known.may_revive": "turns its own values into JSON and back, so that both are of one form",
