@@ -26,7 +26,8 @@ test: setup ## Run the unit tests, then the system tests against a real broker, 
 
 # Values, bytes and decisions, on which a Python could differ; the digests of released logs among them.
 QUICK = tests/agents tests/cache tests/kernel/commands tests/kernel/ring tests/kernel/rows tests/kernel/schema \
-  tests/kernel/test_encoding.py tests/kernel/test_fold.py tests/kernel/test_released_logs.py tests/log tests/runtime tests/wire
+  tests/kernel/test_encoding.py tests/kernel/test_fold.py tests/kernel/test_released_logs.py tests/log \
+  tests/operator/test_author_json.py tests/operator/test_tokens.py tests/runtime tests/wire
 
 others: setup ## Run the quick tests on each other fitting Python that is installed (in PATH, by pyenv, by uv)
 	@services/ringlog/stack/find_python.sh --others | while read -r python; do \

@@ -14,10 +14,10 @@ import json
 from itertools import combinations
 from typing import Any
 
-from ringlog.cli.rehearsal import Rehearsal
 from ringlog.client.plans import Access, Level, Plan, Request, met, plan
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight
 from ringlog.kernel.state import ClusterState
+from ringlog.operator.rehearsal import Rehearsal
 
 STEPS_MAX = 20
 FACTORS = (3, 4, 5)

@@ -41,8 +41,8 @@ from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.ownership.placements import group_at, new_placement, placement_of_keyspace
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node
-from ringlog.wire.draw import SeededDraw
-from ringlog.wire.tokens import choose_tokens
+from ringlog.operator.tokens import choose_tokens
+from ringlog.runtime.draw import SeededDraw
 
 SIZES = ((100, 16, 0.1), (300, 16, 0.1), (1_000, 16, 0.5), (100, 256, 0.5))
 """Nodes, tokens of each, and the most that plan and steps of one join may take, in seconds."""

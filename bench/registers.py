@@ -39,7 +39,6 @@ from random import Random
 
 import structlog
 
-from ringlog.cli.rehearsal import Rehearsal
 from ringlog.client.peers import Peers
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
@@ -54,6 +53,7 @@ from ringlog.node.journal import write_image
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.tries import Tries
+from ringlog.operator.rehearsal import Rehearsal
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.cells import Cell, key_of
 from ringlog.wire.data import PAGE_BYTES_MAX

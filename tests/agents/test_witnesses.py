@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.cli.operations import described
-from ringlog.cli.views import operation as shown
-from ringlog.cli.waiting import COORDINATOR, waiting
 from ringlog.client.reports import RowsSum, checked
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.state import ClusterState
+from ringlog.operator.views import operation as shown
+from ringlog.operator.waiting import COORDINATOR, waiting
+from ringlog.operator.words import described
 from ringlog.protocol.ack_book import AckBook
 from ringlog.protocol.coordinator_core import Known, propose, refusals
 from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
 from ringlog.wire.records import NodeAck, RefusedProposal
-from tests.cli.test_waiting import all_acks, asked, goes_on
 from tests.kernel.operations.drive import driven
+from tests.operator.test_waiting import all_acks, asked, goes_on
 
 Acks = dict[str, NodeAck]
 

@@ -7,8 +7,8 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.protocol.fates import Chain, Fate, fates
+from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.commands import encode_command
-from ringlog.wire.draw import SeededDraw, draw_uuid
 from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
 from ringlog.wire.ids import new_state_id
 from ringlog.wire.records import Request

@@ -23,7 +23,7 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.wire.draw import SeededDraw, draw_uuid
+from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import new_state_id
 from tests.agents.finish import finish_operations

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from ringlog import __version__
 from ringlog.cli.connection import resolve
 from ringlog.cli.main import COMMANDS, app
-from ringlog.cli.submitting import answer_json
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult
+from ringlog.operator.answers import answer_json
 from ringlog.runtime.context import Context, remember
 from tests.tidy.files import ROOT
 
@@ -88,6 +88,24 @@ def test_wrong_input_is_refused_before_anything_is_done(words: list[str], typed:
 @pytest.mark.parametrize("words", [["nonsense"], ["stack", "nonsense"], ["status", "--nonsense"], ["agent"]])
 def test_wrong_usage(words: list[str]) -> None:
     assert run(*words)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["keyspace", "create", "k"],
+        ["keyspace", "create", "k", "--replication", "dc1"],
+        ["keyspace", "create", "k", "--factor", "3", "--replication", "dc1=3"],
+        ["keyspace", "alter", "k", "--factor", "1", "--replication", "entire"],
+        ["node", "move", "n1"],
+        ["node", "move", "n1", "--token", "1", "--num-tokens", "2"],
+        ["node", "replace", "n1"],
+        ["node", "down", "n1"],
+        ["operation", "fail", "join-1"],
+    ],
+)
+def test_half_a_command_is_refused_before_a_broker_is_asked(words: list[str]) -> None:
+    assert run(*words, "--bootstrap", "nowhere:1", "--cluster", "c")[:2] == (2, "")
 
 
 def test_answers_as_json() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ringlog.cli.cluster_use import without_password
 from ringlog.cli.connection import ABOUT_BROKERS, broker_of, process_settings, resolve
-from ringlog.cli.contexts import without_password
 from ringlog.cli.main import app
 from ringlog.cli.stack import AGENTS, belongings
 from ringlog.log.errors import LogDamaged

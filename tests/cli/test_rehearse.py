@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.cli.rehearsal import Rehearsal
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands.model import COMMANDS, Command, CreateKeyspace, InitializeCluster, Noop, Replication
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, OutcomeKind, UnknownCommand
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
+from ringlog.operator.author_json import from_json
+from ringlog.operator.rehearsal import Rehearsal
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.author_json import from_json
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
 
 LINE_CODES = {"bad_json", "unknown_command", "unknown_field", "missing_field", "bad_field"}

@@ -23,8 +23,8 @@ from ringlog.log.replica import Replica
 from ringlog.protocol.direct import decided
 from ringlog.protocol.fates import Chain, Fate
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import decode_command
-from ringlog.wire.draw import SystemDraw
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, Request, Result, decode_request, encode_result
 

@@ -28,8 +28,8 @@ from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import too_large
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import encode_command
-from ringlog.wire.draw import SystemDraw
 from ringlog.wire.records import REJECTED, Request, Result, decode_request, encode_result
 from tests.client.mini_validator import MiniValidator
 

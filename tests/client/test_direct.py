@@ -18,7 +18,7 @@ from ringlog.log.faulty import Fault, FaultyLog
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import SystemClock
-from ringlog.wire.draw import SystemDraw
+from ringlog.runtime.draw import SystemDraw
 
 OTHER = Author("other", SystemClock(), SystemDraw())
 ID = "01890000-0000-7000-8000-000000000001"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.cli.fencing import fence
+from ringlog.operator.fencing import fence
 from ringlog.runtime.context import Context
 from ringlog.stack import Stack
 from tests.system.cdc_world import World, founded, now_us, until

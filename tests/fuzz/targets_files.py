@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import typer
 from fastapi import FastAPI
 
 from ringlog.audit.delta_log import decode_actions, decode_last
@@ -20,7 +19,6 @@ from ringlog.cache.projection import PARTS, project
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import decode_stored
 from ringlog.cli.connection import errors
-from ringlog.cli.log import read_dump
 from ringlog.client.peers import decode_status
 from ringlog.log.errors import LogDamaged
 from ringlog.log.folding import follow
@@ -38,6 +36,8 @@ from ringlog.node.row_stream import bodies as row_bodies
 from ringlog.node.row_stream import rows_of
 from ringlog.node.server import make_api
 from ringlog.node.store import RowStore, Version
+from ringlog.operator.errors import Refused
+from ringlog.operator.log_lines import read_dump
 from ringlog.runtime.clock import ManualClock
 from ringlog.stack.artifacts import LIST, parse
 from ringlog.stack.errors import StackError
@@ -399,7 +399,7 @@ TARGETS = (
         ),
         of_json,
     ),
-    Target("dumps", ("cli.log.read_dump",), dump, (typer.Exit,), _dumps, of_json),
+    Target("dumps", ("operator.log_lines.read_dump",), dump, (Refused,), _dumps, of_json),
     Target("stack_settings", ("stack.layout.read_settings",), stack_settings, (StackError,), _json(_SETTINGS), of_json),
     Target("stack_states", ("stack.layout.read_state",), stack_state, (), _json(_STATE), of_json),
     Target(

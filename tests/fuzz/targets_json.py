@@ -6,18 +6,19 @@ import json
 from functools import cache
 from typing import Any
 
-from ringlog.cli.rehearsal import Rehearsal
-from ringlog.cli.scripts import BadLine, shard_line, stream_id_line, token_line
 from ringlog.client.cdc.errors import BadProgress
 from ringlog.client.cdc.progress import Mark, PartitionProgress, Progress
 from ringlog.client.cdc.reader import CdcReader
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.decide import DEFECT, decide
 from ringlog.kernel.outcome import Context, Rejected
-from ringlog.wire.author_json import InvalidCommand, from_json, to_json
+from ringlog.operator.author_json import from_json, to_json
+from ringlog.operator.intents import InvalidCommand
+from ringlog.operator.rehearsal import Rehearsal
+from ringlog.operator.scripts import BadLine, shard_line, stream_id_line, token_line
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.codec import learn
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.draw import SeededDraw
 from ringlog.wire.errors import WireError
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan import GENESIS, OffsetRange, check_link, close_entry, decode, encode, route_entry
@@ -169,8 +170,8 @@ TARGETS = (
         "consumer_progress", ("client.cdc.progress.Progress.from_json",), consumed, (BadProgress,), _progress, of_json
     ),
     Target("consumer_places", ("client.cdc.reader.CdcReader._resumed",), resumed, (BadProgress,), _kept, of_json),
-    Target("author_json", ("wire.author_json.from_json",), author, (NotJson,), _commands, of_json),
-    Target("rehearsed_lines", ("cli.rehearsal._parsed",), lines, (), _lines, of_json),
+    Target("author_json", ("operator.author_json.from_json",), author, (NotJson,), _commands, of_json),
+    Target("rehearsed_lines", ("operator.rehearsal._parsed",), lines, (), _lines, of_json),
     Target("plans", ("ringlog_cdc.plan.decode",), plan, (ChainBroken,), _plans, of_json),
     Target("schemas", ("wire.codec.learn",), schema, (WireError,), _schemas, of_json),
     Target("script_lines", (), script_line, (BadLine,), lambda: (b"00ff", b"5 2 12", bytes(16).hex().encode())),

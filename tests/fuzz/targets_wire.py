@@ -32,13 +32,14 @@ from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serial
 from ringlog.log.folding import FoldedRecord
 from ringlog.node.merge import merged
 from ringlog.node.peek import peek, plain
+from ringlog.operator.log_lines import line_json
 from ringlog.protocol.fates import Fate
 from ringlog.protocol.validator_core import Commit, Hint, Publish, Validator, arrive, begin, settle
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire import records
 from ringlog.wire.changes import decode_change, encode_change
 from ringlog.wire.codec import decode, encode
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.draw import SeededDraw
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import time_of, timeuuid
@@ -68,7 +69,7 @@ def log_entry(data: bytes) -> None:
         else:
             assert folded.state is state
         line = FoldedRecord(7, item, folded.outcome, state, folded.state)
-        json.dumps(cli_log._as_json(line))
+        json.dumps(line_json(line))
         _shown(line)
     if isinstance(item, Entry) and not isinstance(item.command, Undecodable | UnknownCommand):
         kind, version, payload = encode_command(item.command)

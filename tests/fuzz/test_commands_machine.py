@@ -33,7 +33,7 @@ from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Undecodable, Unk
 from ringlog.kernel.state import PARTS, ClusterState
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry, encode_entry
 from ringlog.wire.mapping import uuid_text
 from tests.fuzz.mutate import blind

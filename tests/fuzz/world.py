@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from ringlog.cli.rehearsal import acknowledgements
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.log.author import Author
+from ringlog.operator.rehearsal import acknowledgements
 from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
 
 START = 1_700_000_000_000_000

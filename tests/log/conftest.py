@@ -16,7 +16,7 @@ from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog.protocol.fates import Chain
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
 
 ChainMaker = Callable[..., Chain]

@@ -10,7 +10,7 @@ from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 
 START_US = 1_700_000_000_000_000
 

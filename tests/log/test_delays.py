@@ -29,7 +29,7 @@ from ringlog.log.delays import (
 from ringlog.log.delays_control import FolderDelays
 from ringlog.log.errors import BadRule, UnknownRule, WaitTimedOut
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 
 ADVANCE = AdvanceOperation("join-21", "write_both_read_new")
 RULE = Rule("a", DELAY, COMMIT, ("node-*", "cli"), Match("Noop", 7, submitter="bob"), seconds=1.5)

@@ -12,7 +12,7 @@ from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
 from ringlog.protocol.fates import Chain, Fate, all_final, fates, open_entries
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
 
 AUTHOR = Author("me", ManualClock(), SeededDraw(b"fates"))

@@ -23,7 +23,7 @@ from ringlog.log.memory import MemoryLog, MemoryTail
 from ringlog.log.port import LogRecord
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 
 WATCH_S = 0.05
 HERE, THERE = "kafka-a", "kafka-b"

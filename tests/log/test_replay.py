@@ -17,7 +17,7 @@ from ringlog.log.port import LogRecord
 from ringlog.log.replay import Replay, catch_up
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 
 ENTRIES = 10
 SILENCE_S = 30.0

@@ -34,7 +34,7 @@ from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 from ringlog.log.replica import Replica
 from ringlog.protocol.fates import Chain
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
 
 ChainMaker = Callable[..., Chain]

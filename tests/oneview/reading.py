@@ -20,7 +20,7 @@ from ringlog.log.errors import WaitTimedOut
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import decode_entry, encode_entry
 from tests.oneview.script import Actor, line
 

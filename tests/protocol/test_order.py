@@ -38,7 +38,7 @@ from ringlog.protocol.role import Accept, Acts, Initialise, Look, superseded, ta
 from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
 from ringlog.protocol.validator_core import Ack, Hint, Publish
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
 from tests.agents.world import BAD, NOW, World
 

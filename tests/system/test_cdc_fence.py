@@ -15,7 +15,6 @@ import pytest
 from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_kill import HOUR_US, alive, driver
 
-from ringlog.cli.fencing import fence
 from ringlog.kernel.commands.model import AdvanceCdcWriter, CloseCdcGeneration, RegisterCdcWriter
 from ringlog.kernel.state import CdcWriter
 from ringlog.log.rights import (
@@ -29,6 +28,7 @@ from ringlog.log.rights import (
     takes_records,
 )
 from ringlog.log.topics import admin_client
+from ringlog.operator.fencing import fence
 from ringlog.runtime.context import Context
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id

@@ -17,8 +17,8 @@ from tests.system.test_cdc_kill import alive, driver, in_hand
 
 from ringlog.audit.lake import audit_lake
 from ringlog.audit.report import Report
-from ringlog.cli.fencing import fence
 from ringlog.kernel.commands.model import AlterTable, Column
+from ringlog.operator.fencing import fence
 from ringlog.runtime.context import Context
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell

@@ -11,8 +11,8 @@ import pytest
 from tests.system.cdc_world import founded, now_us, write
 from tests.system.test_cdc_job import HOUR_US, TOKENS, identity, run_to_idle
 
-from ringlog.cli.fencing import fence
 from ringlog.kernel.commands.model import AlterTable, CdcOptions
+from ringlog.operator.fencing import fence
 from ringlog.runtime.context import Context
 from ringlog.stack import StackInfo
 from ringlog_cdc.errors import CdcError

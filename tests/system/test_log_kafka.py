@@ -36,8 +36,8 @@ from ringlog.log.replica import Replica
 from ringlog.log.topics import METADATA, RESULTS, TopicSpec, admin_client, create_topics, topic_name
 from ringlog.protocol.fates import Chain, Fate, fates
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.draw import SystemDraw
 from ringlog.stack import Stack, StackInfo
-from ringlog.wire.draw import SystemDraw
 from ringlog.wire.entries import EncodedEntry
 
 pytestmark = pytest.mark.system

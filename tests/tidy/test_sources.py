@@ -98,7 +98,7 @@ KAFKA_ADDRESS = re.compile(r"""["'](?:kafka\.)?bootstrap\.servers["']|kafka://""
 MAKES_CLIENTS = {
     "services/ringlog/runtime/kafka_config.py": "the one place",
     "services/ringlog/stack/probes.py": "the stack's own broker, which the stack has set up itself",
-    "services/ringlog/cli/fencing.py": "writes a file for a client",
+    "services/ringlog/cli/cdc_rights.py": "writes a file for a client",
     "services/ringlog/agents/app.py": "faust, with the log-in of the one place beside it",
 }
 

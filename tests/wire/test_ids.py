@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.wire.draw import SeededDraw, SystemDraw, draw_uuid
+from ringlog.runtime.draw import SeededDraw, SystemDraw, draw_uuid
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import derived_request_id, new_request_id, new_state_id, time_of, timeuuid
 from ringlog.wire.partitions import cdc_partition, dead_letter_key, mutation_key, mutation_partition

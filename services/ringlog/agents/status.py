@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ringlog.log.kafka import KafkaLog
@@ -60,6 +61,11 @@ def view(status: AgentStatus, epoch: int, now_us: int) -> AgentView:
     )
 
 
+def views_of(said: Mapping[str, AgentStatus], epoch: int, now_us: int) -> tuple[AgentView, ...]:
+    """Every role that was heard of, by name, when the log is at ``epoch``."""
+    return tuple(view(said[role], epoch, now_us) for role in sorted(said))
+
+
 def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
     """What to believe of a role: a replaced instance may still speak, one that has no term yet (0) is about to act."""
     return last if last is not None and 0 < status.term < last.term else status
@@ -93,8 +99,7 @@ class StatusReader:
         """Every role that was ever heard of, by name. Raises LogUnavailable."""
         epoch = catch_up(self._replica, tell=self._tell).epoch
         self._listen()
-        now_us = time.time_ns() // 1_000
-        return tuple(view(self._last[role], epoch, now_us) for role in sorted(self._last))
+        return views_of(self._last, epoch, time.time_ns() // 1_000)
 
     def _listen(self) -> None:
         """Take in the newest readable status of each role."""
@@ -112,8 +117,8 @@ def _take(agents: KafkaLog, tail: Tail, last: dict[str, AgentStatus]) -> None:
         last[status.role] = newest(last.get(status.role), status)
 
 
-def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal, ...]:
-    """What agents would do and are refused, as they said last. Raises TopicMissing, LogUnavailable."""
+def read_said(bootstrap_servers: str, cluster: str) -> dict[str, AgentStatus]:
+    """The newest readable word of each role; for who knows the log's epoch. Raises TopicMissing, LogUnavailable."""
     agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
     try:
         tail = agents.tail(agents.begin_offset())
@@ -124,7 +129,12 @@ def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal,
             tail.close()
     finally:
         agents.close()
-    return tuple(one for _, status in sorted(last.items()) for one in status.refused)
+    return last
+
+
+def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal, ...]:
+    """What agents would do and are refused, as they said last. Raises TopicMissing, LogUnavailable."""
+    return tuple(one for _, said in sorted(read_said(bootstrap_servers, cluster).items()) for one in said.refused)
 
 
 def read_status(bootstrap_servers: str, cluster: str, tell: Tell = say) -> tuple[AgentView, ...]:

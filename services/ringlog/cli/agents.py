@@ -13,7 +13,8 @@ from ringlog.agents.status import read_status
 from ringlog.agents.supervise import supervise
 from ringlog.agents.worker import ROLES, run
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, process_settings, resolve, tell_replay
-from ringlog.cli.shown import printable
+from ringlog.operator import views
+from ringlog.operator.shown import printable
 from ringlog.private import private_process
 
 app = typer.Typer(help="The agents: all of them in the foreground, one process each.", invoke_without_command=True)
@@ -50,21 +51,7 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
     context = resolve(bootstrap, cluster)
     found = read_status(context.bootstrap, context.cluster, tell_replay)
     if as_json:
-        rows = [
-            {
-                "role": a.role,
-                "instance": a.instance,
-                "term": a.term,
-                "epoch": a.epoch,
-                "state": a.state,
-                "lag": a.lag,
-                "caught_up": a.caught_up,
-                "age_s": a.age_s,
-                "why": a.why,
-            }
-            for a in found
-        ]
-        typer.echo(json.dumps(rows))
+        typer.echo(json.dumps([views.agent_at_work(a) for a in found]))
         return
     table = Table("agent", "term", "epoch", "state", "behind", "last heard", box=None, padding=(0, 2))
     for a in found:

@@ -1,154 +1,83 @@
-"""``ringlog cdc tail`` and ``ringlog cdc apply``: consumers of the CDC log that keep the protocol.
-
-One prints changes on the terminal or into a pipe, the other keeps copies of the tables in a SQLite file.
-"""
+"""``ringlog cdc``: change data capture. The pipeline and what belongs to it, one file beside this one for each part."""
 
 from __future__ import annotations
 
 import json
-from enum import Enum
-from pathlib import Path
-from typing import Annotated, Any
+import os
+from contextlib import suppress
 
 import typer
+from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, resolve
-from ringlog.cli.shown import printable, when
-from ringlog.client.cdc.copies import UNDECODED
-from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
-from ringlog.client.cdc.reader import EARLIEST, CdcReader
-from ringlog.client.cdc.rows import PREIMAGE, Change, LogRow
-from ringlog.client.cdc.sqlite import SqliteTables
+from ringlog.cli.cdc_clocks import lower_command, withdraw_command
+from ringlog.cli.cdc_consume import apply, tail
+from ringlog.cli.cdc_import import import_debezium
+from ringlog.cli.cdc_rights import fence_command, grant_command
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, out, resolve
+from ringlog.kernel.generations.expiry import log_retention
+from ringlog.log.retention import mending, retention_of
+from ringlog.log.topics import CDC, admin_client, topic_name
+from ringlog.operator import views
+from ringlog.operator.clocks import clock_lines
+from ringlog.operator.shown import lifetime, when
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.context import recall
+from ringlog.stack.artifacts import jars
+from ringlog.stack.errors import StackError
+from ringlog_cdc.cli import launcher
+from ringlog_cdc.cli import run as run_job
 
-Tables = Annotated[list[str] | None, typer.Option("--table", help="keyspace.table; may be given again. None: all.")]
-From = Annotated[
-    str, typer.Option("--from", help="earliest, now, microseconds since 1970, or an ISO 8601 time with its zone.")
-]
-Place = Annotated[
-    Path | None, typer.Option("--progress", help="File that keeps the place; with it the next run goes on from there.")
-]
-UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop at the end that the log has now.")]
-SkipLost = Annotated[bool, typer.Option("--skip-lost", help="Go on where rows are no longer kept, instead of failing.")]
+app = typer.Typer(help="Change data capture: generations, writers, the Spark job.", no_args_is_help=True)
 
 
-class Format(Enum):
-    """How a change is printed."""
+@app.callback()
+def _defaults(context: typer.Context) -> None:
+    """Change data capture: generations, writers, the Spark job."""
+    last = recall()
+    if last is not None and context.invoked_subcommand == "run":  # the job finds the broker itself
+        os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
+    with suppress(StackError):  # a Spark of the user's own may have the connectors
+        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in (*jars("spark"), *jars("lake"))))
 
-    TEXT = "text"
-    JSON = "json"
-    DEBEZIUM = "debezium"
-    CLOUDEVENTS = "cloudevents"
+
+app.command("run")(run_job)
+app.command("launcher")(launcher)
+app.command("grant")(grant_command)
+app.command("fence")(fence_command)
+app.command("lower")(lower_command)
+app.command("withdraw")(withdraw_command)
+app.command("tail")(tail)
+app.command("apply")(apply)
+app.command("import-debezium")(import_debezium)
 
 
-def tail(
-    table: Tables = None,
-    start: From = EARLIEST,
-    form: Annotated[
-        Format, typer.Option("--format", help="text, json (as --json), debezium (key and value a line), cloudevents.")
-    ] = Format.TEXT,
-    limit: Annotated[int | None, typer.Option(help="Stop after so many changes.", min=1)] = None,
-    until_end: UntilEnd = False,
-    progress: Place = None,
-    skip_lost: SkipLost = False,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
-    """Print changes of tables, generation after generation, each once; then wait for more.
-
-    A generation is left when it is closed and read, whatever the time is. Ctrl-C ends it.
-    """
+@app.command("status")
+def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Generations in order, and how far each registered writer has promised to go."""
     context = resolve(bootstrap, cluster)
-    chosen = Format.JSON if as_json else form
-    with CdcReader(
-        context.bootstrap,
-        context.cluster,
-        tables=table or (),
-        start=start,
-        progress=progress,
-        lost="skip" if skip_lost else "error",
-        until_end=until_end,
-    ) as reader:
-        for number, change in enumerate(reader, 1):
-            for line in lines_of(change, chosen, context.cluster):
-                typer.echo(line)
-            if number == limit:
-                reader.commit()
-                return
-
-
-def apply(
-    to: Annotated[Path, typer.Option("--to", help="The SQLite file; made if it is not there, else gone on with.")],
-    table: Tables = None,
-    until_end: UntilEnd = False,
-    commit_every: Annotated[int, typer.Option(help="Changes in a transaction, at most.", min=1)] = 1_000,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
-    """Rebuild tables from their CDC log in a SQLite file, and keep them up to date.
-
-    Tables and place change in one transaction: each change has its effect exactly once, whatever is killed. What
-    cannot be decoded is counted, and is in the table cdc$undecoded of the file. A table that was dropped keeps its
-    copy; when another one is made under its name and written to, that becomes 'keyspace.table dropped ID'.
-    """
-    context = resolve(bootstrap, cluster)
-    target = SqliteTables(to)
-    count = 0
-    with CdcReader(
-        context.bootstrap,
-        context.cluster,
-        tables=table or (),
-        progress=target,
-        commit_every=commit_every,
-        until_end=until_end,
-    ) as reader:
-        target.know(reader.lives)
-        for change in reader:
-            target.apply(change)
-            count += 1
-    undecoded = {name: dict(sorted(found.items())) for name, found in sorted(target.undecoded.items())}
+    with connect(context) as client:
+        state = client.read_barrier()
+    topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
+    kept = retention_of(admin_client(context.bootstrap), topic)
+    found = views.cdc(state) | {"retention": views.retention(kept, seconds)}
     if as_json:
-        typer.echo(json.dumps({"changes": count, "undecoded": undecoded}))
+        typer.echo(json.dumps(found))
         return
-    typer.echo(f"{count} changes")
-    for name, found in undecoded.items():
-        for column, number in found.items():
-            what = f"{name} {column or '(whole rows)'}: {number}"
-            typer.echo(printable(f"not decoded, see table {UNDECODED} of {to}: {what}"))
-
-
-def lines_of(change: Change, form: Format, cluster: str) -> list[str]:
-    """A change as lines."""
-    if form is Format.JSON:
-        return [_dumped(change_json(change))]
-    if form is Format.DEBEZIUM:
-        now = SystemClock().now_us()
-        return [_dumped({"key": key, "value": value}) for key, value in debezium(change, cluster, now)]
-    if form is Format.CLOUDEVENTS:
-        return [_dumped(event) for event in cloudevents(change, cluster)]
-    return [printable(f"{when(change.timestamp)}  {change.name}  {_text(row)}") for row in change.rows]
-
-
-def _text(row: LogRow) -> str:
-    parts = [row.operation, " ".join(_pairs(row.key))]
-    if row.values:
-        parts.append("set " + " ".join(_pairs(row.values)))
-    if row.deleted:
-        parts.append(("null " if row.code == PREIMAGE else "delete ") + " ".join(row.deleted))
-    if row.deleted_elements:
-        parts.append("take out " + " ".join(_pairs(row.deleted_elements)))
-    if row.undecoded:
-        parts.append("undecoded " + " ".join(_pairs(row.undecoded)))
-    if row.ttl is not None:
-        parts.append(f"ttl {row.ttl} s")
-    return "  ".join(part for part in parts if part)
-
-
-def _pairs(names: Any) -> list[str]:
-    return [f"{name}={json.dumps(json_value(value), ensure_ascii=False)}" for name, value in names.items()]
-
-
-def _dumped(found: Any) -> str:
-    return json.dumps(found, ensure_ascii=False)
+    table = Table("generation", "operates from", "status", "ranges", "streams", box=None, padding=(0, 2))
+    for row in found["generations"]:
+        table.add_row(row["id"], when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
+    out.print(table if found["generations"] else "no generation yet; the first node that joins makes one")
+    if found["prepared"] is not None:
+        out.print(f"prepared: {found['prepared']['id']}, {found['prepared']['received']} parts")
+    writers = Table("writer", "horizon", "low-watermark", "incarnation", "", box=None, padding=(0, 2))
+    for row in found["writers"]:
+        fenced = "" if row["fenced"] is None else f"fenced since epoch {row['fenced']}"
+        writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"], fenced)
+    if found["writers"]:
+        out.print(writers)
+    for line in clock_lines(state, SystemClock().now_us(), None):
+        out.print(line, markup=False)
+    out.print(f"rows: kept {lifetime(kept.ms)} by the topic, {lifetime(seconds, 1)} promised by tables")
+    if not kept.covers(seconds):
+        out.print("rows may be gone before their tables' ttl; a running job mends it if it may, or by hand:")
+        out.print(f"  {mending(context.bootstrap, topic, kept, seconds)}", soft_wrap=True)

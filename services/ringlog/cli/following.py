@@ -15,16 +15,19 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlog.cli import views
 from ringlog.cli.connection import connect, errors, fail, out
-from ringlog.cli.shown import printable, when
-from ringlog.cli.submitting import answer_json, show_answer, submitted
+from ringlog.cli.submitting import show_answer, submitted
 from ringlog.client.acks import AcksReader
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
+from ringlog.operator import views
+from ringlog.operator.answers import answer_json
+from ringlog.operator.intents import Intent
+from ringlog.operator.shown import printable
+from ringlog.operator.words import wait_lines
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import Context
 
@@ -41,10 +44,10 @@ PATIENCE_S = 5.0
 """How long a stage lasts before its wait is put down in the output."""
 
 
-def ask(context: Context, given: Json, as_json: bool, *, wait: bool = True, timeout_s: float | None = None) -> None:
-    """Submit a command; if it began an operation, watch that. ``given``: the command as JSON."""
+def ask(context: Context, intent: Intent, as_json: bool, *, wait: bool = True, timeout_s: float | None = None) -> None:
+    """Submit a command; if it began an operation, watch that."""
     with connect(context) as client:
-        answer, began = submitted(client, given)
+        answer, began = submitted(client, intent)
         if began is None or not wait or not isinstance(answer, AppliedResult):
             show_answer(answer, began, as_json)
             return
@@ -53,7 +56,7 @@ def ask(context: Context, given: Json, as_json: bool, *, wait: bool = True, time
         with closing(AcksReader(context.bootstrap, context.cluster)) as acks:
             view = watch(client, acks, began, timeout_s, _silent if as_json else Progress().tell)
     if as_json:
-        typer.echo(json.dumps(answer_json(answer) | {"operation": began, "stage": view["stage"], "ended": view}))
+        typer.echo(json.dumps(answer_json(answer, began) | {"stage": view["stage"], "ended": view}))
     _conclude(view, as_json)
 
 
@@ -83,7 +86,9 @@ def watch(
             except WaitTimedOut:
                 continue
             except KeyboardInterrupt:
-                errors.print(f"{name} goes on; watch it again with: ringlog operation list --watch", markup=False)
+                errors.print(
+                    f"{name} goes on; watch it again with: ringlog operation list {name} --watch", markup=False
+                )
                 raise
 
 
@@ -104,12 +109,6 @@ class Progress:
             self._waits.add(view["stage"])
             for line in wait_lines(view):
                 out.print(f"    {printable(line)}", markup=False)
-
-
-def wait_lines(view: Json) -> list[str]:
-    """For whom an operation in flight waits, since when, and what can be done, a line each."""
-    since = when(view["stages"][-1]["at"])
-    return [f"waits for {view['waits_for']}", f"in this stage since {since}", *view["ways_out"]]
 
 
 def _headline(view: Json) -> str:

@@ -1,4 +1,4 @@
-"""``ringlog node``: the reference data node, the directory of nodes, and the movements of nodes (``cli.movements``)."""
+"""``ringlog node``: the reference data node, the directory of nodes, and their movements (``cli.node_movements``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import typer
 from rich.table import Table
 
 from ringlog import __version__
-from ringlog.cli import movements, views
+from ringlog.cli import node_movements
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.client.founding import founded_as
 from ringlog.log.replay import say
+from ringlog.operator import views
+from ringlog.operator.intents import NUM_TOKENS
 from ringlog.private import private_process
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.logs import setup_logs
@@ -24,7 +26,6 @@ from ringlog.runtime.settings import default_data_dir
 from ringlog.runtime.signals import stop_on_signals
 
 app = typer.Typer(help="Nodes: run one, list, join, leave, move, replace, remove.", no_args_is_help=True)
-TOKENS = 8
 
 
 @app.command("run")
@@ -40,7 +41,7 @@ def run(
     rack: Annotated[str, typer.Option(help="Rack.")] = "r1",
     shards: Annotated[int, typer.Option(help="Number of shards (cores).", min=1, max=4096)] = 2,
     join: Annotated[bool, typer.Option("--join", help="Ask to join once registered.")] = False,
-    tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = TOKENS,
+    tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = NUM_TOKENS,
 ) -> None:
     """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs."""
     from ringlog.node.identity import folder_of
@@ -90,4 +91,4 @@ def list_nodes(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Js
     out.print(table if found else "no nodes")
 
 
-movements.register(app)
+node_movements.register(app)

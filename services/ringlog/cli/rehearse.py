@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import fail, resolve
-from ringlog.cli.log import read_dump, read_log
-from ringlog.cli.rehearsal import Rehearsal
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.log.folding import follow
+from ringlog.operator.errors import Refused
+from ringlog.operator.log_lines import BAD_DUMP, read_dump, read_log, state_at_end
+from ringlog.operator.rehearsal import Rehearsal
 
 LIVE = "live"
 
@@ -53,12 +53,10 @@ def _lines(plan: Path | None) -> Iterable[bytes]:
 def state_from(source: str) -> ClusterState:
     """The state of a dump, or of ``live[:CLUSTER]``, which is only read."""
     live, _, cluster = source.partition(":")
-    records = read_log(resolve(None, cluster or None)) if live == LIVE else read_dump(Path(source))
-    state = EMPTY_STATE
-    for line in follow(records):
-        if line.is_halt:
-            fail("replica_halted", f"offset {line.offset}: {line.outcome.code}: {line.outcome.detail}")
-        state = line.after
+    try:
+        state = state_at_end(read_log(resolve(None, cluster or None)) if live == LIVE else read_dump(Path(source)))
+    except Refused as refused:
+        fail(refused.code, str(refused), 2 if refused.code == BAD_DUMP else 1)
     if state.epoch == 0:
         fail("not_founded", f"no cluster was founded in {source}", 2)
     return state

@@ -14,10 +14,10 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Json, fail, out
-from ringlog.cli.shown import printable, time_of_day
 from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Held, Match, Rule, rule_to_json
 from ringlog.log.delays_control import FolderDelays
 from ringlog.log.errors import BadRule
+from ringlog.operator.shown import printable, time_of_day
 
 Folder = Annotated[
     Path | None, typer.Option("--delays", envvar="RINGLOG_DELAYS", help="The folder of rules that the stack obeys.")

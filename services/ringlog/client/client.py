@@ -34,9 +34,10 @@ from ringlog.log.reading import SILENCE_S
 from ringlog.log.replay import Tell, catch_up, say
 from ringlog.log.replica import Replica
 from ringlog.log.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
+from ringlog.protocol.draw import Draw
 from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import encode_command
-from ringlog.wire.draw import Draw, SystemDraw
 from ringlog.wire.records import Request, encode_request
 
 TIMEOUT_S = 30.0

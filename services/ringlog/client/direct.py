@@ -17,8 +17,9 @@ from ringlog.log.replica import Replica
 from ringlog.protocol.answers import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
 from ringlog.protocol.commit import Undecided
 from ringlog.protocol.direct import AheadOfLog, Direct, NoCluster, RoleRefused
+from ringlog.protocol.draw import Draw
 from ringlog.runtime.clock import Clock, SystemClock
-from ringlog.wire.draw import Draw, SystemDraw
+from ringlog.runtime.draw import SystemDraw
 
 TIMEOUT_S = 30.0
 

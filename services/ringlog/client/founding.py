@@ -31,8 +31,8 @@ from ringlog.log.topics import (
     topic_name,
     verify_topics,
 )
+from ringlog.protocol.draw import Draw
 from ringlog.runtime.clock import Clock
-from ringlog.wire.draw import Draw
 from ringlog_schemas import published
 
 

@@ -32,9 +32,9 @@ from ringlog.kernel.commands.model import CreateKeyspace, Replication
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, is_ended
 from ringlog.kernel.state import ClusterState
 from ringlog.runtime.context import Context, remember
+from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.stack.commands import Stack
 from ringlog.stack.report import StackInfo
-from ringlog.wire.draw import SystemDraw, draw_uuid
 
 CLUSTER = "demo"
 SUBMITTER = "demo"

@@ -11,8 +11,9 @@ import structlog
 from ringlog.kernel.commands.model import Command
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
+from ringlog.protocol.draw import Draw
 from ringlog.runtime.clock import Clock
-from ringlog.wire.draw import Draw, draw_uuid
+from ringlog.runtime.draw import draw_uuid
 from ringlog.wire.entries import EncodedEntry, author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 

@@ -16,8 +16,8 @@ from ringlog.log.errors import WaitTimedOut
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeOptions
 from ringlog.node.patience import Patience
-from ringlog.wire.author_json import InvalidCommand, from_json
-from ringlog.wire.draw import SystemDraw
+from ringlog.operator.intents import join_with
+from ringlog.runtime.draw import SystemDraw
 
 log = structlog.get_logger("ringlog.node")
 
@@ -84,10 +84,7 @@ class Membership:
         while (state := self._barrier()) is not None:
             if state.nodes[self._node].state != "none":
                 return
-            command = from_json(state, {"command": "Join", "node": self._node, "num_tokens": tokens}, SystemDraw())
-            if isinstance(command, InvalidCommand):
-                raise NodeFailed(f"joining: {command.code}: {command.detail}")
-            answer = self._submit(command)
+            answer = self._submit(join_with(state, self._node, tokens, SystemDraw()))
             if isinstance(answer, AppliedResult):
                 log.info("join admitted", node=self._options.name, epoch=answer.epoch)
                 return

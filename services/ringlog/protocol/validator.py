@@ -20,6 +20,7 @@ from ringlog.protocol import role
 from ringlog.protocol.answers import AppliedResult
 from ringlog.protocol.commit import commit
 from ringlog.protocol.direct import Direct
+from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import FOREVER, Alone, At, Barrier, Newest, Steps, WallClock
 from ringlog.protocol.validator_core import (
     ANSWERS_MAX,
@@ -34,7 +35,6 @@ from ringlog.protocol.validator_core import (
     remember,
     settle,
 )
-from ringlog.wire.draw import Draw
 from ringlog.wire.records import REJECTED, Request, Result
 
 

@@ -46,9 +46,9 @@ from ringlog.kernel.outcome import Entry, Folded, OutcomeKind, Rejected, Undecod
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
+from ringlog.protocol.draw import Draw
 from ringlog.protocol.fates import Chain, Fate
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.draw import Draw
 from ringlog.wire.entries import EncodedEntry, encode_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id

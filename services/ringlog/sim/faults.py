@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ringlog.kernel.commands.model import Noop
 from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.values import Micros
+from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.broker import METADATA, REQUESTS, RESULTS
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_request, cached_result
 from ringlog.sim.world import MS, Host
 from ringlog.wire.commands import encode_command
-from ringlog.wire.draw import draw_uuid
 from ringlog.wire.entries import author_entry, decode_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_state_id

@@ -10,12 +10,12 @@ from typing import Any
 
 from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, Command, CreateTable, DropTable
 from ringlog.kernel.values import Micros
+from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.actors.producer import IMAGED, KEYSPACE
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.moments import HERE
 from ringlog.sim.shape import COLUMNS
 from ringlog.sim.world import MS, SECOND
-from ringlog.wire.draw import draw_uuid
 
 SHARE = 0.12
 """How many of the runs have images, of those that begin with nodes and have no scenario."""

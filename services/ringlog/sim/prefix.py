@@ -31,11 +31,11 @@ from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
 from ringlog.sim.shape import COLUMNS, Shape
 from ringlog.sim.world import EPOCH_START, SECOND
 from ringlog.wire.changes import encode_change_record
-from ringlog.wire.draw import draw_uuid
 from ringlog.wire.entries import author_entry, decode_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import NodeAck

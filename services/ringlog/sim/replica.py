@@ -12,6 +12,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.author import Author
 from ringlog.protocol.direct import Direct, folded
+from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import (
     FOREVER,
     Alone,
@@ -30,7 +31,6 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
 from ringlog.sim.recording import LOG
 from ringlog.sim.world import SECOND, Host, Signal, Unanswered, World
-from ringlog.wire.draw import Draw
 from ringlog.wire.entries import decode_entry
 
 if TYPE_CHECKING:

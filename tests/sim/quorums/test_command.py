@@ -18,8 +18,8 @@ from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
+from ringlog.runtime.draw import SeededDraw
 from ringlog.sim.quorums.walk import World, drive
-from ringlog.wire.draw import SeededDraw
 
 NODE = RegisterNode("A", "00000000-0000-4000-8000-000000000000", "a:1", "dc1", "r1", 1, 12, "1", (), 1)
 

@@ -34,8 +34,8 @@ from ringlog.log.replica import Replica
 from ringlog.log.topics import AGENTS, topic_name
 from ringlog.protocol.role import Accept, Acts, Look, superseded, take_role
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.draw import SystemDraw
 from ringlog.runtime.settings import Settings
-from ringlog.wire.draw import SystemDraw
 from ringlog.wire.records import AgentStatus, RefusedProposal, encode_agent_status
 
 HEARTBEAT_S = 1.0

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.values import Micros
+from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, Host, Unanswered
-from ringlog.wire.draw import draw_uuid
 from ringlog.wire.partitions import mutation_partition
 from ringlog.wire.records import Cell, Mutation, encode_mutation
 

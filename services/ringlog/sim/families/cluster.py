@@ -14,6 +14,7 @@ from ringlog.kernel.commands.model import (
     UpdateNode,
 )
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.answers import Answers
 from ringlog.sim.checks.chain import Chain
@@ -22,7 +23,6 @@ from ringlog.sim.checks.projections import CacheIsAState, ChangesAreTheDifferenc
 from ringlog.sim.checks.replicas import Replicas
 from ringlog.sim.checks.terms import Terms
 from ringlog.sim.families.family import Family
-from ringlog.wire.draw import draw_uuid
 
 
 def _initialize(_: ClusterState, __: Chance) -> InitializeCluster:

@@ -15,10 +15,10 @@ from ringlog.kernel.commands.model import (
     Replication,
 )
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
 from ringlog.sim.families.family import Family
 from ringlog.sim.shape import COLUMNS
-from ringlog.wire.draw import draw_uuid
 
 
 def _create_keyspace(state: ClusterState, chance: Chance) -> CreateKeyspace:

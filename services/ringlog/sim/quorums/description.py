@@ -21,10 +21,11 @@ from typing import Any
 from ringlog.kernel.commands.model import Command, InitializeCluster
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.operator.author_json import from_json
+from ringlog.operator.intents import InvalidCommand
 from ringlog.sim.quorums.model import MEMBERS_MAX, History, Mask, Passage, Stream, View, demanded
 from ringlog.sim.quorums.timeline import Placed
 from ringlog.sim.quorums.walk import World, drive
-from ringlog.wire.author_json import InvalidCommand, from_json
 
 Json = Mapping[str, Any]
 NODES_MAX = 64

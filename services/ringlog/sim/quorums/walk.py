@@ -26,7 +26,7 @@ from ringlog.kernel.state import ClusterState, Operation, Placement, in_order
 from ringlog.log.author import Author
 from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import NodeAck
 
 STEPS_MAX = 200

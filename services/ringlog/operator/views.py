@@ -6,10 +6,10 @@ What ``show`` prints in a rehearsal and ``--json`` on the command line. Names, n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-from ringlog.cli.waiting import tries, waiting
-from ringlog.kernel.commands.model import CdcOptions
+from ringlog.agents.status import AgentView
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import in_flight, is_ended
@@ -17,7 +17,9 @@ from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.settings import SETTINGS, setting
 from ringlog.kernel.state import ClusterState, Operation, Replica, in_order
 from ringlog.kernel.values import Micros
-from ringlog.wire.author_json import replication_json
+from ringlog.log.retention import FOR_EVER, Retention
+from ringlog.operator.replication import replication_json
+from ringlog.operator.waiting import tries, waiting
 from ringlog.wire.records import NodeAck
 
 Json = dict[str, Any]
@@ -134,16 +136,6 @@ def locks(state: ClusterState) -> list[Json]:
     ]
 
 
-def _cdc_options(options: CdcOptions) -> Json:
-    return {
-        "enabled": options.enabled,
-        "preimage": options.preimage,
-        "postimage": options.postimage,
-        "delta": options.delta,
-        "ttl": options.ttl,
-    }
-
-
 def schema(state: ClusterState) -> Json:
     """Keyspaces and tables with their versions."""
     tables = [
@@ -157,7 +149,7 @@ def schema(state: ClusterState) -> Json:
             ],
             "partition_key": list(table.partition_key),
             "clustering_key": list(table.clustering_key),
-            "cdc": _cdc_options(table.cdc),
+            "cdc": asdict(table.cdc),
             "version": table.version,
             "committed_by_log": table.committed_by_log,
         }
@@ -247,4 +239,41 @@ def cluster(state: ClusterState) -> Json:
             role: {"instance": term.instance, "term": term.term, "since": term.since}
             for role, term in in_order(state.terms)
         },
+    }
+
+
+def agent(found: AgentView) -> Json:
+    """How an agent stands, at a glance."""
+    shown: Json = {
+        "role": found.role,
+        "instance": found.instance,
+        "term": found.term,
+        "epoch": found.epoch,
+        "caught_up": found.caught_up,
+    }
+    return shown | ({"refused": [asdict(one) for one in found.refused]} if found.refused else {})
+
+
+def agent_at_work(found: AgentView) -> Json:
+    """The same with all that its own line has."""
+    return {
+        "role": found.role,
+        "instance": found.instance,
+        "term": found.term,
+        "epoch": found.epoch,
+        "state": found.state,
+        "lag": found.lag,
+        "caught_up": found.caught_up,
+        "age_s": found.age_s,
+        "why": found.why,
+    }
+
+
+def retention(kept: Retention, seconds: int | None) -> Json:
+    """How long rows of the CDC log are kept; null: for ever."""
+    return {
+        "promised_seconds": seconds,
+        "kept_ms": None if kept.ms == FOR_EVER else kept.ms,
+        "kept_bytes": None if kept.bytes == FOR_EVER else kept.bytes,
+        "enough": kept.covers(seconds),
     }

@@ -1,5 +1,4 @@
-"""Clocks that are or were wrong: what they left in the log, and ``ringlog cdc lower`` and ``withdraw``, which take it
-back.
+"""Clocks that are or were wrong: what they left in the log, and the commands that take it back.
 
 What was appended at the broker, and when, is looked at before anything is taken back: a write that a writer may have
 routed, or a node judged, at or after the time in question stays as it is. That is all the fold cannot see; the rest are
@@ -8,16 +7,9 @@ its own rules (``ringlog.kernel.commands.cdc_clock``).
 
 from __future__ import annotations
 
-import getpass
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
 
-import typer
-
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.shown import when
-from ringlog.cli.submitting import show_answer
 from ringlog.kernel.commands.model import LowerCdcWriter, WithdrawCdcGeneration
 from ringlog.kernel.generations.describe import current
 from ringlog.kernel.settings import leeway_at, setting
@@ -26,16 +18,15 @@ from ringlog.kernel.values import Micros
 from ringlog.log.appended import newest_append
 from ringlog.log.errors import LogError
 from ringlog.log.topics import MUTATIONS, admin_client, topic_name
+from ringlog.operator.errors import Refused
+from ringlog.operator.intents import seed_of
+from ringlog.operator.shown import when
 from ringlog.protocol.coordinator_core import start_of_next
-from ringlog.wire.draw import SystemDraw
+from ringlog.protocol.draw import Draw
 
 SKEW_US: Micros = 10_000_000
-SEED_BYTES = 16
 SECOND_US = 1_000_000
 _CHANGE = 'ringlog submit \'{"command": "ChangeSettings", "settings": {"cdc_timestamp_ahead_max_us": …}}\''
-
-Reason = Annotated[str, typer.Option("--reason", help="Why, and how it is known; kept in the log.")]
-By = Annotated[str | None, typer.Option("--by", help="Who decides that; kept in the log. None: the user's name.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,39 +93,6 @@ def seen_until(bootstrap: str, cluster: str) -> Micros | None:
     return None
 
 
-def lower_command(
-    writer: Annotated[str, typer.Option("--writer", help="Name of the fenced CDC writer.")],
-    reason: Reason,
-    to: Annotated[int | None, typer.Option(help="Microseconds since 1970; none: as low as it is safe.", min=0)] = None,
-    by: By = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
-    """Lower the horizon that a fenced CDC writer had promised by a clock that was ahead, down to what it may have used.
-
-    That is told by the append times in the mutations topic: nobody has used more than the newest one and the leeway.
-    """
-    context = resolve(bootstrap, cluster)
-    with connect(context) as client:
-        state = client.read_barrier()
-        found = state.writers.get(writer)
-        if found is None:
-            fail("unknown_writer", f"there is no CDC writer {writer}; known are those of: ringlog cdc status")
-        appended = appended_until(context.bootstrap, context.cluster)
-        lowest = lowest_horizon(state, found, appended)
-        if to is not None and to < lowest:
-            fail("writes_appended", f"{when(to)} is too low: writes were appended, or claimed, up to {when(lowest)}")
-        horizon = lowest if to is None else to
-        if horizon >= found.horizon:
-            text = f"{writer} may have used all that it has promised, up to {when(found.horizon)}: writes were appended"
-            fail("writes_appended", f"{text} until {_told(appended)}; a generation can only start above: {_CHANGE}")
-        answer = client.submit(LowerCdcWriter(writer, found.incarnation, horizon, _words(reason, by)))
-    if not as_json:
-        out.print(f"{writer}: from {when(found.horizon)} down to {when(horizon)}")
-    show_answer(answer, None, as_json)
-
-
 def lowest_horizon(state: ClusterState, writer: CdcWriter, appended: Micros | None) -> Micros:
     """The least horizon above all that was used: a write counts if it lies at most a leeway ahead of its append."""
     leeway = max([setting(state, "cdc_leeway_us"), *(leeway_at(state, one) for one in state.generations)])
@@ -142,43 +100,45 @@ def lowest_horizon(state: ClusterState, writer: CdcWriter, appended: Micros | No
     return max(used, writer.low_watermark)
 
 
-def withdraw_command(
-    generation: Annotated[str, typer.Argument(help="Id of the last generation, as ringlog cdc status has it.")],
-    reason: Reason,
-    by: By = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
-    """Take back the last generation, if it starts far ahead (by a clock that was) and nobody has used it.
+def lowering(
+    state: ClusterState, name: str, appended: Micros | None, to: Micros | None, words: str
+) -> tuple[CdcWriter, LowerCdcWriter]:
+    """(the fenced writer, the command that lowers what it has promised), as low as it is safe, or to ``to``.
 
-    One that the ring needs in its place is prepared at once.
+    ``appended``: the newest append time in the mutations topic; nobody has used more than that and the leeway. Raises
+    Refused.
     """
-    context = resolve(bootstrap, cluster)
-    with connect(context) as client:
-        state = client.read_barrier()
-        found = next((one for one in state.generations if one.id == generation), None)
-        appended = appended_until(context.bootstrap, context.cluster)
-        if found is not None and appended is not None and appended >= found.timestamp:
-            text = f"writes were appended until {_told(appended)}, after {generation} starts ({when(found.timestamp)})"
-            fail("writes_appended", f"{text}: nodes have judged them by it")
-        seed = SystemDraw().take(SEED_BYTES)
-        answer = client.submit(WithdrawCdcGeneration(generation, seed, _words(reason, by)))
-    if not as_json and found is not None:
-        out.print(f"{generation} would have started at {when(found.timestamp)}")
-    show_answer(answer, None, as_json)
+    found = state.writers.get(name)
+    if found is None:
+        raise Refused("unknown_writer", f"there is no CDC writer {name}; known are those of: ringlog cdc status")
+    lowest = lowest_horizon(state, found, appended)
+    if to is not None and to < lowest:
+        text = f"{when(to)} is too low: writes were appended, or claimed, up to {when(lowest)}"
+        raise Refused("writes_appended", text)
+    horizon = lowest if to is None else to
+    if horizon >= found.horizon:
+        text = f"{name} may have used all that it has promised, up to {when(found.horizon)}: writes were appended"
+        raise Refused(
+            "writes_appended", f"{text} until {_last(appended)}; a generation can only start above: {_CHANGE}"
+        )
+    return found, LowerCdcWriter(name, found.incarnation, horizon, words)
 
 
-def _words(reason: str, by: str | None) -> str:
-    return f"{reason}; by {by or _user()}"
+def withdrawal(
+    state: ClusterState, generation: str, appended: Micros | None, words: str, draw: Draw
+) -> WithdrawCdcGeneration:
+    """The command that takes the last generation back, unless writes were judged by it. Raises Refused."""
+    starts = start_of(state, generation)
+    if starts is not None and appended is not None and appended >= starts:
+        text = f"writes were appended until {_last(appended)}, after {generation} starts ({when(starts)})"
+        raise Refused("writes_appended", f"{text}: nodes have judged them by it")
+    return WithdrawCdcGeneration(generation, seed_of(draw), words)
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "somebody"
+def start_of(state: ClusterState, generation: str) -> Micros | None:
+    """When a generation starts, or would have; None: it is not known."""
+    return next((one.timestamp for one in state.generations if one.id == generation), None)
 
 
-def _told(appended: Micros | None) -> Any:
+def _last(appended: Micros | None) -> str:
     return "never" if appended is None else when(appended)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.cli.log import chosen, read_dump, write_dump
 from ringlog.log.folding import FoldedRecord, follow
 from ringlog.log.port import LogRecord
+from ringlog.operator.log_lines import chosen, read_dump, write_dump
 from tests.agents.world import World
 
 

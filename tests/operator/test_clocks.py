@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ringlog.cli import views
-from ringlog.cli.clocks import clock_lines, left_ahead, lowest_horizon, skews
-from ringlog.cli.rehearsal import Rehearsal
 from ringlog.kernel.commands import model as m
+from ringlog.operator import views
+from ringlog.operator.clocks import clock_lines, left_ahead, lowest_horizon, skews
+from ringlog.operator.rehearsal import Rehearsal
 from ringlog.protocol.validator_core import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
 from ringlog.runtime.clock import ManualClock
 from tests.cli.test_docs import unknown

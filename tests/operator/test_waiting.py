@@ -8,17 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.cli import views
-from ringlog.cli.following import wait_lines
-from ringlog.cli.movements import foretold
-from ringlog.cli.operations import described, subject
-from ringlog.cli.rehearsal import acknowledgements
-from ringlog.cli.waiting import COORDINATOR, waiting
 from ringlog.kernel.commands import model as m
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.operations.kinds import PRIORITY
 from ringlog.kernel.state import ClusterState
+from ringlog.operator import views
+from ringlog.operator.answers import foretold
+from ringlog.operator.intents import named
+from ringlog.operator.rehearsal import acknowledgements
+from ringlog.operator.waiting import COORDINATOR, tries, waiting
+from ringlog.operator.words import described, subject, wait_lines
 from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.test_docs import unknown
 from tests.kernel.movements.clusters import network, placed, simple
@@ -136,8 +137,28 @@ def test_operations_in_words() -> None:
 
 def test_what_an_assassination_would_lose_is_foretold() -> None:
     state = placed(FIVE, simple(3), down=["n2", "n3"])
-    assert foretold(state, {"command": "Assassinate", "node": "n3"}).startswith("3 ranges have replicas without all")
-    assert "rows of 2 ranges may be lost" in foretold(state, {"command": "Assassinate", "node": "n3"})
+    told = foretold(state, named(m.Assassinate("n3")), SeededDraw(b"x"))
+    assert told.startswith("3 ranges have replicas without all")
+    assert "rows of 2 ranges may be lost" in told
+
+
+def test_tries_are_those_of_this_log_as_the_coordinator_counts_them() -> None:
+    """A log that lost its newest entries may have the same operation again; acknowledgements outlive what was lost."""
+    state, operation = asked("join")
+    state = driven(state, operation, "write_both_read_old")
+    found = state.operations[operation]
+    tried = (FailedTries(operation, "n2", 200, counts_from(found), 0, "refused"),)
+    ack = replace(all_acks(state)["x"], reports=(), tries=tried)
+    for said, count in (
+        (ack, 1),
+        (replace(ack, state_id="of a log that is gone"), 0),
+        (replace(ack, cluster_id="d"), 0),
+    ):
+        acks = all_acks(state) | {"x": said}
+        given_up = [
+            one for one in propose(Known(state, acks, state.epoch, 0)) if isinstance(one.command, m.FailOperation)
+        ]
+        assert len(tries(state, found, acks)) == len(given_up) == count
 
 
 def test_who_asks_for_rows_in_vain_is_told_and_then_waits_for_a_decision() -> None:

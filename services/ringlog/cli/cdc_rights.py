@@ -1,9 +1,4 @@
-"""``ringlog cdc grant`` and ``ringlog cdc fence``: a CDC writer's rights at the broker, given and taken for ever.
-
-A fence is four things in this order, none of which may be left out: the rights go, at the broker; every leader is seen
-to refuse; only then is it read where the CDC topic ends; and only then does the log say that the incarnation is fenced,
-with those positions. Whatever stops in between is repeated from the beginning: each step may be done twice.
-"""
+"""``ringlog cdc grant`` and ``ringlog cdc fence``: a CDC writer's rights at the broker, given and taken for ever."""
 
 from __future__ import annotations
 
@@ -13,19 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from confluent_kafka import Consumer, TopicPartition
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.submitting import show_answer
-from ringlog.kernel.commands.model import FenceCdcWriter, Position
-from ringlog.kernel.state import CdcWriter
 from ringlog.log.errors import LogError
-from ringlog.log.rights import NoAuthorizer, NoListener, NoRights, await_gone, deny, grant, principals
-from ringlog.log.topics import CDC, admin_client, topic_name
-from ringlog.runtime.context import Context
-from ringlog.runtime.kafka_config import connection
+from ringlog.log.rights import grant
+from ringlog.log.topics import admin_client
+from ringlog.operator.fencing import fence
 
-TIMEOUT_S = 15.0
 OWNER_ONLY = 0o600
 
 LISTENER = "The brokers' SASL listener for writers, host:port."
@@ -106,51 +96,3 @@ def fence_command(
         out.print(f"{writer} ({found.incarnation}): {command.reason}")
         out.print(f"the CDC topic ended at {json.dumps(ends)} after that")
     show_answer(answer, None, as_json)
-
-
-def fence(
-    context: Context,
-    writer: CdcWriter,
-    reason: str,
-    listener: str | None,
-    protocol: str,
-    i_made_sure: str | None = None,
-) -> FenceCdcWriter:
-    """Everything but the log's part, and the command that is it. Raises LogError."""
-    if i_made_sure is None:
-        words = f"{reason}; rights taken from {', '.join(_take_rights(context, writer, listener, protocol))}"
-    else:
-        words = f"{reason}; without the broker: {i_made_sure}"
-    return FenceCdcWriter(writer.name, writer.incarnation, _ends(context), words)
-
-
-def _take_rights(context: Context, writer: CdcWriter, listener: str | None, protocol: str) -> tuple[str, ...]:
-    """Deny every principal that the writer ever had, and see each of them refused by every leader."""
-    admin = admin_client(context.bootstrap)
-    try:
-        names = principals(admin, context.cluster, writer.name)
-    except NoAuthorizer as error:
-        raise NoAuthorizer(error.message, "stop it for good by other means, then: --i-made-sure 'how'") from error
-    if not names:
-        raise NoRights(
-            f"{writer.name} never got rights of its own (ringlog cdc grant), so none can be taken away",
-            "stop it for good by other means, then: --i-made-sure 'how'",
-        )
-    if listener is None:
-        raise NoListener("whether the rights are gone is tried where the writers come in", "give --listener")
-    partitions = tuple(position.partition for position in _ends(context))
-    for name in names:
-        await_gone(listener, protocol, context.cluster, deny(admin, context.cluster, name), partitions)
-    return names
-
-
-def _ends(context: Context) -> tuple[Position, ...]:
-    """Where each partition of the CDC topic ends now."""
-    topic = topic_name(context.cluster, CDC.suffix)
-    consumer = Consumer({**connection(context.bootstrap), "group.id": "ringlog-fence", "log_level": 2})
-    try:
-        partitions = sorted(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
-        marks = [consumer.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S) for number in partitions]
-    finally:
-        consumer.close()
-    return tuple(Position(number, high) for number, (_, high) in zip(partitions, marks, strict=True))

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ringlog.cli.clocks import left_ahead, ways_of
-from ringlog.cli.shown import when
 from ringlog.kernel.operations.failures import counts_from, stopped_by, told
 from ringlog.kernel.operations.gates import explain, gate, missing, outnumbered
 from ringlog.kernel.operations.gates import parting as parting_of
@@ -26,8 +24,11 @@ from ringlog.kernel.operations.stages import (
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation
 from ringlog.kernel.values import Micros, NodeId
+from ringlog.operator.clocks import left_ahead, ways_of
+from ringlog.operator.shown import when
+from ringlog.protocol.ack_book import is_vouched_for
 from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
-from ringlog.wire.records import FailedTries, NodeAck, RefusedProposal
+from ringlog.wire.records import FailedTries, NodeAck
 
 COORDINATOR = "the coordinator"
 
@@ -77,15 +78,10 @@ def _told(wrong: tuple[tuple[NodeId, str], ...], nodes: tuple[NodeId, ...]) -> l
     return [f"bad_field: {text}" for node, text in wrong if node in nodes]
 
 
-def refused_words(one: RefusedProposal) -> str:
-    """A proposal of an agent that is refused."""
-    return f"{one.command} of {one.subject} is refused since {when(one.since)}: {one.code}: {one.detail}"
-
-
 def tries(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> tuple[tuple[NodeId, FailedTries], ...]:
     """(node, stream that it has asked for in vain) of an operation in flight, in its present stage, sorted."""
     since = counts_from(found)
-    told = [(node, one) for node, ack in acks.items() if ack.cluster_id == state.cluster_id for one in ack.tries]
+    told = [(node, one) for node, ack in acks.items() if is_vouched_for(ack, state) for one in ack.tries]
     return tuple((node, one) for node, one in sorted(told, key=repr) if (one.operation, one.since) == (found.id, since))
 
 

@@ -7,53 +7,93 @@ import time
 from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from ringlog.agents.status import read_refused
-from ringlog.cli import views
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.following import PATIENCE_S, wait_lines
-from ringlog.cli.replication import replication_words
-from ringlog.cli.shown import printable, when
-from ringlog.cli.submitting import submit_json
-from ringlog.cli.waiting import refused_words
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
+from ringlog.cli.following import PATIENCE_S
+from ringlog.cli.submitting import submit
 from ringlog.client.acks import AcksReader
+from ringlog.kernel.commands.model import CancelOperation, FailOperation, RetryOperation
+from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError
+from ringlog.operator import views
+from ringlog.operator.intents import named
+from ringlog.operator.shown import printable
+from ringlog.operator.words import described, subject
 from ringlog.runtime.clock import SystemClock
-from ringlog.wire.records import RefusedProposal
 
 app = typer.Typer(help="Range movements: list, watch, show, cancel, retry.", no_args_is_help=True)
 WATCH_S = 86_400.0
+ENDED = (FINISHED, CANCELLED)
 OperationId = Annotated[str, typer.Argument(help="Id of the operation, e.g. join-12.")]
 
 
 @app.command("list")
 def list_operations(
+    operation: Annotated[str | None, typer.Argument(help="Id of the only one to list.")] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Print every change until nothing is in flight.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Print every change until nothing is in flight; if nothing is yet, wait for it to begin."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Operations in flight, with whom they wait for, and the last ended ones."""
     context = resolve(bootstrap, cluster)
     with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
-        shown = None
+        looks = Looks(may_begin=operation is None)
         while True:
             said = acks.refresh()  # before the log: what is said of an epoch counts once the log has it
             state = client.read_barrier()
             found = views.operations(state, said, SystemClock().now_us())
-            stages = [(view["id"], view["stage"]) for view in found]
-            if stages != shown:
+            if operation is not None:
+                found = [view for view in found if view["id"] == operation] or _unknown(operation)
+            if looks.is_news(found):
                 _print(found, as_json)
-                shown = stages
-            if not watch or all(view["stage"] in ("finished", "cancelled") for view in found):
+            if not watch or looks.is_over(found):
                 return
+            if looks.waits_for_the_first():
+                errors.print("nothing is in flight: waiting for an operation to begin, until Ctrl-C")
             client.replica.wait_for(partial(_newer, state.epoch), WATCH_S, "a new epoch")
+
+
+class Looks:
+    """What has been seen of a list of operations. ``may_begin``: one that has not begun yet is waited for."""
+
+    def __init__(self, may_begin: bool) -> None:
+        self._stages: list[tuple[str, str]] | None = None
+        self._may_begin = may_begin
+        self._said = False
+
+    def is_news(self, found: list[dict[str, Any]]) -> bool:
+        """True if the list was not like this at the last look."""
+        stages = [(view["id"], view["stage"]) for view in found]
+        last, self._stages = self._stages, stages
+        if last not in (None, stages) or any(stage not in ENDED for _, stage in stages):
+            self._may_begin = False
+        return stages != last
+
+    def is_over(self, found: list[dict[str, Any]]) -> bool:
+        """True if nothing is in flight, and nothing to begin is waited for."""
+        return not self._may_begin and all(view["stage"] in ENDED for view in found)
+
+    def waits_for_the_first(self) -> bool:
+        """True once, when nothing has begun yet."""
+        first, self._said = self._may_begin and not self._said, True
+        return first
+
+
+def _unknown(operation: str) -> NoReturn:
+    fail("unknown_operation", f"{operation} is not known; ended ones are remembered for a while only")
 
 
 def _newer(seen: int, state: ClusterState) -> bool | None:
@@ -78,13 +118,6 @@ def _print(found: list[dict[str, Any]], as_json: bool) -> None:
             out.print(f"{view['id']}: {printable(way)}", markup=False)
 
 
-def subject(view: dict[str, Any]) -> str:
-    """Whose operation it is."""
-    if view.get("keyspace"):
-        return f"keyspace {view['keyspace']}, to {replication_words(view['replication'])}"
-    return str(view["node"]) + (f" for {view['replaced']}" if view.get("replaced") else "")
-
-
 @app.command("show")
 def show(operation: OperationId, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
     """One operation: its stages so far, whom it waits for since when, what can be done, and what it has failed of."""
@@ -100,32 +133,12 @@ def show(operation: OperationId, bootstrap: Bootstrap = None, cluster: Cluster =
             refused = [asdict(one) for one in told if one.subject == operation]
             view |= {"refused": refused} if refused else {}
     if view is None:
-        fail("unknown_operation", f"{operation} is not known; ended ones are remembered for a while only")
+        _unknown(operation)
     if as_json:
         typer.echo(json.dumps(view))
         return
     for line in described(view):
         out.print(printable(line), markup=False)
-
-
-def described(view: dict[str, Any]) -> list[str]:
-    """An operation in words, a line each."""
-    lines = [f"{view['id']} of {subject(view)}: {view['stage']}"]
-    lines += [f"  {when(mark['at'])}  epoch {mark['epoch']}  {mark['stage']}" for mark in view["stages"]]
-    if view.get("ignored"):
-        lines.append(f"goes on without {', '.join(view['ignored'])}")
-    lines += [f"{one['node']} streamed {one['rows']} rows" for one in view["streamed"]]
-    if view.get("relaxed"):
-        lines.append(f"left without a quorum that knew it (setting gate_prepared): {', '.join(view['relaxed'])}")
-    for one in view.get("failures", ()):
-        who = f"{one['node']} " if one["node"] else ""
-        often = f" after {one['tries']} tries" if one["tries"] else ""
-        lines.append(f"{who}failed at epoch {one['epoch']}{often}: {one['reason']}")
-    lines += [f"tried again from epoch {one['epoch']}: {one['reason']}" for one in view.get("retries", ())]
-    if view["reason"]:
-        lines.append(view["reason"])
-    lines += [refused_words(RefusedProposal(**one)) for one in view.get("refused", ())]
-    return [*lines, *(wait_lines(view) if "waits_for" in view else ())]
 
 
 @app.command("cancel")
@@ -137,8 +150,7 @@ def cancel(
     as_json: Json = False,
 ) -> None:
     """Call an operation off; possible before write_both_read_new. Placements are then as if it had never begun."""
-    command = {"command": "CancelOperation", "operation": operation, "reason": reason}
-    submit_json(resolve(bootstrap, cluster), command, as_json)
+    submit(resolve(bootstrap, cluster), named(CancelOperation(operation, reason)), as_json)
 
 
 @app.command("fail")
@@ -151,8 +163,7 @@ def fail_command(
     as_json: Json = False,
 ) -> None:
     """Report for a node an error that no retry can mend. Rolled back before write_both_read_new; later it stops."""
-    command = {"command": "FailOperation", "operation": operation, "reason": reason, "node": node}
-    submit_json(resolve(bootstrap, cluster), command, as_json)
+    submit(resolve(bootstrap, cluster), named(FailOperation(operation, reason, node)), as_json)
 
 
 @app.command("retry")
@@ -175,7 +186,5 @@ def retry(
     as_json: Json = False,
 ) -> None:
     """Have an operation tried again that waits for an operator's decision, or that waits for a node that is gone."""
-    command = {"command": "RetryOperation", "operation": operation, "reason": reason}
-    submit_json(
-        resolve(bootstrap, cluster), command | {"ignore_nodes": ignore or [], "admits_loss": admit_loss}, as_json
-    )
+    command = RetryOperation(operation, reason, tuple(ignore or ()), admit_loss)
+    submit(resolve(bootstrap, cluster), named(command), as_json)

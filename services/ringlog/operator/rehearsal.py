@@ -17,7 +17,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ringlog.cli import views
 from ringlog.kernel.commands.model import AdvanceOperation, Command, InitializeCluster, StreamReport
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.lookup import generation_at, stream_of
@@ -27,10 +26,12 @@ from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import is_token
 from ringlog.log.author import Author
+from ringlog.operator import views
+from ringlog.operator.author_json import from_json
+from ringlog.operator.intents import InvalidCommand
 from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.author_json import InvalidCommand, from_json
-from ringlog.wire.draw import SeededDraw
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import NodeAck
 

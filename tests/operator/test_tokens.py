@@ -14,9 +14,9 @@ from ringlog.kernel.commands.model import Join, Replication
 from ringlog.kernel.ownership.placements import canonical
 from ringlog.kernel.state import ClusterState, Keyspace
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
-from ringlog.wire.author_json import from_json
-from ringlog.wire.draw import SeededDraw
-from ringlog.wire.tokens import allocate
+from ringlog.operator.author_json import from_json
+from ringlog.operator.tokens import allocate
+from ringlog.runtime.draw import SeededDraw
 from tests.kernel.movements.clusters import network, placed, simple
 
 Chooser = Callable[[ClusterState, str, int, bytes], tuple[int, ...]]

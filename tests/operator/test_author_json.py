@@ -31,10 +31,11 @@ from ringlog.kernel.commands.model import (
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.state import EMPTY_STATE, CdcWriter, Node, PreparedGeneration, Term
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, is_token, is_uuid
-from ringlog.wire.author_json import InvalidCommand, from_json, to_json
+from ringlog.operator.author_json import from_json, to_json
+from ringlog.operator.intents import NUM_TOKENS, InvalidCommand
+from ringlog.operator.tokens import RING, choose_tokens
+from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.commands import encode_command, mapper
-from ringlog.wire.draw import SeededDraw
-from ringlog.wire.tokens import RING, choose_tokens
 from ringlog_schemas import catalog
 from tests.wire.strategies import records
 
@@ -345,7 +346,7 @@ def test_the_order_of_the_map_does_not_matter():
 
 def test_a_join_takes_as_many_tokens_as_asked_for():
     assert len(read({"command": "Join", "node": "A", "num_tokens": 5}).tokens) == 5
-    assert len(read({"command": "Join", "node": "A"}).tokens) == 16
+    assert len(read({"command": "Join", "node": "A"}).tokens) == NUM_TOKENS
     assert read({"command": "Join", "node": "A", "num_tokens": 5}) == read(
         {"command": "Join", "node": "A", "num_tokens": 5}
     )

@@ -1,19 +1,12 @@
-"""Where authors take random bits from: a port with a system source and a seeded one."""
+"""Where authors take random bits from: the system, or a seed (``ringlog.protocol.draw`` is the port)."""
 
 from __future__ import annotations
 
 import os
 from hashlib import blake2b
-from typing import Protocol
 
+from ringlog.protocol.draw import Draw
 from ringlog.wire.mapping import uuid_text
-
-
-class Draw(Protocol):
-    """A source of random bits."""
-
-    def take(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
 
 
 class SystemDraw:

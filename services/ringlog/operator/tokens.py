@@ -24,7 +24,8 @@ from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.ownership.strategies import NETWORK, SIMPLE
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, NodeId, Token
-from ringlog.wire.draw import Draw, SeededDraw
+from ringlog.protocol.draw import Draw
+from ringlog.runtime.draw import SeededDraw
 
 RING = 2**64 - 1
 """How many tokens there are."""

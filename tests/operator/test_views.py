@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.cli.rehearsal import acknowledgements
-from ringlog.cli.waiting import waiting
 from ringlog.kernel.commands.model import AdvanceOperation
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
+from ringlog.operator.rehearsal import acknowledgements
+from ringlog.operator.waiting import waiting
 from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.sim.prefix import prefix_of
 from ringlog.sim.shape import Shape

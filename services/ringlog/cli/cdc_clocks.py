@@ -1,0 +1,83 @@
+"""``ringlog cdc lower`` and ``ringlog cdc withdraw``: taking back what a wrong clock left in the log."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.submitting import show_answer
+from ringlog.operator.clocks import appended_until, lowering, start_of, withdrawal
+from ringlog.operator.errors import Refused
+from ringlog.operator.shown import when
+from ringlog.runtime.draw import SystemDraw
+
+Reason = Annotated[str, typer.Option("--reason", help="Why, and how it is known; kept in the log.")]
+By = Annotated[str | None, typer.Option("--by", help="Who decides that; kept in the log. None: the user's name.")]
+
+
+def lower_command(
+    writer: Annotated[str, typer.Option("--writer", help="Name of the fenced CDC writer.")],
+    reason: Reason,
+    to: Annotated[int | None, typer.Option(help="Microseconds since 1970; none: as low as it is safe.", min=0)] = None,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Lower the horizon that a fenced CDC writer had promised by a clock that was ahead, down to what it may have used.
+
+    That is told by the append times in the mutations topic: nobody has used more than the newest one and the leeway.
+    """
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client:
+        state = client.read_barrier()
+        appended = appended_until(context.bootstrap, context.cluster)
+        try:
+            found, command = lowering(state, writer, appended, to, _words(reason, by))
+        except Refused as refused:
+            fail(refused.code, str(refused))
+        answer = client.submit(command)
+    if not as_json:
+        out.print(f"{writer}: from {when(found.horizon)} down to {when(command.horizon)}")
+    show_answer(answer, None, as_json)
+
+
+def withdraw_command(
+    generation: Annotated[str, typer.Argument(help="Id of the last generation, as ringlog cdc status has it.")],
+    reason: Reason,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Take back the last generation, if it starts far ahead (by a clock that was) and nobody has used it.
+
+    One that the ring needs in its place is prepared at once.
+    """
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client:
+        state = client.read_barrier()
+        appended = appended_until(context.bootstrap, context.cluster)
+        try:
+            command = withdrawal(state, generation, appended, _words(reason, by), SystemDraw())
+        except Refused as refused:
+            fail(refused.code, str(refused))
+        answer = client.submit(command)
+    starts = start_of(state, generation)
+    if not as_json and starts is not None:
+        out.print(f"{generation} would have started at {when(starts)}")
+    show_answer(answer, None, as_json)
+
+
+def _words(reason: str, by: str | None) -> str:
+    return f"{reason}; by {by or _user()}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"

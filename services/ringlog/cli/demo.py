@@ -1,0 +1,22 @@
+"""``ringlog demo``: the whole system once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.connection import out
+from ringlog.runtime.settings import default_data_dir
+
+
+def demo(
+    flights: Annotated[int | None, typer.Option(help="Send only so many flights.", min=2_000)] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The demo's folder; emptied at the start.")] = None,
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Leave broker and Redis running at the end.")] = True,
+) -> None:
+    """The whole system once, on real components and real data, with a node joining in the middle; then the audit."""
+    from ringlog.demo.main import run_demo
+
+    raise typer.Exit(run_demo(flights, data or default_data_dir() / "demo", keep, out))

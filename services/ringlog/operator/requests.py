@@ -1,0 +1,49 @@
+"""Reads and writes of registers as JSON: the plan, the epochs, and who answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringlog.client.coordinator import Told
+from ringlog.client.plans import Plan
+from ringlog.kernel.state import ClusterState
+from ringlog.operator.views import name_of
+
+
+def text_of(value: bytes, as_hex: bool) -> str:
+    """A value as text, or as hex digits."""
+    return value.hex() if as_hex else value.decode(errors="backslashreplace")
+
+
+def done(state: ClusterState, told: Told, as_hex: bool) -> dict[str, Any]:
+    """A success as JSON; nodes by name."""
+    cell = told.cell
+    return {
+        "value": None if cell is None or cell.deleted else text_of(cell.value, as_hex),
+        "timestamp": None if cell is None else cell.timestamp,
+        "deleted": cell is not None and cell.deleted,
+        "epoch": told.epoch,
+        "plan": _plan(state, told.plan),
+        "answers": [{"node": name_of(state, answer.node), "epoch": answer.epoch} for answer in told.answers],
+        "attempts": told.attempts,
+        "repair": None if told.repair is None else _plan(state, told.repair),
+    }
+
+
+def _plan(state: ClusterState, plan: Plan) -> dict[str, Any]:
+    return {
+        "level": plan.request.level,
+        "token": plan.request.token,
+        "epoch": plan.epoch,
+        "changed": plan.changed,
+        "asked": [name_of(state, node) for node in plan.asked],
+        "needs": [
+            {
+                "group": need.group,
+                "datacenter": need.datacenter,
+                "count": need.count,
+                "of": [name_of(state, node) for node in need.members],
+            }
+            for need in plan.needs
+        ],
+    }

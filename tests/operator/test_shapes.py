@@ -1,0 +1,98 @@
+"""A command has its JSON as soon as it has its class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pytest
+from immutables import Map
+
+from ringlog.kernel.commands.model import COMMANDS, Column, CreateKeyspace, Leave, Position, Replace
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.operator.author_json import DEFAULTS
+from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, Intent, InvalidCommand, join, move, named, resolved
+from ringlog.operator.replication import network
+from ringlog.operator.shapes import BY_NAME, InvalidJsonError, read_fields
+from ringlog.operator.tokens import allocate
+from ringlog.runtime.draw import SeededDraw
+
+STATE = replace(EMPTY_STATE, node_names=Map({"A": "id-a", "B": "id-b"}))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value of a command to come."""
+
+    node: str
+    shard: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """A command to come."""
+
+    table: str
+    places: tuple[Place, ...]
+    at: Position | None = None
+    columns: tuple[Column, ...] = ()
+    urgent: bool = False
+
+
+def read(**given: Any) -> dict[str, Any]:
+    return read_fields(Migrate, given, STATE, ())
+
+
+def test_a_command_that_nobody_has_told_of_is_read() -> None:
+    found = read(table="t", places=[{"node": "A"}, {"node": "x", "shard": 3}], at={"partition": 1, "offset": 2})
+    assert Migrate(**found) == Migrate("t", (Place("id-a"), Place("x", 3)), Position(1, 2))
+    assert Migrate(**read(table="t", places=[], columns={"c": "int"}, urgent=True)).columns == (Column("c", "int"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"table": "t"}, "missing_field: places is missing"),
+        ({"table": "t", "places": [{"shard": 1}]}, "missing_field: places[0].node is missing"),
+        ({"table": "t", "places": [{"node": "A", "shart": 1}]}, "unknown_field: places[0].shart is no field; did you"),
+        ({"table": 1, "tabel": "t", "places": []}, "unknown_field: tabel is no field; did you mean table?"),
+        ({"table": "t", "places": [{"node": "A", "shard": 2**63}]}, "bad_field: places[0].shard: must be an integer"),
+        ({"table": "t", "places": [], "urgent": 1}, "bad_field: urgent: must be true or false"),
+        ({"table": "t", "places": [], "at": None}, "bad_field: at: must be an object"),
+        ({"table": "t", "places": {}}, "bad_field: places: must be a list"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_path_and_the_rule(given: dict[str, Any], refused: str) -> None:
+    with pytest.raises(InvalidJsonError) as raised:
+        read(**given)
+    assert str(raised.value).startswith(refused)
+
+
+def test_the_tables_speak_of_fields_that_there_are() -> None:
+    names = {field.name for command in COMMANDS.values() for field in fields(command)}
+    assert set(NODE_FIELDS) <= names
+    assert set(BY_NAME) <= names | {"streams", "preimage"}
+    for kind, defaults in DEFAULTS.items():
+        assert defaults.keys() <= {field.name for field in fields(COMMANDS[kind])}, kind
+
+
+def test_typed_intents_take_names_and_choose_tokens_from_the_seed_in_the_command() -> None:
+    assert named(Leave("A"))(STATE, SeededDraw(b"x")) == Leave("id-a")
+    swap = named(Replace("A", "B", ("B", "x")))(STATE, SeededDraw(b"x"))
+    assert swap == Replace("id-a", "id-b", ("id-b", "x"))
+    asked = join("A")(STATE, SeededDraw(b"x"))
+    assert asked.tokens == allocate(STATE, "id-a", NUM_TOKENS, asked.seed)  # type: ignore[union-attr]
+    moved = move("A", (5, 7))(STATE, SeededDraw(b"x"))
+    assert (moved.node, moved.tokens, len(moved.seed)) == ("id-a", (5, 7), 16)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("intent", "why"),
+    [
+        (join("A", (1, 2**63)), "tokens[1]: must be an integer of 64 bits"),
+        (named(Leave("\udc80")), "node: must be text without lone surrogates"),
+        (named(CreateKeyspace("k", network({"d": 2**64}))), "replication.factor: must be an integer of 64 bits"),
+    ],
+)
+def test_what_no_record_can_hold_is_no_command(intent: Intent, why: str) -> None:
+    assert resolved(intent, STATE, SeededDraw(b"x")) == InvalidCommand("bad_field", why)
