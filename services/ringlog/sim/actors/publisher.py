@@ -27,12 +27,9 @@ class PublisherWorker(Worker):
         """Publish every epoch once, for ever."""
         self._inbox: list[Record] = []
         self._news = Signal()
-        self.replica.at_once |= {
-            Accept: lambda _: None,
-            Restore: lambda _: None,
-            Diverge: lambda effect: self.sim.broken("publisher", effect.why),
-            Follow: self._follow,
-        }
+        self.replica.at_once |= {Accept: lambda _: None, Restore: lambda _: None}
+        self.replica.at_once[Diverge] = self._diverge
+        self.replica.at_once[Follow] = self._follow
         self.replica.in_time |= {
             LastPublished: lambda _: self._last_published(),
             NextStates: lambda _: self._next_states(),
@@ -45,6 +42,9 @@ class PublisherWorker(Worker):
         super().close()
         if self._tail is not None:
             self._tail.close()
+
+    def _diverge(self, effect: Diverge) -> None:
+        self.sim.broken("publisher", effect.why)
 
     def _follow(self, _: Follow) -> ClusterState:
         self._state = self.sim.log.states[self.sim.preloaded]
