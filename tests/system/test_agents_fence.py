@@ -14,6 +14,7 @@ from ringlog.agents.shells.results import ResultsLog
 from ringlog.log.errors import LogTruncated, RecordTooLarge
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import METADATA, RECORD_BYTES_MAX, RESULTS, admin_client, create_topics
+from ringlog.protocol.validator import is_needed
 from ringlog.runtime.settings import Settings
 from ringlog.stack import StackInfo
 from ringlog.wire.records import APPLIED, REJECTED, Result, encode_result
@@ -89,7 +90,7 @@ def test_a_rejection_that_was_not_committed_is_not_remembered(
     fenced(stack, results)
     settings = Settings(bootstrap_servers=stack.bootstrap_servers, cluster=cluster_name, data_dir=tmp_path)
     kept = ResultsLog(settings, lambda: None)
-    assert [found.detail for found in kept.rejections(0)] == ["committed"]
+    assert [found.detail for found in kept.published()] == ["committed"]
     kept.close()
 
 
@@ -156,7 +157,8 @@ def test_results_that_nobody_needs_are_deleted(
 
     def after_trimming(oldest: int) -> tuple[list[str], int]:
         kept.trim(oldest)
-        return [found.detail for found in kept.rejections(oldest)], results.begin_offset()
+        needed = [found.detail for found in kept.published() if is_needed(found, oldest)]
+        return needed, results.begin_offset()
 
     assert after_trimming(0) == (["a", "c", "e"], 0)
     assert after_trimming(2) == (["c", "e"], 2)
