@@ -175,4 +175,7 @@ assert all(
     if is_dataclass(part.item)
 ), "what is not shown is a field"
 
+_KEYS = [(part.topic, part.prefix) for part in PARTS if part.topic]
+assert len(set(_KEYS)) == len(_KEYS), "the keys of two parts in one topic differ by their prefix"
+
 BY_NAME: Final = {part.name: part for part in PARTS}
