@@ -123,6 +123,7 @@ class BatchRunner:
         self._lake = lake
         self._all_small = True
         self._limit = FIRST
+        self._done = 0
         self._records = Records()
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
 
@@ -310,7 +311,8 @@ class BatchRunner:
         if entry.ranges:
             began = time.monotonic()
             self._write(work, entry)
-            self._limit = next_limit(self._limit, planned, time.monotonic() - began)
+            self._done += planned
+            self._limit = next_limit(self._limit, planned, time.monotonic() - began, self._done)
         with self._writer.lock:
             self._store.mark_done(entry)
 

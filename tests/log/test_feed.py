@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
@@ -13,9 +14,11 @@ from ringlog.kernel.commands.model import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
+from ringlog.log.errors import LogForked
 from ringlog.log.faulty import FaultyLog
 from ringlog.log.feed import Feed
-from ringlog.log.folding import FoldedRecord, follow
+from ringlog.log.folding import FoldedRecord, Start, follow
+from ringlog.log.port import LogRecord, Tail
 from ringlog.log.replica import Replica
 
 Write = Callable[[int], None]
@@ -121,3 +124,47 @@ def test_the_feed_of_an_epoch_to_come_has_no_state_yet(log: FaultyLog, write: Wr
         read_up(replica)
         assert feed.state is None
         assert list(feed.take()) == []
+
+
+class SlowTail:
+    """Needs three polls until its first record is there, as a new connection to a broker far away does."""
+
+    def __init__(self, inner: Tail) -> None:
+        self._inner = inner
+        self._polls = 0
+
+    def poll(self, timeout_s: float, records_max: int = 500) -> Sequence[LogRecord]:
+        self._polls += 1
+        return [] if self._polls <= 3 else self._inner.poll(timeout_s, records_max)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def test_who_is_behind_gets_on_although_a_new_connection_is_slow(
+    log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(300)
+    replica = Replica(log)
+    feed = Feed(replica, 0, 10)
+    with replica:
+        read_up(replica)
+        with monkeypatch.context() as slow:
+            fast = log.tail
+            slow.setattr(log, "tail", lambda position: SlowTail(fast(position)))
+            taken: list[FoldedRecord] = []
+            for _ in range(10):
+                taken += feed.take()
+        assert shown(taken) == shown(all_of(log))
+
+
+def test_two_histories_are_not_joined(log: FaultyLog, write: Write) -> None:
+    write(5)
+    replica = Replica(log)
+    feed = Feed(replica, 0)
+    with replica:
+        read_up(replica)
+        other = replace(EMPTY_STATE, state_id="another")
+        feed._at = Start(other, 0)
+        with pytest.raises(LogForked, match="does not follow on state another"):
+            list(feed.take())

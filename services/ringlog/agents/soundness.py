@@ -29,7 +29,7 @@ class Soundness:
 
     def look(self, state: ClusterState) -> None:
         """Look at a state, if it is that far from the last one; what was broken is looked at again as a whole."""
-        if state.epoch < self._looked_at + EPOCHS:
+        if state.epoch == 0 or state.epoch < self._looked_at + EPOCHS:
             return
         self._looked_at = state.epoch
         found = violations(state, self._known)

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
+from ringlog.log.errors import LogForked
 from ringlog.log.folding import FoldedRecord, Start, follow
+from ringlog.log.port import Tail
 from ringlog.log.replica import Replica
 
 KEPT_MAX = 100
@@ -37,11 +39,18 @@ class Feed:
         self._kept: deque[tuple[int, FoldedRecord]] = deque(maxlen=kept_max)
         self._heard = self._taken = 0
         self._at: Start | None = None
+        self._tail: Tail | None = None
+        """Of a reader that is behind: kept until it is not, since a new one may take long for its first record."""
         subscription = replica.subscribe(self._hear)
         assert subscription.state.epoch <= epoch, "the replica has passed that epoch"
         if subscription.state.epoch == epoch:
             self._at = Start(subscription.state, subscription.offset)
-        self.close = subscription.close
+        self._unsubscribe = subscription.close
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._unsubscribe()
+        self._let_go()
 
     @property
     def state(self) -> ClusterState | None:
@@ -56,6 +65,7 @@ class Feed:
                 self._forget_taken()
                 made = self._kept.popleft()[1] if self._kept and self._kept[0][0] == self._taken else None
             if made is not None:
+                self._let_go()
                 yield self._took(made)
             elif self._is_behind():
                 yield from self._folded_here()
@@ -87,17 +97,30 @@ class Feed:
     def _folded_here(self) -> Iterator[FoldedRecord]:
         """Read the log from where the reader stands until what is kept follows, or nothing comes."""
         assert self._at is not None, "who is behind has begun"
-        tail = self._log.tail(self._at.position)
-        try:
-            while self._is_behind() and (records := tail.poll(POLL_S)):
+        if self._tail is None:
+            self._tail = self._log.tail(self._at.position)
+        while self._is_behind() and (records := self._tail.poll(POLL_S)):
+            try:
                 for made in follow(records, self._at.state):
                     if made.is_halt or not self._is_behind():
+                        self._let_go()
                         return
                     yield self._took(made)
-        finally:
-            tail.close()
+            except GeneratorExit:  # its reader had enough: the rest of these records is read again
+                self._let_go()
+                raise
+
+    def _let_go(self) -> None:
+        """What comes next is kept, or is to be read again."""
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
 
     def _took(self, made: FoldedRecord) -> FoldedRecord:
+        """Raises LogForked where the log that was read here and what the replica folded are two histories."""
+        assert self._at is not None, "who takes has begun"
+        if made.before.state_id != self._at.state.state_id:
+            raise LogForked(f"offset {made.offset} does not follow on state {self._at.state.state_id}")
         self._at = made.next
         self._taken += 1
         return made

@@ -95,7 +95,7 @@ def named(command: Command) -> Intent:
 
 
 def join_with(state: ClusterState, node: str, tokens: Sequence[Token] | int, draw: Draw) -> Join:
-    """A registered node asks for these tokens, or for that many, which balance the ring."""
+    """A registered node asks for these tokens, or for that many, which balance the ring. Raises ValueError."""
     return Join(*_chosen(state, node, tokens, draw))
 
 
@@ -114,4 +114,6 @@ def _chosen(
 ) -> tuple[NodeId, tuple[Token, ...], bytes]:
     """(node, tokens, seed): tokens that are not given follow from the seed, which stands in the command."""
     who, seed = node_id(state, node), seed_of(draw)
+    if isinstance(tokens, int) and not 1 <= tokens <= NUM_TOKENS_MAX:
+        raise ValueError(f"num_tokens: must be between 1 and {NUM_TOKENS_MAX}")
     return who, allocate(state, who, tokens, seed) if isinstance(tokens, int) else tuple(tokens), seed

@@ -118,6 +118,7 @@ class PublisherThread(RoleThread):
 
     def _next_states(self) -> Iterator[tuple[ClusterState, ClusterState]]:
         for made in self._feed.take():
+            self.raise_if_halted()
             yield made.before, made.after
         for offset, _ in self.news()[-1:]:
             self.acknowledge(offset)

@@ -147,7 +147,7 @@ class RoleThread(ABC):
             self._inbox.clear()
             self._folded = False
         self.look()
-        self._raise_if_halted()
+        self.raise_if_halted()
         return records
 
     def rest(self, pause_s: float) -> list[Offered]:
@@ -226,7 +226,8 @@ class RoleThread(ABC):
                 self._folded = True
                 self._news.notify_all()
 
-    def _raise_if_halted(self) -> None:
+    def raise_if_halted(self) -> None:
+        """Raises ReplicaHalted: nothing that was folded may be told of as if the log went on."""
         halt = self.replica.halted
         if halt is not None:
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
