@@ -75,7 +75,7 @@ def measured(folder: Path) -> dict[str, float]:
         record, alone = b"x" * 200, []
 
         def send() -> object:
-            return producer.send(f"{CLUSTER}.acks", record, partition=0).result(10)
+            return producer.send(f"{CLUSTER}.acks", record, key=b"k", partition=0).result(10)
 
         times(send, WARM)
         alone += times(send, SEQUENTIAL // 3)
