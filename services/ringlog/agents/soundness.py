@@ -2,7 +2,7 @@
 
 What is broken is told, in the log of the process and in the agent's status (code ``invariant_broken``), and nothing
 else happens: the state is what the log says, for everybody. It is a defect of this release, or memory that failed. The
-thread of the heartbeat looks, every ``EPOCHS`` epochs, so that no fold waits for it. The first look of a life is at
+thread of the heartbeat looks, each ``EPOCHS`` epochs, so that no fold waits for it. The first look of a life is at
 everything (half a second for a ring of 16,000 tokens), a later one at what has changed since the last.
 """
 
@@ -14,7 +14,7 @@ from ringlog.kernel.invariants.check import CODE, violations
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 
 EPOCHS = 5_000
-"""Rare enough that nobody notices under load: a busy CDC writer makes 17,280 a day, a busy validator these in seconds."""
+"""Rare enough that a busy validator does not notice; a busy CDC writer alone makes 17,280 a day."""
 
 log = structlog.get_logger(__name__)
 
