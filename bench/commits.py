@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -42,7 +43,7 @@ def times(act: Callable[[], object], count: int) -> list[float]:
     return found
 
 
-def keeping(submit: Callable[[], Future[object]], count: int) -> float:
+def keeping(submit: Callable[[], Future[Any]], count: int) -> float:
     """Commits a second while ``OUTSTANDING`` are under way."""
     under_way = [submit() for _ in range(OUTSTANDING)]
     began = time.perf_counter()
@@ -89,7 +90,7 @@ def measured(folder: Path) -> dict[str, float]:
             "through the validator p99": percentile(through, 99),
         }
         found |= {"directly p50": percentile(direct, 50), "directly p99": percentile(direct, 99)}
-        found["64 under way, a second"] = keeping(lambda: client.submit_future(Noop()), 2 * SEQUENTIAL)  # type: ignore[arg-type,return-value]
+        found["64 under way, a second"] = keeping(lambda: client.submit_future(Noop()), 2 * SEQUENTIAL)
         many = times(lambda: client.submit_many([Noop()] * MANY), ROUNDS)
         found["500 at once, a second"] = MANY / statistics.median(many)
         return found

@@ -2,8 +2,9 @@
 
 What is broken is told, in the log of the process and in the agent's status (code ``invariant_broken``), and nothing
 else happens: the state is what the log says, for everybody. It is a defect of this release, or memory that failed. The
-thread of the heartbeat looks, each ``EPOCHS`` epochs, so that no fold waits for it. The first look of a life is at
-everything (half a second for a ring of 16,000 tokens), a later one at what has changed since the last.
+thread of the heartbeat looks, each ``EPOCHS`` epochs, so that no fold has to wait for its end; it shares the
+interpreter, so it must be rare. The first look of a life is at everything (half a second for a ring of 16,000 tokens),
+a later one at what has changed since the last.
 """
 
 from __future__ import annotations
