@@ -1,0 +1,210 @@
+"""The kinds of transitions and their stages, **each a row**: who reads, who writes, what must be true to go on.
+
+``prev`` are the settled replicas, ``next`` those that the tablet is to have. *Leaving* is in prev only, *pending* in
+next only; there is at most one of each.
+
+::
+
+    stage                                  reads  writes  work              turned back to
+    allow_write_both_read_old              prev   prev                      cleanup_target
+    write_both_read_old                    prev   both                      cleanup_target
+    rebuild_repair                         prev   both    repair: sources   cleanup_target
+    streaming                              prev   both    stream: pending   cleanup_target
+    write_both_read_new                    next   both                      write_both_read_old_fallback_cleanup
+    use_new                                next   next
+    cleanup                                next   next    clean: leaving
+    end_migration                          next   next                      (settles as next)
+    write_both_read_old_fallback_cleanup   prev   both                      (goes on to cleanup_target)
+    cleanup_target                         prev   prev    clean: pending    (goes on to revert_migration)
+    revert_migration                       prev   prev                      (settles as prev)
+    repair                                 prev   prev    repair: readers   end_repair
+    end_repair                             prev   prev                      (settles as prev)
+
+Every stage is left through a gate (``tablets.gates``): a quorum of prev and of next has acknowledged it. Two stages
+with the same groups follow each other where a side effect ends between them: a late one is refused by its stage.
+
+**Sessions.** A stage with work opens a session, which ends with the stage; its id names table, tablet and the epoch
+with which the stage began. A report of another session moves nothing, and a node drops what came under it.
+
+**Dead nodes** (declared down, or left): work of a dead leaving or pending node is not waited for where it only cleans;
+a pending one that is dead before ``use_new`` is a reason to turn back; from then on there is no way but forward, and
+the tablet is rebuilt afterwards. Within one node nobody turns back from ``write_both_read_new``.
+
+Source: seeds/000, "Tablet migration"; ScyllaDB, ``docs/dev/topology-over-raft.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from ringlog.kernel.tablets.map import Tablet, TabletReplica, Transition
+from ringlog.kernel.values import NodeId
+
+
+class Side(Enum):
+    """Which replicas serve."""
+
+    PREV = "prev"
+    BOTH = "both"
+    NEXT = "next"
+
+
+class Work(Enum):
+    """What somebody does in a stage, and reports."""
+
+    NONE = ""
+    STREAM = "stream"
+    REPAIR = "repair"
+    CLEAN_LEAVING = "clean leaving"
+    CLEAN_PENDING = "clean pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """``back``: the stage that a failure leads to; empty: forward only. ``settles``: as what the transition ends."""
+
+    name: str
+    reads: Side
+    writes: Side
+    work: Work = Work.NONE
+    back: str = ""
+    settles: Side | None = None
+
+
+ALLOW: Final = "allow_write_both_read_old"
+WRITE_BOTH_READ_OLD: Final = "write_both_read_old"
+REBUILD_REPAIR: Final = "rebuild_repair"
+STREAMING: Final = "streaming"
+WRITE_BOTH_READ_NEW: Final = "write_both_read_new"
+USE_NEW: Final = "use_new"
+CLEANUP: Final = "cleanup"
+END_MIGRATION: Final = "end_migration"
+FALLBACK: Final = "write_both_read_old_fallback_cleanup"
+CLEANUP_TARGET: Final = "cleanup_target"
+REVERT: Final = "revert_migration"
+REPAIRING: Final = "repair"
+END_REPAIR: Final = "end_repair"
+
+_PREV, _BOTH, _NEXT = Side.PREV, Side.BOTH, Side.NEXT
+
+STAGES: Final[dict[str, Stage]] = {
+    stage.name: stage
+    for stage in (
+        Stage(ALLOW, _PREV, _PREV, back=CLEANUP_TARGET),
+        Stage(WRITE_BOTH_READ_OLD, _PREV, _BOTH, back=CLEANUP_TARGET),
+        Stage(REBUILD_REPAIR, _PREV, _BOTH, Work.REPAIR, CLEANUP_TARGET),
+        Stage(STREAMING, _PREV, _BOTH, Work.STREAM, CLEANUP_TARGET),
+        Stage(WRITE_BOTH_READ_NEW, _NEXT, _BOTH, back=FALLBACK),
+        Stage(USE_NEW, _NEXT, _NEXT),
+        Stage(CLEANUP, _NEXT, _NEXT, Work.CLEAN_LEAVING),
+        Stage(END_MIGRATION, _NEXT, _NEXT, settles=_NEXT),
+        Stage(FALLBACK, _PREV, _BOTH),
+        Stage(CLEANUP_TARGET, _PREV, _PREV, Work.CLEAN_PENDING),
+        Stage(REVERT, _PREV, _PREV, settles=_PREV),
+        Stage(REPAIRING, _PREV, _PREV, Work.REPAIR, END_REPAIR),
+        Stage(END_REPAIR, _PREV, _PREV, settles=_PREV),
+    )
+}
+
+_BACK: Final = (FALLBACK, CLEANUP_TARGET, REVERT)
+"""The way back, whatever the kind."""
+
+SETTLED: Final = "settled"
+"""What a tablet advances to from its last stage: it is in no transition any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of transition: its stages, and what it weighs in the limits on streaming."""
+
+    name: str
+    stages: tuple[str, ...]
+    weight: int = 1
+
+
+_MOVE: Final = (ALLOW, WRITE_BOTH_READ_OLD, STREAMING, WRITE_BOTH_READ_NEW, USE_NEW, CLEANUP, END_MIGRATION)
+
+MIGRATION: Final = Kind("migration", _MOVE)
+INTRANODE: Final = Kind("intranode_migration", _MOVE)
+REBUILD: Final = Kind("rebuild", _MOVE)
+REBUILD_V2: Final = Kind("rebuild_v2", (*_MOVE[:2], REBUILD_REPAIR, *_MOVE[2:]), 2)
+REPAIR: Final = Kind("repair", (REPAIRING, END_REPAIR), 2)
+
+KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR)}
+
+STREAMING_STAGES: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING, REPAIRING)
+"""Stages of transitions that count in the limits on streaming."""
+
+
+def next_stage(transition: Transition) -> str:
+    """The stage that follows, or ``SETTLED``."""
+    stages = _BACK if transition.stage in _BACK else KINDS[transition.kind].stages
+    place = stages.index(transition.stage) + 1
+    return stages[place] if place < len(stages) else SETTLED
+
+
+def leaving(tablet: Tablet) -> TabletReplica | None:
+    """The replica that is in prev only; within a node its old shard."""
+    return _only(tablet.replicas, tablet.transition.next) if tablet.transition is not None else None
+
+
+def pending(tablet: Tablet) -> TabletReplica | None:
+    """The replica that is in next only; within a node its new shard."""
+    return _only(tablet.transition.next, tablet.replicas) if tablet.transition is not None else None
+
+
+def members(tablet: Tablet, side: Side) -> tuple[TabletReplica, ...]:
+    """The replicas of a side, each node once: prev in their order, then who is to come."""
+    if tablet.transition is None or side is Side.PREV:
+        return tablet.replicas
+    if side is Side.NEXT:
+        return tablet.transition.next
+    there = {replica.node for replica in tablet.replicas}
+    return (*tablet.replicas, *(replica for replica in tablet.transition.next if replica.node not in there))
+
+
+def readers(tablet: Tablet) -> tuple[TabletReplica, ...]:
+    """The replicas that serve reads now."""
+    return members(tablet, Side.PREV if tablet.transition is None else STAGES[tablet.transition.stage].reads)
+
+
+def writers(tablet: Tablet) -> tuple[TabletReplica, ...]:
+    """The replicas that take writes now, each node once."""
+    return members(tablet, Side.PREV if tablet.transition is None else STAGES[tablet.transition.stage].writes)
+
+
+def session(table: str, index: int, transition: Transition) -> str:
+    """The id of the session that the present stage has open; empty if it has none."""
+    if STAGES[transition.stage].work is Work.NONE:
+        return ""
+    return f"{table}/{index}@{transition.stage_epoch}"
+
+
+def nodes_of(replicas: tuple[TabletReplica, ...]) -> tuple[NodeId, ...]:
+    """The nodes of replicas, in their order."""
+    return tuple([replica.node for replica in replicas])
+
+
+def _only(these: tuple[TabletReplica, ...], those: tuple[TabletReplica, ...]) -> TabletReplica | None:
+    places = {(replica.node, replica.shard) for replica in those}
+    return next((replica for replica in these if (replica.node, replica.shard) not in places), None)
+
+
+def _check() -> None:
+    """What the rest takes for granted of the rows."""
+    for kind in KINDS.values():
+        rows = [STAGES[name] for name in kind.stages]
+        assert all((row.settles is not None) == (row is rows[-1]) for row in rows), "the last stage settles, no other"
+        for row in rows:
+            assert not row.back or STAGES[row.back].reads is _PREV, "whoever turns back reads what was there before"
+    for row in STAGES.values():
+        assert row.reads is not _BOTH, "a read has one group"
+        assert row.writes in (_BOTH, row.reads), "readers are writers"
+        assert row.settles in (None, row.reads), "what settles is read already"
+    for one, other in ((WRITE_BOTH_READ_OLD, STREAMING), (USE_NEW, CLEANUP), (CLEANUP, END_MIGRATION)):
+        assert (STAGES[one].reads, STAGES[one].writes) == (STAGES[other].reads, STAGES[other].writes)
+
+
+_check()
