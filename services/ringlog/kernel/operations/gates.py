@@ -131,7 +131,7 @@ def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -
     for where, found in _groups(state, operation):
         if any(not unseen.isdisjoint(members) for _, members in found):
             for group, members in found:
-                yield from _needs_of(state.nodes, where, group, members, silent, operation.ignored)
+                yield from needs_of(state.nodes, where, group, members, silent, operation.ignored)
 
 
 def _groups(state: ClusterState, operation: Operation) -> Iterator[tuple[tuple[str, Token, Token], Views]]:
@@ -152,7 +152,7 @@ def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
     silent = frozenset({*operation.ignored, *_dead_parting(state, operation)})
     for where, found in _groups(state, operation):
         for group, members in found:
-            for need in _needs_of(state.nodes, where, group, members, frozenset(), ()):
+            for need in needs_of(state.nodes, where, group, members, frozenset(), ()):
                 if len(silent.intersection(need.members)) >= need.need:
                     return need
     return None
@@ -231,7 +231,7 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
     return f"witnesses: epoch {gate.epoch} ({gate.stage}) waits for {awaited}: {'; '.join(reasons)}"
 
 
-def _needs_of(
+def needs_of(
     nodes: Mapping[NodeId, Node],
     where: tuple[str, Token, Token],
     group: str,
@@ -239,7 +239,10 @@ def _needs_of(
     silent: frozenset[NodeId],
     ignored: tuple[NodeId, ...],
 ) -> list[GateNeed]:
-    """One need for each datacenter that has members, without the ``silent`` ones, as long as others are left."""
+    """One need for each datacenter that has members, without the ``silent`` ones, as long as others are left.
+
+    ``where``: setting or tablet, start and end of the range; ``group``: its name; who is ``ignored`` is never asked.
+    """
     by_datacenter: dict[str, list[NodeId]] = {}
     for node in members:
         by_datacenter.setdefault(nodes[node].datacenter, []).append(node)

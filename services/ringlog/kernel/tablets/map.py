@@ -192,13 +192,13 @@ def new_map(
 
 def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None]) -> TabletMap:
     """The map with these transitions set, or gone."""
-    with tablets.transitions.mutate() as transitions:
-        for index, transition in changes.items():
-            if transition is not None:
-                transitions[index] = transition
-            elif index in transitions:
-                del transitions[index]
-        return _with(tablets, transitions=transitions.finish())
+    transitions = tablets.transitions.mutate()
+    for index, transition in changes.items():
+        if transition is not None:
+            transitions[index] = transition
+        elif index in transitions:
+            del transitions[index]
+    return _with(tablets, transitions=transitions.finish())
 
 
 def with_settled(tablets: TabletMap, changes: Mapping[int, tuple[tuple[TabletReplica, ...], Epoch]]) -> TabletMap:

@@ -1,0 +1,63 @@
+"""The groups of a tablet, as those of any range: who reads, who writes, what is moving, whom the rows come from.
+
+A tablet answers the question that a range answers (``RangeGroup``), so that replica plans, their re-check and the
+quorums of a safe write (R1 to R7) know no tablets. Within one node only the shard changes: its groups stay.
+
+``since`` of a member is that of its writing; ``changed`` is later wherever it reads since later, and a read that was
+answered before ``changed`` counts no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringlog.kernel.operations.moving import Moving
+from ringlog.kernel.operations.sources import sources_of
+from ringlog.kernel.state import Node, RangeGroup, Replica
+from ringlog.kernel.tablets.map import Tablet, TabletReplica
+from ringlog.kernel.tablets.stages import INTRANODE, STAGES, Side, nodes_of, pending, readers, writers
+from ringlog.kernel.values import NodeId
+
+
+def group_of(tablet: Tablet) -> RangeGroup:
+    """The read and the write group of a tablet now."""
+    transition = tablet.transition
+    changed = max(tablet.changed, transition.changed) if transition is not None else tablet.changed
+    return RangeGroup(tablet.start, tablet.end, _group(readers(tablet)), _group(writers(tablet)), changed)
+
+
+def moving_of(table: str, tablet: Tablet) -> tuple[Moving, ...]:
+    """What moves in a tablet that two sets of replicas write: at most one thing."""
+    transition = tablet.transition
+    if transition is None or STAGES[transition.stage].writes is not Side.BOTH:
+        return ()
+    old, new = set(nodes_of(tablet.replicas)), set(nodes_of(transition.next))
+    if old == new:
+        return ()
+    name = f"{table}/{tablet.index}"
+    return (Moving(name, tuple(sorted(new.difference(old))), tuple(sorted(old.difference(new)))),)
+
+
+def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[tuple[NodeId, NodeId], ...]:
+    """(source, target) of the rows of a tablet in transition: see ``operations.sources``.
+
+    Within a node it is both. ``anywhere``: its replication knows no datacenters. A source is empty where too few
+    replicas are alive to know every row.
+    """
+    transition = tablet.transition
+    assert transition is not None, "rows move in a transition"
+    coming = pending(tablet)
+    if transition.kind == INTRANODE.name and coming is not None:
+        return ((coming.node, coming.node),)
+    old, new = nodes_of(tablet.replicas), nodes_of(transition.next)
+    dead = frozenset(node for node in {*old, *new} if is_dead(nodes[node]))
+    return tuple(sources_of(old, new, nodes, dead, anywhere))
+
+
+def is_dead(node: Node) -> bool:
+    """True for a node of which nothing is awaited: it was declared down, or has left."""
+    return node.down or node.state == "left"
+
+
+def _group(replicas: tuple[TabletReplica, ...]) -> tuple[Replica, ...]:
+    return tuple([Replica(replica.node, replica.since) for replica in replicas])

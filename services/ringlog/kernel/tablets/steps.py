@@ -1,0 +1,67 @@
+"""One step of a tablet: what it is after it entered a stage, turned back, or settled.
+
+``changed`` and ``since`` follow from the stage table alone: who begins to write is a member since that entry, who stops
+is none any more, and whenever the read or the write group is another one, the tablet has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, Transition, with_settled, with_transitions
+from ringlog.kernel.tablets.stages import KINDS, SETTLED, STAGES, Side
+from ringlog.kernel.values import Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a tablet is when its transition has ended."""
+
+    replicas: tuple[TabletReplica, ...]
+    changed: Epoch
+
+
+Step = Transition | Settled
+
+
+def begun(kind: str, tablet: Tablet, wanted: tuple[TabletReplica, ...], epoch: Epoch) -> Transition:
+    """The transition of a settled tablet to other replicas; ``since`` of those it has already is theirs."""
+    assert tablet.transition is None, "a tablet is in one transition at a time"
+    since = {replica.node: replica.since for replica in tablet.replicas}
+    to = tuple(TabletReplica(one.node, one.shard, since.get(one.node, 0)) for one in wanted)
+    return Transition(kind, KINDS[kind].stages[0], epoch, epoch, to)
+
+
+def entered(tablet: Tablet, stage: str, epoch: Epoch, reason: str = "") -> Step:
+    """The tablet in ``stage`` since ``epoch``, or settled."""
+    before = tablet.transition
+    assert before is not None, "a stage is one of a transition"
+    assert before.stage_epoch < epoch, "epochs of stages ascend"
+    old = STAGES[before.stage]
+    if stage == SETTLED:
+        assert old.settles is not None, "only a last stage settles"
+        replicas = before.next if old.settles is Side.NEXT else tablet.replicas
+        return Settled(replicas, max(tablet.changed, before.changed))
+    new = STAGES[stage]
+    changed = before.changed if (old.reads, old.writes) == (new.reads, new.writes) else epoch
+    to = before.next
+    if Side.PREV in (old.writes, new.writes) and new.writes is not old.writes:
+        there = {replica.node for replica in tablet.replicas}
+        at = epoch if old.writes is Side.PREV else 0
+        to = tuple([one if one.node in there else TabletReplica(one.node, one.shard, at) for one in to])
+    return Transition(before.kind, stage, epoch, before.started, to, changed, reason or before.reason)
+
+
+def stepped(tablets: TabletMap, steps: Mapping[int, Step]) -> TabletMap:
+    """The map after these steps of its tablets."""
+    after = with_transitions(
+        tablets, {index: step if isinstance(step, Transition) else None for index, step in steps.items()}
+    )
+    settled = {index: (step.replicas, step.changed) for index, step in steps.items() if isinstance(step, Settled)}
+    changed = {
+        index: found
+        for index, found in settled.items()
+        if found != ((before := tablets.tablet(index)).replicas, before.changed)
+    }
+    return with_settled(after, changed) if changed else after
