@@ -47,9 +47,10 @@ fuzz: setup ## Fuzz every decoder for SECONDS each (default 60), guided by code 
 	  .venv/bin/python -m tests.fuzz.run_atheris "$$target" --seconds $(or $(SECONDS),60) || exit; \
 	done
 
-explore: setup ## Go through all orders of events of small movements and generations, and without each rule (minutes)
+explore: setup ## Go through all orders of events of small movements, generations and verdicts, and without each rule (minutes)
 	@.venv/bin/python -m tests.client.explorer.rules $(EXPLORE_FLAGS)
 	@.venv/bin/python -m tests.kernel.generations.explore --largest
+	@.venv/bin/python -m tests.kernel.verdicts.explore
 
 faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (half an hour or more)
 	@.venv/bin/pytest tests/faults $(TEST_FLAGS)

@@ -1,0 +1,118 @@
+"""The rule of one verdict, every log of a few entries; then without each part of it.
+
+``python -m tests.kernel.verdicts.explore`` prints two Markdown tables (``make explore``); the status is 1 if a promise
+is broken with the whole rule, or none is without one of its parts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tests.kernel.verdicts import model
+from tests.kernel.verdicts.model import Explorer, Life, State, Version, Write
+
+TIMES = range(1, 4)
+
+
+def plain(columns: str = "ab") -> Iterator[Write]:
+    """Writes whose authors name nothing."""
+    yield from (Write(at, at, column) for at in TIMES for column in columns)
+
+
+def naming() -> Iterator[Write]:
+    """Writes whose authors name a table's id, a version of it, or an epoch: also such as never are."""
+    for at in TIMES:
+        yield from (Write(at, at, "a", table=table) for table in "xyz")
+        yield from (Write(at, at, column, "x", version) for version in (1, 2, 3, 7) for column in "ab")
+        yield from (Write(at, at, "b", epoch=epoch) for epoch in (1, 2, 3, 4, 5, 90))
+
+
+def stamped() -> Iterator[Write]:
+    """Writes with timestamps of their own."""
+    yield from (Write(at, timestamp, "a") for at in TIMES for timestamp in range(5))
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What a log may have in it, and which writes are judged."""
+
+    name: str
+    what: MappingProxyType[str, Any]
+
+    def explorer(self, without: str | None = None) -> Explorer:
+        """A fresh one."""
+        return Explorer(without, **self.what)
+
+
+def _scenario(name: str, **what: Any) -> Scenario:
+    return Scenario(name, MappingProxyType(what))
+
+
+TABLE = State(lives=(Life("x", 1, 0, (Version(1, 1, 0, "a"),)),), generations=(0,))
+TABLES = _scenario("plain writes", writes=(*plain(),), length=9, start=State(generations=(0,)))
+NAMES = _scenario("writes that name", writes=(*naming(),), length=9, start=State(generations=(0,)))
+SETTING = _scenario("a leeway", kinds=("settle", "leeway"), writes=(*stamped(),), length=6, start=TABLE)
+SWITCH = _scenario(
+    "generations",
+    kinds=("settle", "commit", "withdraw", "leeway"),
+    writes=(*stamped(),),
+    length=6,
+    last=5,
+    start=State(lives=TABLE.lives),
+)
+FORGETTING = _scenario(
+    "forgetting",
+    kinds=("settle", "create", "alter", "drop", "forget"),
+    writes=(*plain(), *naming()),
+    length=6,
+    start=TABLE,
+)
+SCENARIOS = (TABLES, NAMES, SETTING, SWITCH, FORGETTING)
+
+OFF = (
+    (TABLES, model.SETTLED_FIRST, "a reader judges as soon as it has read the write", model.DISAGREE),
+    (TABLES, model.SINCE_SETTLED, "a change counts for every write, whenever appended", model.DISAGREE),
+    (SETTING, model.SETTINGS_SINCE, "a new leeway counts for every write", model.DISAGREE),
+    (TABLES, model.KEPT, "the state has only the newest version of a table", model.DISAGREE),
+    (TABLES, model.DROPS_KEPT, "a dropped table leaves the state", model.DISAGREE),
+    (TABLES, model.NEVER_SINKS, "a reader takes its promise back, as a CDC writer may", model.DISAGREE),
+    (SWITCH, model.GENERATION_ABOVE, "a generation starts above the CDC writers' horizons only", model.DISAGREE),
+    (SWITCH, model.WITHDRAWN_ABOVE, "a generation is withdrawn below a settled time", model.DISAGREE),
+    (SWITCH, model.TIMESTAMP_TOO, "only the append time is below the settled time", model.DISAGREE),
+    (NAMES, model.ID_DECIDES, "a table is found by its name", model.WRONG_TABLE),
+    (NAMES, model.EPOCH_CAPPED, "an epoch names all that the log had by then", model.DISAGREE),
+    (NAMES, model.ONE_CODE, "an id that was never heard of has a code of its own", model.DISAGREE),
+    (FORGETTING, model.NAMES_END, "a version may be named for ever, and is forgotten once replaced", model.DISAGREE),
+    (FORGETTING, model.FORGOTTEN_LATE, "a version is forgotten once replaced", model.DISAGREE),
+    (FORGETTING, model.SETTLED_FORGETS, "what still counts is forgotten", model.LOST),
+    (FORGETTING, model.GONE_IS_NONE, "a write is judged by what is left", model.DISAGREE),
+    (NAMES, model.OLD_READS, "only the newest version may be named", model.NOT_READ),
+    (NAMES, model.NO_WAIT, "a reader folds up to the epoch that a write names", model.STOPPED),
+)
+"""(scenario, what is left out, what it is like then, the promise that is broken)."""
+
+
+def main() -> int:
+    """Print both tables; the exit status."""
+    is_fine = True
+    print("| scenario | logs | broken |\n|---|---|---|")
+    for scenario in SCENARIOS:
+        made = scenario.explorer()
+        broken = made.explore()
+        is_fine &= broken is None
+        print(f"| {scenario.name} | {made.seen:,} | {broken or 'no'} {' → '.join(made.found)} |", flush=True)
+    print("\n| left out | what it is like | so | log |\n|---|---|---|---|")
+    for scenario, rule, words, promise in OFF:
+        made = scenario.explorer(rule)
+        broken = made.explore()
+        is_fine &= broken == promise
+        print(f"| {rule} | {words} | {broken or '**nothing was found**'} | {' → '.join(made.found)} |", flush=True)
+    return 0 if is_fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
