@@ -12,8 +12,9 @@ import structlog
 from pydantic import ValidationError
 
 from ringlog.runtime.clock import ManualClock, SystemClock
+from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.logs import setup_logs
-from ringlog.runtime.settings import Settings, default_data_dir
+from ringlog.runtime.settings import Settings
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, replace
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -22,8 +22,10 @@ from ringlog.log.diagnosis import why_no_answer
 from ringlog.log.replay import Replay, Tell
 from ringlog.runtime.context import Context, log_in_at, recall, redis_of
 from ringlog.runtime.kafka_config import VARIABLE, current
-from ringlog.runtime.settings import Settings
 from ringlog.stack.commands import Stack, addresses
+
+if TYPE_CHECKING:  # it is slow to load, and most commands start no process
+    from ringlog.runtime.settings import Settings
 
 WIDE = 240
 """Columns where nobody looks at the width: in a pipe or a file a table must not lose what it says."""
@@ -148,6 +150,8 @@ def connect(context: Context, submitter: str = "cli", tell: Tell = tell_replay) 
 
 def process_settings(context: Context) -> Settings:
     """Settings of a long-running process of this cluster, for it and for the processes that it starts."""
+    from ringlog.runtime.settings import Settings
+
     os.environ["RINGLOG_BOOTSTRAP_SERVERS"] = context.bootstrap
     os.environ["RINGLOG_CLUSTER"] = context.cluster
     if context.redis:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import out
-from ringlog.runtime.settings import default_data_dir
+from ringlog.runtime.folders import default_data_dir
 
 
 def demo(

@@ -12,43 +12,100 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ringlog import __version__
 from ringlog.private import refused_by_files
 from ringlog.runtime.kafka_config import VARIABLE, use
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("ringlog.cli.demo", "demo"),
-    "stack": ("ringlog.cli.stack", "app"),
-    "cluster": ("ringlog.cli.cluster", "app"),
-    "status": ("ringlog.cli.status", "status"),
-    "agents": ("ringlog.cli.agents", "app"),
-    "agent": ("ringlog.cli.agents", "one"),
-    "node": ("ringlog.cli.node", "app"),
-    "operation": ("ringlog.cli.operation", "app"),
-    "keyspace": ("ringlog.cli.keyspace", "app"),
-    "table": ("ringlog.cli.table", "app"),
-    "data": ("ringlog.cli.data", "app"),
-    "cdc": ("ringlog.cli.cdc", "app"),
-    "audit": ("ringlog.cli.audit", "audit"),
-    "submit": ("ringlog.cli.submit", "submit"),
-    "withdraw": ("ringlog.cli.submit", "withdraw"),
-    "log": ("ringlog.cli.log", "show"),
-    "sim": ("ringlog.cli.sim", "app"),
-    "rehearse": ("ringlog.cli.rehearse", "rehearse"),
-    "token": ("ringlog.cli.scripts", "token"),
-    "stream-id": ("ringlog.cli.scripts", "stream_id"),
-    "shard": ("ringlog.cli.scripts", "shard"),
+
+class Word(NamedTuple):
+    """A sub-command: where it is, and what the help of ``ringlog`` says of it, so that it need not be loaded for that.
+
+    ``help`` repeats the beginning of the sub-command's own help (``tests/cli/test_imports.py`` compares them).
+    """
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: dict[str, Word] = {
+    "demo": Word(
+        "ringlog.cli.demo",
+        "demo",
+        "The whole system once, on real components and real data, with a node joining in the middle; then the audit.",
+    ),
+    "stack": Word("ringlog.cli.stack", "app", "A real Kafka broker and Redis on this machine."),
+    "cluster": Word("ringlog.cli.cluster", "app", "Found a cluster, choose one, and look at it."),
+    "status": Word(
+        "ringlog.cli.status",
+        "status",
+        "The cluster at a glance: epoch, nodes, operations, generations, and whether each agent is caught up.",
+    ),
+    "agents": Word("ringlog.cli.agents", "app", "The agents: all of them in the foreground, one process each."),
+    "agent": Word(
+        "ringlog.cli.agents",
+        "one",
+        "Run one agent until stopped. A second one of a role stands by and takes over when the first is gone.",
+    ),
+    "node": Word("ringlog.cli.node", "app", "Nodes: run one, list, join, leave, move, replace, remove."),
+    "operation": Word("ringlog.cli.operation", "app", "Range movements: list, watch, show, cancel, retry."),
+    "keyspace": Word("ringlog.cli.keyspace", "app", "Keyspaces: create, alter, drop, list, placements."),
+    "table": Word("ringlog.cli.table", "app", "Tables: create, drop, list."),
+    "data": Word("ringlog.cli.data", "app", "Registers on the reference nodes: one value a key, the last write wins."),
+    "cdc": Word("ringlog.cli.cdc", "app", "Change data capture: generations, writers, the Spark job."),
+    "audit": Word(
+        "ringlog.cli.audit",
+        "audit",
+        "Prove the CDC log right against the mutations, sharing no routing code with the job.",
+    ),
+    "submit": Word(
+        "ringlog.cli.submit",
+        "submit",
+        "Submit one command through the validator and print what became of it, as JSON.",
+    ),
+    "withdraw": Word(
+        "ringlog.cli.submit",
+        "withdraw",
+        "End a request whose fate is open: after this it is applied, or never will be. Prints which, as JSON.",
+    ),
+    "log": Word("ringlog.cli.log", "show", "Show the log: epoch, time, who, what, and for records without effect why."),
+    "sim": Word("ringlog.cli.sim", "app", "Simulate whole clusters, search for faults, check quorums and histories."),
+    "rehearse": Word(
+        "ringlog.cli.rehearse",
+        "rehearse",
+        "Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid.",
+    ),
+    "token": Word(
+        "ringlog.cli.scripts",
+        "token",
+        "Token of each partition key given in hex, one a line on standard input (an empty line is the empty key).",
+    ),
+    "stream-id": Word(
+        "ringlog.cli.scripts",
+        "stream_id",
+        "Fields of each CDC stream id given in hex, one a line on standard input, as JSON.",
+    ),
+    "shard": Word(
+        "ringlog.cli.scripts", "shard", "Shard of each ``TOKEN SHARDS IGNORE_MSB``, one a line on standard input."
+    ),
 }
-"""Name to (module, typer app or function), in the order of the help."""
+"""By name, in the order of the help."""
 
 
 class RoomGroup(TyperGroup):
-    """Loads a sub-command when it is named."""
+    """Loads a sub-command when it is named, and none to list them all."""
+
+    _is_listing = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The help, from what ``COMMANDS`` says."""
+        self._is_listing = True
+        super().format_help(ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names, in the order of the help."""
@@ -58,8 +115,10 @@ class RoomGroup(TyperGroup):
         """The sub-command of that name, None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module, attribute = COMMANDS[cmd_name]
-        found = getattr(import_module(module), attribute)
+        word = COMMANDS[cmd_name]
+        if self._is_listing:
+            return TyperCommand(cmd_name, help=word.help)
+        found = getattr(import_module(word.module), word.attribute)
         command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
         command.name = cmd_name
         _add_kafka_config(command)

@@ -21,8 +21,8 @@ from ringlog.operator import views
 from ringlog.operator.intents import NUM_TOKENS
 from ringlog.private import private_process
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.logs import setup_logs
-from ringlog.runtime.settings import default_data_dir
 from ringlog.runtime.signals import stop_on_signals
 
 app = typer.Typer(help="Nodes: run one, list, join, leave, move, replace, remove.", no_args_is_help=True)

@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.runtime.context import Context, forget, known
-from ringlog.runtime.settings import Settings, default_data_dir
+from ringlog.runtime.folders import default_data_dir
+from ringlog.runtime.settings import Settings
 from ringlog.stack.cli import Data, Json, app, fail
 from ringlog.stack.commands import Stack
 from ringlog.stack.errors import StackError

@@ -6,7 +6,7 @@ from ringlog.log.delayable import DelayableLog
 from ringlog.log.delays_control import FolderDelays
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import MetadataLog
-from ringlog.runtime.settings import delays_folder
+from ringlog.runtime.folders import delays_folder
 
 
 def open_metadata(bootstrap_servers: str, cluster: str, participant: str) -> MetadataLog:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ringlog.private import FILE_MODE, FileUnusable, private_folder, write_private
+from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.kafka_config import VARIABLE, use
-from ringlog.runtime.settings import default_data_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,24 +5,13 @@ These are settings of processes. Settings of the cluster are part of the state a
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-
-def default_data_dir() -> Path:
-    """``$XDG_STATE_HOME/ringlog``, or ``~/.local/state/ringlog``."""
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "ringlog"
-
-
-def delays_folder() -> Path | None:
-    """The folder of the rules that delay the metadata log (``RINGLOG_DELAYS``); None outside tests."""
-    found = os.environ.get("RINGLOG_DELAYS")
-    return Path(found) if found else None
+from ringlog.runtime.folders import default_data_dir
 
 
 class Settings(BaseSettings):
