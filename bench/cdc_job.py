@@ -37,8 +37,11 @@ from confluent_kafka.admin import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, write
 
-from ringlog.kernel.commands.model import AlterTable, CdcOptions, Join, RegisterNode
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.schema import AlterTable
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION
+from ringlog.kernel.values import CdcOptions
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.runtime.kafka_config import spark_options
 from ringlog.stack import Stack, StackInfo

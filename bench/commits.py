@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.system.agents_world import AgentsWorld
 
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.log.producer import AckedProducer
 from ringlog.stack import Stack
 

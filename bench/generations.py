@@ -18,14 +18,22 @@ import sys
 
 from placement import Author, join
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import (
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    PutCdcGenerationData,
+)
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cluster import InitializeCluster
+from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.state import EMPTY_STATE
 
 NODES, TOKENS = 1_000, 16
 SHARE_MAX = 0.25
-KINDS = (m.PutCdcGenerationData, m.CommitCdcGeneration, m.PublishCdcGeneration)
-ENDS = (m.CloseCdcGeneration, m.ExpireCdcGeneration, m.ForgetCdcGeneration)
+KINDS = (PutCdcGenerationData, CommitCdcGeneration, PublishCdcGeneration)
+ENDS = (CloseCdcGeneration, ExpireCdcGeneration, ForgetCdcGeneration)
 
 
 def life(nodes: int, expire: bool) -> None:
@@ -33,16 +41,16 @@ def life(nodes: int, expire: bool) -> None:
     gc.disable()
     author = Author(EMPTY_STATE)
     begin = _resident_mb()
-    author.append(m.InitializeCluster("bench", ()))
+    author.append(InitializeCluster("bench", ()))
     for number in range(nodes):
         name = f"{number:08x}-0000-7000-8000-000000000002"
-        author.append(m.RegisterNode(f"n{number}", name, f"n{number}:1", "dc", "r", 1, 12, "0", (), 1))
+        author.append(RegisterNode(f"n{number}", name, f"n{number}:1", "dc", "r", 1, 12, "0", (), 1))
         join(author, name, TOKENS)
         if expire and number:
             last = author.state.generations[-2]
-            author.append(m.CloseCdcGeneration(last.id))
-            author.append(m.ExpireCdcGeneration(last.id, author.state.generations[-1].timestamp))
-            author.append(m.ForgetCdcGeneration(last.id))
+            author.append(CloseCdcGeneration(last.id))
+            author.append(ExpireCdcGeneration(last.id, author.state.generations[-1].timestamp))
+            author.append(ForgetCdcGeneration(last.id))
     streams = sum(len(found.ranges) for found in author.state.generations)
     grown = _resident_mb() - begin
     figures = grown, author.taken.total(), author.seconds(*KINDS), author.seconds(*ENDS), streams

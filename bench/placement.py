@@ -28,11 +28,16 @@ from dataclasses import dataclass
 import numpy as np
 from immutables import Map
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration, PutCdcGenerationData, parts_of
+from ringlog.kernel.commands.cluster import InitializeCluster
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.digester import Digester
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.generations.describe import parts_of, ranges_digest
+from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, REPORTED_STAGES
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.rings import target_owners
@@ -40,7 +45,9 @@ from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.ownership.placements import group_at, new_placement, placement_of_keyspace
 from ringlog.kernel.ownership.strategies import replication_key
+from ringlog.kernel.registry import VERSIONS
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node
+from ringlog.kernel.values import Command, DatacenterReplication, GenerationRange, Replication, StreamReport, Witness
 from ringlog.operator.tokens import choose_tokens
 from ringlog.runtime.draw import SeededDraw
 
@@ -55,16 +62,16 @@ CHANGED = 0.25
 ROUNDS = 3
 MISSED = 2.0
 SEED = bytes(range(16))
-CDC = (m.PutCdcGenerationData, m.CommitCdcGeneration, m.PublishCdcGeneration)
+CDC = (PutCdcGenerationData, CommitCdcGeneration, PublishCdcGeneration)
 
 
-def _network(**factors: int) -> m.Replication:
-    local = tuple(m.DatacenterReplication(name, factor) for name, factor in sorted(factors.items()))
-    return m.Replication("network", sum(factors.values()), local)
+def _network(**factors: int) -> Replication:
+    local = tuple(DatacenterReplication(name, factor) for name, factor in sorted(factors.items()))
+    return Replication("network", sum(factors.values()), local)
 
 
 SETTINGS = (
-    m.Replication("simple", 3),
+    Replication("simple", 3),
     _network(dc0=3),
     _network(dc1=3),
     _network(dc2=3),
@@ -97,7 +104,7 @@ class Author:
         self.state = state
         self.taken: Counter[type] = Counter()
 
-    def append(self, command: m.Command) -> None:
+    def append(self, command: Command) -> None:
         """Fold the command's entry, which must apply."""
         number = self.state.epoch + 1
         entry = Entry(
@@ -109,7 +116,7 @@ class Author:
             submitter="bench",
             at=number,
             kind=type(command).__name__,
-            version=m.VERSIONS[type(command).__name__],
+            version=VERSIONS[type(command).__name__],
             digest="",
             command=command,
         )
@@ -130,33 +137,33 @@ def _uuid(number: int, space: int) -> str:
 def join(author: Author, node: str, count: int) -> None:
     """The node joins with ``count`` tokens, and every node acknowledges everything at once."""
     seed = SEED[:8] + author.state.epoch.to_bytes(8, "big")
-    author.append(m.Join(node, choose_tokens(target_owners(author.state), count, SeededDraw(seed)), seed))
+    author.append(Join(node, choose_tokens(target_owners(author.state), count, SeededDraw(seed)), seed))
     while flying := in_flight(author.state):
         operation, state = flying[0], author.state
         if operation.stage == COMMIT_CDC_GENERATION:
             for command in _generation(state, f"generation-of-{operation.id}"):
                 author.append(command)
         elif operation.stage == PUBLISH_CDC_GENERATION:
-            author.append(m.PublishCdcGeneration(state.generations[-1].id))
+            author.append(PublishCdcGeneration(state.generations[-1].id))
         to = next_stage(operation)
         assert to is not None
         asked = operation.stage in (*GATED_STAGES, *GAINING_MUST_STAGES)
         known = sorted(node for node, found in state.nodes.items() if asked and found.state in ("normal", "joining"))
-        witnesses = tuple(m.Witness(node, state.epoch, state.epoch) for node in known)
-        reports = (m.StreamReport(node, operation.id, 1, "00ff"),) if operation.stage in REPORTED_STAGES else ()
-        author.append(m.AdvanceOperation(operation.id, to, witnesses, reports))
+        witnesses = tuple(Witness(node, state.epoch, state.epoch) for node in known)
+        reports = (StreamReport(node, operation.id, 1, "00ff"),) if operation.stage in REPORTED_STAGES else ()
+        author.append(AdvanceOperation(operation.id, to, witnesses, reports))
 
 
-def _generation(state: ClusterState, name: str) -> Iterator[m.Command]:
+def _generation(state: ClusterState, name: str) -> Iterator[Command]:
     """One stream for each range, with the range's end as its token."""
     ends = sorted(target_owners(state))
     fields = np.empty((len(ends), 2), dtype=">u8")
     fields[:, 0] = np.array(ends, dtype=np.int64).view(np.uint64)
     fields[:, 1] = np.arange(len(ends), dtype=np.uint64) << np.uint64(4) | np.uint64(1)
     streams = fields.tobytes()
-    ranges = tuple(m.GenerationRange(end, 12, (streams[16 * at : 16 * at + 16],)) for at, end in enumerate(ends))
+    ranges = tuple(GenerationRange(end, 12, (streams[16 * at : 16 * at + 16],)) for at, end in enumerate(ends))
     yield from parts_of(name, ranges)
-    yield m.CommitCdcGeneration(name, state.epoch, ranges_digest(ranges))
+    yield CommitCdcGeneration(name, state.epoch, ranges_digest(ranges))
 
 
 # ---------------------------------------------------------------------------------------------------- one join
@@ -196,7 +203,7 @@ def measure_join(nodes: int, tokens: int, limit: float) -> tuple[tuple[Figure, .
         join(author, "x", tokens)
         rounds.append(author)
     plan, steps, streams = (
-        min(author.seconds(*kinds) for author in rounds) for kinds in ((m.Join,), (m.AdvanceOperation,), CDC)
+        min(author.seconds(*kinds) for author in rounds) for kinds in ((Join,), (AdvanceOperation,), CDC)
     )
     lookup = min(_lookup_us(rounds[0].state) for _ in range(ROUNDS))
     digested, changed = _digests(state, tokens)
@@ -232,7 +239,7 @@ class _DigestingAuthor(Author):
         self.digester.digest(state)
         self.digesting: list[float] = []
 
-    def append(self, command: m.Command) -> None:
+    def append(self, command: Command) -> None:
         """As ``Author``."""
         super().append(command)
         begin = time.process_time()
@@ -265,14 +272,14 @@ def slope(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 def measure_life(nodes: int, tokens: int, limit: float) -> Figure:
     """Found a cluster, let it grow to ``nodes`` nodes, print what folding its log took."""
     author = Author(EMPTY_STATE)
-    author.append(m.InitializeCluster("bench", ()))
+    author.append(InitializeCluster("bench", ()))
     for number in range(nodes):
         place = f"dc{number % 3}", f"r{number // 3 % 3}"
-        author.append(m.RegisterNode(f"n{number}", _uuid(number, 2), f"n{number}:1", *place, 1, 12, "0", (), 1))
+        author.append(RegisterNode(f"n{number}", _uuid(number, 2), f"n{number}:1", *place, 1, 12, "0", (), 1))
         join(author, _uuid(number, 2), tokens)
         if number == 8:
             for index, setting in enumerate(SETTINGS):
-                author.append(m.CreateKeyspace(f"ks{index}", setting))
+                author.append(CreateKeyspace(f"ks{index}", setting))
     whole, streams = author.taken.total(), author.seconds(*CDC)
     took = Figure(f"life of {nodes} x {tokens}", whole, limit)
     log = f"{nodes:,} joins with {tokens} tokens each, {author.state.epoch:,} entries"

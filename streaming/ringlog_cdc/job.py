@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
-from ringlog.kernel.commands.cdc_source import held_source, source_holder
+from ringlog.kernel.commands.cdc_writers import held_source, source_holder
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import CdcWriter, ClusterState, in_order
 from ringlog.log.identity import ClusterRecords

@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, Position, RegisterCdcWriter
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.values import Command, Position
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import CdcError, StopRequested, WriterReplaced, source_in_use

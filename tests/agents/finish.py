@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ringlog.kernel.commands.model import Command, StreamReport
 from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command, StreamReport
 from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.wire.records import NodeAck
 

@@ -5,29 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ringlog.kernel.commands.model import (
-    AdvanceCdcWriter,
-    AdvanceOperation,
-    CdcOptions,
-    ChangeSettings,
+from ringlog.kernel.commands.cdc import (
     CloseCdcGeneration,
-    Column,
-    Command,
     CommitCdcGeneration,
-    CreateKeyspace,
-    CreateTable,
-    ExpireCdcGeneration,
-    ForgetCdcGeneration,
-    Join,
-    Leave,
     PublishCdcGeneration,
     PutCdcGenerationData,
-    RegisterCdcWriter,
-    RegisterNode,
-    Replication,
     RequestCdcGeneration,
 )
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join, Leave
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.protocol.ack_book import is_vouched_for
 from ringlog.protocol.coordinator_core import (
     PATIENCE_US,

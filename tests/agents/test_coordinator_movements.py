@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    AlterKeyspace,
-    Command,
-    CreateKeyspace,
-    DeclareDown,
-    Join,
-    Leave,
-    Move,
-    Rebuild,
-    RegisterNode,
-    Remove,
-    Replace,
-    Replication,
-    TakeOver,
-)
+from ringlog.kernel.commands.cluster import TakeOver
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.movements import Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
+from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.operations.kinds import KINDS
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command, Replication
 from ringlog.protocol.coordinator_core import ROLE, propose
 
 from .finish import acks_of, finish_operations, known

@@ -7,13 +7,13 @@ from dataclasses import replace
 from structlog.testing import capture_logs
 
 from ringlog.agents.soundness import EPOCHS, Soundness
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.state import ClusterState
 from tests.kernel.entries import NODES, applied, founded, node
 
 
 def _later(state: ClusterState, epochs: int) -> ClusterState:
-    return applied(state, *[m.Noop()] * epochs)
+    return applied(state, *[Noop()] * epochs)
 
 
 def test_a_sound_state_is_nothing_to_tell() -> None:

@@ -13,7 +13,8 @@ from contextlib import suppress
 
 import pytest
 
-from ringlog.kernel.commands import model
+from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.values import Command
 from ringlog.protocol.validator_core import Publish, Validator, arrive, begin
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Request, encode_result
@@ -42,9 +43,9 @@ def filled(hint: typing.Any, text: str) -> typing.Any:
     return hint(**{field.name: filled(hints[field.name], text) for field in dataclasses.fields(hint)})
 
 
-def commands(text: str) -> Iterator[model.Command]:
+def commands(text: str) -> Iterator[Command]:
     """Every command, with ``text`` in one of its fields at a time."""
-    for cls in model.COMMANDS.values():
+    for cls in COMMANDS.values():
         hints = typing.get_type_hints(cls)
         short = {field.name: filled(hints[field.name], "x") for field in dataclasses.fields(cls)}
         for name in short:

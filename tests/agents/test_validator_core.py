@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.kernel.commands.model import AdvanceCdcWriter, CommitCdcGeneration, Noop, RegisterCdcWriter
+from ringlog.kernel.commands.cdc import CommitCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import command_digest
 from ringlog.log.topics import RECORD_BYTES_MAX
 from ringlog.protocol.fates import Fate

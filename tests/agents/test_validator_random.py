@@ -10,7 +10,8 @@ import random
 
 import pytest
 
-from ringlog.kernel.commands.model import AdvanceCdcWriter, Noop, RegisterCdcWriter
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.protocol.fates import Chain, Fate, all_final, fates
 from ringlog.protocol.validator_core import Ack, Commit, Hint, Publish, Stop, Validator, arrive, begin, remember, settle
 from ringlog.wire.entries import EncodedEntry

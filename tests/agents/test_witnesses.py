@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ringlog.client.reports import RowsSum, checked
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import StreamReport
 from ringlog.operator.views import operation as shown
 from ringlog.operator.waiting import COORDINATOR, waiting
 from ringlog.operator.words import described
@@ -70,7 +71,7 @@ def test_a_malformed_acknowledgement_of_a_bystander_holds_up_nobody(streaming: t
     acks["y"] = replace(acks["n5"], node="y", applied=-1)
     assert "y" not in {witness.node for witness in witnesses_of(state, acks)}
     proposals = [one.command for one in propose(Known(state, acks, state.epoch, 0))]
-    assert [one.operation for one in proposals if isinstance(one, m.AdvanceOperation)] == [name]
+    assert [one.operation for one in proposals if isinstance(one, AdvanceOperation)] == [name]
     (complaint,) = complaints(state, acks, state.operations[name])
     assert complaint[0] == "y"
     assert complaint[1].startswith("the acknowledgement of y is malformed: applied -1 ")
@@ -135,7 +136,7 @@ def test_a_sum_of_rows_makes_a_report_that_the_log_takes(streaming: tuple[Cluste
     assert goes_on(state, name, acks | {"x": replace(acks["x"], reports=(report,))})
     assert goes_on(state, name, acks | {"x": replace(acks["x"], reports=(RowsSum().report("x", name),))})
     with pytest.raises(ValueError, match="checksum 'XY' must be"):
-        checked(m.StreamReport("x", name, 0, "XY"))
+        checked(StreamReport("x", name, 0, "XY"))
 
 
 def test_nodes_that_left_are_no_witnesses_any_more(streaming: tuple[ClusterState, str]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import ChangeSettings, Command, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.values import Command
 from ringlog.protocol.fates import Chain, Fate, fates
 from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.commands import encode_command

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from ringlog.audit.cells import is_value, says_the_same
-from ringlog.kernel.commands.model import Column
 from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
 from ringlog_cdc.reading.columns import LogColumns, reader_of
 from tests.cdc.test_vectors import COLUMNS, drawn

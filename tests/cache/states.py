@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from ringlog.kernel.commands.model import (
-    CdcOptions,
-    ChangeSettings,
-    Column,
-    Command,
-    CreateKeyspace,
-    CreateTable,
-    DropKeyspace,
-    DropTable,
-    InitializeCluster,
-    Join,
-    Noop,
-    RegisterCdcWriter,
-    RegisterNode,
-    Replication,
-)
+from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop
+from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import new_state_id

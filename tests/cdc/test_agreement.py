@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.model import Position
 from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.values import Position
 from ringlog_cdc.agreement import check_agreement, check_images, check_said
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.files import BEGUN, ImageFiles

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.model import CloseCdcGeneration
+from ringlog.kernel.commands.cdc import CloseCdcGeneration
 from ringlog.kernel.state import Generation
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica

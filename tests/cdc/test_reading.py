@@ -15,7 +15,7 @@ from ringlog.client.cdc.lives import Life, Lives
 from ringlog.client.cdc.progress import NOT_ENTERED, Progress, begin_at
 from ringlog.client.cdc.reading import Reading, Verdict
 from ringlog.client.cdc.topics import Record
-from ringlog.kernel.commands.model import Column
+from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from ringlog.client.cdc.errors import Unreadable
-from ringlog.kernel.commands.model import Column
 from ringlog.kernel.schema.types import TYPES as SCALARS
+from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.reading import vectors
 from ringlog_cdc.reading.columns import LogColumns

@@ -15,8 +15,9 @@ from ringlog.client.direct import DirectAuthor
 from ringlog.client.errors import SubmissionTimedOut
 from ringlog.client.founding import found
 from ringlog.client.results import Submitted
-from ringlog.kernel.commands.model import AdvanceCdcWriter, Command
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
 from ringlog.kernel.state import CdcWriter
+from ringlog.kernel.values import Command
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import StopRequested, WriterReplaced

@@ -12,16 +12,11 @@ import pytest
 
 from ringlog.client.founding import found
 from ringlog.client.results import RejectedResult
-from ringlog.kernel.commands.model import (
-    CdcOptions,
-    CloseCdcGeneration,
-    Column,
-    CreateKeyspace,
-    CreateTable,
-    FenceCdcWriter,
-    Position,
-    Replication,
-)
+from ringlog.kernel.commands.cdc import CloseCdcGeneration
+from ringlog.kernel.commands.cdc_writers import FenceCdcWriter
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.values import CdcOptions, Column, Position, Replication
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc.decisions import closed_for

@@ -8,7 +8,7 @@ import pytest
 
 from ringlog.cli import reference
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.model import COMMANDS
+from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.settings import SETTINGS
 from ringlog.log.topics import TOPICS
 from ringlog_schemas import catalog

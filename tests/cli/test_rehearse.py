@@ -14,10 +14,13 @@ from typer.testing import CliRunner
 
 from ringlog.cli.main import app
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.model import COMMANDS, Command, CreateKeyspace, InitializeCluster, Noop, Replication
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, OutcomeKind, UnknownCommand
+from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Command, Replication
 from ringlog.log.author import Author
 from ringlog.operator.author_json import from_json
 from ringlog.operator.rehearsal import Rehearsal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.state import ClusterState
 from ringlog.protocol.ack_book import STRANGERS_MAX, WAITING_MAX, AckBook, is_vouched_for
 from ringlog.wire.records import NodeAck

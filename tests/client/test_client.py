@@ -10,13 +10,9 @@ import pytest
 from ringlog.client.client import Client, Logs
 from ringlog.client.errors import ClientBroken, InvalidSubmission, NotFounded, SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.kernel.commands.model import (
-    CancelOperation,
-    ChangeSettings,
-    DropKeyspace,
-    Noop,
-    TakeOver,
-)
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.keyspaces import DropKeyspace
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import OutcomeKind

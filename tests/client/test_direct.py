@@ -10,7 +10,8 @@ import pytest
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut, TakeOverRefused
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, WithdrawnResult
-from ringlog.kernel.commands.model import ChangeSettings, DropKeyspace, Noop, TakeOver
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.log.author import Author

@@ -26,11 +26,13 @@ from ringlog.client.plans import (
     plan,
     repair,
 )
-from ringlog.kernel.commands.model import AlterKeyspace, CancelOperation, Replication
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.state import EMPTY_STATE, Change, ClusterState, Deltas, Placement, Replica
 from ringlog.kernel.state import Plan as Movement
+from ringlog.kernel.values import Replication
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import begun, driven, report_of
 from tests.node.world import begin_join, cluster, name_of, step

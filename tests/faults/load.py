@@ -22,7 +22,9 @@ from confluent_kafka import KafkaError, Message, Producer
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
-from ringlog.kernel.commands.model import ChangeSettings, Command, CreateKeyspace, DropKeyspace, Noop, Replication
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.values import Command, Replication
 from ringlog.log.errors import LogError
 from ringlog.log.topics import MUTATIONS, topic_name
 from ringlog.wire.partitions import mutation_key, mutation_partition

@@ -17,10 +17,13 @@ from typer.testing import CliRunner
 
 from ringlog.cli.main import app
 from ringlog.client.coordinator import Coordinator
-from ringlog.kernel.commands.model import ChangeSettings, CreateKeyspace, Leave, Replication
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Leave
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD, in_flight, is_ended
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Replication
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import RegistersCluster
 from tests.system.registers_load import KEYSPACE

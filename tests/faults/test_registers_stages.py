@@ -12,18 +12,9 @@ from pathlib import Path
 import pytest
 
 from ringlog.client.coordinator import Coordinator
-from ringlog.kernel.commands.model import (
-    AlterKeyspace,
-    CreateKeyspace,
-    DatacenterReplication,
-    DeclareDown,
-    Leave,
-    Move,
-    Rebuild,
-    Remove,
-    Replace,
-    Replication,
-)
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.movements import Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     PREPARED,
@@ -33,6 +24,7 @@ from ringlog.kernel.operations.stages import (
     WRITE_BOTH_READ_NEW,
     WRITE_BOTH_READ_OLD,
 )
+from ringlog.kernel.values import DatacenterReplication, Replication
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import Harm, RegistersCluster
 from tests.system.registers_load import KEYSPACE, Load

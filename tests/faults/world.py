@@ -24,9 +24,11 @@ from ringlog.agents.status import StatusReader
 from ringlog.client.client import Client
 from ringlog.client.founding import found_cluster
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import CdcOptions, Column, Command, CreateKeyspace, CreateTable, Replication
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.stages import is_ended
 from ringlog.kernel.state import ClusterState, Node, Operation
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.stack.artifacts import jars
 
 from .broker import Broker

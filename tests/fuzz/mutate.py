@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from ringlog.kernel.commands.model import COMMANDS
+from ringlog.kernel.registry import COMMANDS
 from ringlog.wire.codec import decode, encode, layout
 from ringlog.wire.errors import WireError
 from ringlog_schemas import current

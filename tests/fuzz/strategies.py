@@ -28,10 +28,11 @@ from hypothesis import strategies as st
 from immutables import Map
 
 import ringlog.kernel
-from ringlog.kernel.commands.model import COMMANDS, Command
 from ringlog.kernel.decide import decide
 from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.kernel.values import Command
 from ringlog.wire.commands import mapper
 from ringlog_schemas import current
 from tests.wire.strategies import named_types, values

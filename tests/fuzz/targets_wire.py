@@ -15,7 +15,6 @@ from ringlog.cli import log as cli_log
 from ringlog.cli.connection import out
 from ringlog.kernel.changes import diff
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.model import VERSIONS
 from ringlog.kernel.decide import DEFECT
 from ringlog.kernel.decoding import StateUndecodable, decode_state
 from ringlog.kernel.encoding import digest
@@ -26,6 +25,7 @@ from ringlog.kernel.generations.stream_id import StreamIdError
 from ringlog.kernel.generations.stream_id import decode as decode_stream_id
 from ringlog.kernel.generations.stream_id import encode as encode_stream_id
 from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
+from ringlog.kernel.registry import VERSIONS
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize

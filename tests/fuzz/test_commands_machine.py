@@ -24,14 +24,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from ringlog.kernel.changes import diff, project
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.model import VERSIONS, Command, Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.decide import DEFECT
 from ringlog.kernel.digester import Digester
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import FOUNDING, fold
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.registry import VERSIONS
 from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw

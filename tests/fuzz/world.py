@@ -9,10 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import RequestCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
+from ringlog.kernel.commands.operations import CancelOperation, FailOperation
+from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
+from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Position, Replication, TypeField
 from ringlog.log.author import Author
 from ringlog.operator.rehearsal import acknowledgements
 from ringlog.protocol.coordinator_core import Known, propose
@@ -22,7 +31,7 @@ from ringlog.wire.entries import EncodedEntry
 
 START = 1_700_000_000_000_000
 SEED = bytes(range(16))
-COLUMNS = (m.Column("k", "text"), m.Column("c", "int"), m.Column("v", "double"))
+COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "double"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Story:
         self.state = EMPTY_STATE
         self.steps: list[Step] = []
 
-    def apply(self, *commands: m.Command) -> None:
+    def apply(self, *commands: Command) -> None:
         """Append these, each of which must apply."""
         for command in commands:
             self.clock.advance(1.0)
@@ -53,7 +62,7 @@ class Story:
             self.steps.append(Step(self.state, encoded, folded.state))
             self.state = folded.state
 
-    def next_steps(self) -> tuple[m.Command, ...]:
+    def next_steps(self) -> tuple[Command, ...]:
         """What the coordinator would ask for now."""
         return next_steps(self.state, self.clock.now_us())
 
@@ -66,7 +75,7 @@ class Story:
             self.apply(commands[0])
 
 
-def next_steps(state: ClusterState, now: int) -> tuple[m.Command, ...]:
+def next_steps(state: ClusterState, now: int) -> tuple[Command, ...]:
     """What the coordinator would ask for if every node had acknowledged everything and all was published."""
     if state.epoch == 0:
         return ()
@@ -74,10 +83,10 @@ def next_steps(state: ClusterState, now: int) -> tuple[m.Command, ...]:
     return tuple(proposal.command for proposal in propose(known))
 
 
-def node(number: int) -> m.RegisterNode:
+def node(number: int) -> RegisterNode:
     """The registration of node ``n<number>``."""
     name, place = f"{number:08x}-0000-4000-8000-000000000002", f"127.0.0.1:{7000 + number}"
-    return m.RegisterNode(f"n{number}", name, place, "dc1", f"r{number % 2}", 2, 12, "0.1.0", ("cdc",), 1)
+    return RegisterNode(f"n{number}", name, place, "dc1", f"r{number % 2}", 2, 12, "0.1.0", ("cdc",), 1)
 
 
 @cache
@@ -86,61 +95,61 @@ def story() -> Story:
     of both kinds, and a fourth node in the middle of its join.
     """
     told = Story()
-    told.apply(m.InitializeCluster("shop", (("history_entries", 100),)), m.TakeOver("validator", "a", 1))
+    told.apply(InitializeCluster("shop", (("history_entries", 100),)), TakeOver("validator", "a", 1))
     for number in (1, 2, 3):
-        told.apply(node(number), m.Join(node(number).id, (number * 2**60, -number * 2**60), SEED))
+        told.apply(node(number), Join(node(number).id, (number * 2**60, -number * 2**60), SEED))
         told.coordinate()
-    told.apply(m.CreateKeyspace("ks", m.Replication("simple", 2)), m.CreateKeyspace("old", m.Replication("simple", 1)))
+    told.apply(CreateKeyspace("ks", Replication("simple", 2)), CreateKeyspace("old", Replication("simple", 1)))
     table = "11111111-0000-4000-8000-000000000004"
-    told.apply(m.CreateTable("ks", "t", table, COLUMNS, ("k",), ("c",), m.CdcOptions(enabled=True)))
-    told.apply(m.CreateTable("old", "u", table.replace("4000", "4001"), COLUMNS, ("k", "c"), (), m.CdcOptions()))
-    told.apply(m.AlterTable("ks", "t", (m.Column("w", "blob"),)), m.DropTable("old", "u"), m.DropKeyspace("old"))
-    told.apply(m.RegisterCdcWriter("spark", "i1"), m.ChangeSettings((("cdc_leeway_us", 7),)))
+    told.apply(CreateTable("ks", "t", table, COLUMNS, ("k",), ("c",), CdcOptions(enabled=True)))
+    told.apply(CreateTable("old", "u", table.replace("4000", "4001"), COLUMNS, ("k", "c"), (), CdcOptions()))
+    told.apply(AlterTable("ks", "t", (Column("w", "blob"),)), DropTable("old", "u"), DropKeyspace("old"))
+    told.apply(RegisterCdcWriter("spark", "i1"), ChangeSettings((("cdc_leeway_us", 7),)))
     found = told.state.writers["spark"].horizon
-    told.apply(m.AdvanceCdcWriter("spark", "i1", found + 10**6, found, (m.Position(0, 5),)))
-    told.apply(node(4), m.Join(node(4).id, (5, 6), SEED))
+    told.apply(AdvanceCdcWriter("spark", "i1", found + 10**6, found, (Position(0, 5),)))
+    told.apply(node(4), Join(node(4).id, (5, 6), SEED))
     told.coordinate(1)
-    told.apply(m.CancelOperation(f"join-{told.state.epoch - 1}", "not now"), m.Join(node(4).id, (5, 2**62), SEED))
+    told.apply(CancelOperation(f"join-{told.state.epoch - 1}", "not now"), Join(node(4).id, (5, 2**62), SEED))
     told.coordinate()
     far = max(one.timestamp for one in told.state.generations) + 1
-    told.apply(m.AdvanceCdcWriter("spark", "i1", far, far, (m.Position(0, 9), m.Position(1, 2))))
-    told.apply(m.RequestCdcGeneration(SEED), m.Noop())
+    told.apply(AdvanceCdcWriter("spark", "i1", far, far, (Position(0, 9), Position(1, 2))))
+    told.apply(RequestCdcGeneration(SEED), Noop())
     told.coordinate()
     _move_all_ways(told)
-    text, number = m.TypeField("street", "text"), m.TypeField("zip", "int")
-    told.apply(m.CreateType("ks", "address", (text,)), m.AlterType("ks", "address", (number,)))
-    told.apply(m.CreateType("ks", "spare", (text,)), m.DropType("ks", "spare"))
-    told.apply(node(5), m.Join(node(5).id, (77,), SEED))
+    text, number = TypeField("street", "text"), TypeField("zip", "int")
+    told.apply(CreateType("ks", "address", (text,)), AlterType("ks", "address", (number,)))
+    told.apply(CreateType("ks", "spare", (text,)), DropType("ks", "spare"))
+    told.apply(node(5), Join(node(5).id, (77,), SEED))
     told.coordinate(5)
     return told
 
 
 def _move_all_ways(told: Story) -> None:
     """One of each other movement: of four nodes one moves, two are replaced, one leaves, and others come."""
-    told.apply(m.Move(node(1).id, (11, 2**60), SEED))
+    told.apply(Move(node(1).id, (11, 2**60), SEED))
     told.coordinate()
-    told.apply(node(6), m.Replace(node(6).id, node(2).id))
+    told.apply(node(6), Replace(node(6).id, node(2).id))
     told.coordinate()
-    told.apply(m.AlterKeyspace("ks", m.Replication("network", 2, (m.DatacenterReplication("dc1", 2),))))
+    told.apply(AlterKeyspace("ks", Replication("network", 2, (DatacenterReplication("dc1", 2),))))
     told.coordinate()
-    told.apply(m.AlterKeyspace("ks", m.Replication("entire", 0)))
+    told.apply(AlterKeyspace("ks", Replication("entire", 0)))
     told.coordinate()
-    told.apply(m.AlterKeyspace("ks", m.Replication("simple", 2)))
+    told.apply(AlterKeyspace("ks", Replication("simple", 2)))
     told.coordinate()
-    told.apply(m.Rebuild(node(1).id), m.FailOperation(f"rebuild-{told.state.epoch + 1}", "disk broken"))
-    told.apply(m.Rebuild(node(1).id))
+    told.apply(Rebuild(node(1).id), FailOperation(f"rebuild-{told.state.epoch + 1}", "disk broken"))
+    told.apply(Rebuild(node(1).id))
     told.coordinate()
-    told.apply(m.Leave(node(4).id))
+    told.apply(Leave(node(4).id))
     told.coordinate()
-    told.apply(m.DeclareDown(node(3).id, "no heartbeat"), m.DeclareUp(node(3).id, "heartbeat"))
-    told.apply(m.DeclareDown(node(3).id, "no heartbeat"), node(7), m.Join(node(7).id, (-5,), SEED))
+    told.apply(DeclareDown(node(3).id, "no heartbeat"), DeclareUp(node(3).id, "heartbeat"))
+    told.apply(DeclareDown(node(3).id, "no heartbeat"), node(7), Join(node(7).id, (-5,), SEED))
     told.coordinate()
-    told.apply(m.Remove(node(3).id))
+    told.apply(Remove(node(3).id))
     told.coordinate()
-    told.apply(node(8), m.Join(node(8).id, (-(2**61) + 1,), SEED))
+    told.apply(node(8), Join(node(8).id, (-(2**61) + 1,), SEED))
     told.coordinate()
-    told.apply(m.DeclareDown(node(7).id, "no heartbeat"), m.Assassinate(node(7).id))
-    told.apply(node(9), m.UnregisterNode(node(9).id))
+    told.apply(DeclareDown(node(7).id, "no heartbeat"), Assassinate(node(7).id))
+    told.apply(node(9), UnregisterNode(node(9).id))
 
 
 def states() -> tuple[ClusterState, ...]:

@@ -12,15 +12,35 @@ import typing
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Entry, OutcomeKind
+from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
+from ringlog.kernel.values import (
+    CdcOptions,
+    Column,
+    Command,
+    DatacenterReplication,
+    Position,
+    Replication,
+    StreamReport,
+    Witness,
+)
 
 CLUSTER = "00000000-0000-7000-8000-00000000c1c1"
 
@@ -30,7 +50,7 @@ def uuid(number: int, space: int = 0) -> str:
     return f"{number:08x}-0000-7000-8000-{space:012x}"
 
 
-def entry(state: ClusterState, command: m.Command, /, **changes: Any) -> Entry:
+def entry(state: ClusterState, command: Command, /, **changes: Any) -> Entry:
     """The entry that an author who sees ``state`` would append; ``changes`` replace its fields."""
     kind = type(command).__name__
     made = Entry(
@@ -49,7 +69,7 @@ def entry(state: ClusterState, command: m.Command, /, **changes: Any) -> Entry:
     return replace(made, **changes)
 
 
-def applied(state: ClusterState, *commands: m.Command) -> ClusterState:
+def applied(state: ClusterState, *commands: Command) -> ClusterState:
     """``state`` after ``commands``, each of which must apply."""
     for command in commands:
         folded = fold(state, entry(state, command))
@@ -60,12 +80,12 @@ def applied(state: ClusterState, *commands: m.Command) -> ClusterState:
 
 def founded(**settings: int) -> ClusterState:
     """A new cluster."""
-    return applied(EMPTY_STATE, m.InitializeCluster("test", tuple(settings.items())))
+    return applied(EMPTY_STATE, InitializeCluster("test", tuple(settings.items())))
 
 
-def node(number: int, **changes: Any) -> m.RegisterNode:
+def node(number: int, **changes: Any) -> RegisterNode:
     """The registration of node ``n<number>``."""
-    registration = m.RegisterNode(
+    registration = RegisterNode(
         name=f"n{number}",
         id=uuid(number, space=2),
         address=f"127.0.0.1:{7000 + number}",
@@ -83,8 +103,8 @@ def node(number: int, **changes: Any) -> m.RegisterNode:
 NODES = [uuid(number, space=2) for number in range(1, 6)]
 GENERATIONS = [uuid(number, space=3) for number in range(1, 4)]
 SEED = bytes(range(16))
-COLUMNS = (m.Column("k", "text"), m.Column("c", "int"), m.Column("v", "text"))
-TABLE = m.CreateTable("ks", "t", uuid(1, space=4), COLUMNS, ("k",), ("c",), m.CdcOptions(enabled=True))
+COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "text"))
+TABLE = CreateTable("ks", "t", uuid(1, space=4), COLUMNS, ("k",), ("c",), CdcOptions(enabled=True))
 
 POOLS: dict[str, list[Any]] = {
     "name": ["n1", "n2", "n3", "a", "b"],
@@ -114,7 +134,7 @@ POOLS: dict[str, list[Any]] = {
         "write_both_read_new",
         "finished",
     ],
-    "witnesses": [(), tuple(m.Witness(name, 2**30, 2**30) for name in NODES)],
+    "witnesses": [(), tuple(Witness(name, 2**30, 2**30) for name in NODES)],
     "reports": [()],
     "reason": ["why not"],
     "strategy": ["simple", "simple", "simple", "entire"],
@@ -137,10 +157,10 @@ POOLS: dict[str, list[Any]] = {
 }
 """Field name to values that a sound command might have."""
 
-FOR_GOOD = (m.UnregisterNode, m.Leave, m.Remove, m.Assassinate, m.Replace)
+FOR_GOOD = (UnregisterNode, Leave, Remove, Assassinate, Replace)
 """Commands by which nodes go for good: with too many of them a history dies out."""
 
-BEGIN = (m.Join, m.Move, m.Rebuild, m.AlterKeyspace, *FOR_GOOD)
+BEGIN = (Join, Move, Rebuild, AlterKeyspace, *FOR_GOOD)
 """Commands that begin something: with too much in flight a random history gets nothing to its end."""
 
 OUT_OF_RANGE: dict[type, list[Any]] = {
@@ -151,11 +171,11 @@ OUT_OF_RANGE: dict[type, list[Any]] = {
 }
 
 
-def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02) -> m.Command:
+def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02) -> Command:
     """Any command, often one that leads somewhere; each field is out of range with probability ``wild``."""
     command: Any
     if draw.random() < 0.5:
-        kinds = [kind for kind in m.COMMANDS.values() if kind not in FOR_GOOD or draw.random() < 0.1]
+        kinds = [kind for kind in COMMANDS.values() if kind not in FOR_GOOD or draw.random() < 0.1]
         command = _random_record(draw, draw.choice(kinds), wild)
     else:
         command = _sound_command(draw, state)
@@ -165,57 +185,55 @@ def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02)
             for name in draw.sample(sorted(hints), min(1, len(hints))):
                 command = replace(command, **{name: _random_value(draw, name, hints[name], 0.3)})
     if isinstance(command, BEGIN) and in_flight(state) and draw.random() < 0.9:
-        command = m.Noop()
-    return typing.cast(m.Command, command)
+        command = Noop()
+    return typing.cast(Command, command)
 
 
-def _sound_command(draw: random.Random, state: ClusterState) -> m.Command:
+def _sound_command(draw: random.Random, state: ClusterState) -> Command:
     """A command that moves nodes, operations, generations or writers on, as their agents would."""
-    choices: list[m.Command] = [node(len(state.nodes) + 1), m.RegisterCdcWriter("w", draw.choice(POOLS["incarnation"]))]
+    choices: list[Command] = [node(len(state.nodes) + 1), RegisterCdcWriter("w", draw.choice(POOLS["incarnation"]))]
     token = draw.randrange(-(2**63) + 1, 2**63)
-    choices += [m.Join(one.id, (token,), SEED) for _, one in in_order(state.nodes) if one.state == "none"][:2]
+    choices += [Join(one.id, (token,), SEED) for _, one in in_order(state.nodes) if one.state == "none"][:2]
     for name in POOLS["keyspace"]:
-        choices.append(m.CreateKeyspace(name, m.Replication("simple", draw.choice([1, 1, 2]))))
+        choices.append(CreateKeyspace(name, Replication("simple", draw.choice([1, 1, 2]))))
         choices.append(replace(TABLE, keyspace=name, name=draw.choice("tu"), id=uuid(state.epoch, space=4)))
     for operation in in_flight(state):
-        witnesses = tuple(m.Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
+        witnesses = tuple(Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
         gaining = gaining_nodes(operation) if operation.stage in REPORTED_STAGES else ()
-        reports = tuple(m.StreamReport(name, operation.id, 5, "ab") for name in gaining)
-        choices += [m.AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports)] * 4
-        choices += [m.CancelOperation(operation.id, "why not")] * (draw.random() < 0.2)
+        reports = tuple(StreamReport(name, operation.id, 5, "ab") for name in gaining)
+        choices += [AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports)] * 4
+        choices += [CancelOperation(operation.id, "why not")] * (draw.random() < 0.2)
     for _, member in in_order(state.nodes):
         if member.state == "normal" and draw.random() < 0.1:
             choices += [
-                m.Leave(member.id),
-                m.Move(member.id, (draw.randrange(5_000), *member.tokens[1:]), SEED),
-                m.Rebuild(member.id),
-                m.DeclareUp(member.id, "") if member.down else m.DeclareDown(member.id, ""),
-                m.Remove(member.id),
+                Leave(member.id),
+                Move(member.id, (draw.randrange(5_000), *member.tokens[1:]), SEED),
+                Rebuild(member.id),
+                DeclareUp(member.id, "") if member.down else DeclareDown(member.id, ""),
+                Remove(member.id),
             ]
     for name in sorted(state.keyspaces):
-        local = m.DatacenterReplication("dc1", draw.choice([1, 2]))
-        choices.append(m.AlterKeyspace(name, m.Replication("network", local.factor, (local,))))
+        local = DatacenterReplication("dc1", draw.choice([1, 2]))
+        choices.append(AlterKeyspace(name, Replication("network", local.factor, (local,))))
     if (wanted := to_prepare(state)) is not None:
         ranges = generate_for(state, wanted[1])
         choices += parts_of(wanted[0], ranges, 4)
-        choices += [m.CommitCdcGeneration(wanted[0], 2**20 * state.epoch, ranges_digest(ranges))] * 2
-    choices += [m.PublishCdcGeneration(one.id) for one in state.generations if one.status == "committed"]
-    choices += [m.CloseCdcGeneration(one.id, closed_at=5) for one in state.generations if one.closed is None]
+        choices += [CommitCdcGeneration(wanted[0], 2**20 * state.epoch, ranges_digest(ranges))] * 2
+    choices += [PublishCdcGeneration(one.id) for one in state.generations if one.status == "committed"]
+    choices += [CloseCdcGeneration(one.id, closed_at=5) for one in state.generations if one.closed is None]
     for one in state.generations:
         if one.closed is not None and one.forgotten is None:
-            after = m.ExpireCdcGeneration(one.id, 2**40) if one.expired is None else m.ForgetCdcGeneration(one.id)
+            after = ExpireCdcGeneration(one.id, 2**40) if one.expired is None else ForgetCdcGeneration(one.id)
             choices.append(after)
-    choices += [m.WithdrawCdcGeneration(one.id, SEED, "a clock was ahead") for one in state.generations[-1:]]
+    choices += [WithdrawCdcGeneration(one.id, SEED, "a clock was ahead") for one in state.generations[-1:]]
     for _, writer in in_order(state.writers):
         ahead = writer.horizon + draw.choice([-5, 0, 2**20])
-        choices.append(
-            m.AdvanceCdcWriter(writer.name, writer.incarnation, ahead, max(0, ahead - 1), (m.Position(0, 5),))
-        )
+        choices.append(AdvanceCdcWriter(writer.name, writer.incarnation, ahead, max(0, ahead - 1), (Position(0, 5),)))
         if writer.fenced is not None:
             low = draw.choice([writer.low_watermark, writer.horizon - 1, writer.horizon + 1])
-            choices.append(m.LowerCdcWriter(writer.name, writer.incarnation, low, "a clock was ahead"))
+            choices.append(LowerCdcWriter(writer.name, writer.incarnation, low, "a clock was ahead"))
         if draw.random() < 0.1:
-            choices.append(m.FenceCdcWriter(writer.name, writer.incarnation, (m.Position(0, 9),), "gone"))
+            choices.append(FenceCdcWriter(writer.name, writer.incarnation, (Position(0, 9),), "gone"))
     return draw.choice(sorted(choices, key=repr))
 
 

@@ -7,31 +7,47 @@ from dataclasses import replace
 
 from ringlog.kernel.carried import CHANGE_BYTES_MAX, TABLES_BYTES_MAX, changed_tables, too_large
 from ringlog.kernel.changes import diff
-from ringlog.kernel.commands import model as m
-from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX, AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.commands.user_types import AlterType, CreateType
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import OutcomeKind, Rejected
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import (
+    CdcOptions,
+    Column,
+    Command,
+    DatacenterReplication,
+    Position,
+    Replication,
+    StreamReport,
+    TypeField,
+    Witness,
+)
 from tests.kernel.commands.test_schema import ready
 from tests.kernel.entries import SEED, applied, entry, founded, node, random_command, uuid, with_normal_nodes
 
-WIDE = m.CreateType("ks", "wide", tuple(m.TypeField(f"field_{number:03}", "varint") for number in range(190)))
+WIDE = CreateType("ks", "wide", tuple(TypeField(f"field_{number:03}", "varint") for number in range(190)))
 """A type of 3,400 characters when it is spelled out."""
 
 
-def columns(count: int, kind: str = "frozen<wide>", first: int = 0) -> tuple[m.Column, ...]:
-    return tuple(m.Column(f"c{number:03}", kind) for number in range(first, first + count))
+def columns(count: int, kind: str = "frozen<wide>", first: int = 0) -> tuple[Column, ...]:
+    return tuple(Column(f"c{number:03}", kind) for number in range(first, first + count))
 
 
-def table(count: int, kind: str = "frozen<wide>", name: str = "big", number: int = 9) -> m.CreateTable:
-    return m.CreateTable(
-        "ks", name, uuid(number, space=6), (m.Column("k", "text"), *columns(count, kind)), ("k",), (), m.CdcOptions()
+def table(count: int, kind: str = "frozen<wide>", name: str = "big", number: int = 9) -> CreateTable:
+    return CreateTable(
+        "ks", name, uuid(number, space=6), (Column("k", "text"), *columns(count, kind)), ("k",), (), CdcOptions()
     )
 
 
-def refused(state: ClusterState, command: m.Command) -> Rejected:
+def refused(state: ClusterState, command: Command) -> Rejected:
     """What the fold says of an entry that it refuses."""
     folded = fold(state, entry(state, command))
     assert folded.outcome.kind is OutcomeKind.REFUSED, folded.outcome
@@ -60,7 +76,7 @@ def test_a_table_does_not_grow_too_large_step_by_step() -> None:
     state = applied(ready(), WIDE, table(0))
     added = 0
     while True:
-        more = m.AlterTable("ks", "big", columns(50, first=added))
+        more = AlterTable("ks", "big", columns(50, first=added))
         folded = fold(state, entry(state, more))
         if folded.outcome.kind is not OutcomeKind.APPLIED:
             break
@@ -70,16 +86,16 @@ def test_a_table_does_not_grow_too_large_step_by_step() -> None:
 
 
 def test_a_type_does_not_grow_under_the_columns_that_use_it() -> None:
-    small = m.CreateType("ks", "wide", WIDE.fields[:10])
+    small = CreateType("ks", "wide", WIDE.fields[:10])
     state = applied(ready(), small, table(900))
-    sized(refused(state, m.AlterType("ks", "wide", WIDE.fields[10:])), "table ks.big", CHANGE_BYTES_MAX)
-    assert refused(state, m.AlterType("ks", "wide", WIDE.fields[:1])).code == "field_exists"
+    sized(refused(state, AlterType("ks", "wide", WIDE.fields[10:])), "table ks.big", CHANGE_BYTES_MAX)
+    assert refused(state, AlterType("ks", "wide", WIDE.fields[:1])).code == "field_exists"
 
 
 def test_an_alteration_of_a_type_does_not_make_more_than_one_transaction_takes() -> None:
-    small = m.CreateType("ks", "wide", WIDE.fields[:10])
+    small = CreateType("ks", "wide", WIDE.fields[:10])
     state = applied(ready(), small, *(table(400, name=f"t{number}", number=number) for number in range(50)))
-    sized(refused(state, m.AlterType("ks", "wide", WIDE.fields[10:])), "tables: the records", TABLES_BYTES_MAX)
+    sized(refused(state, AlterType("ks", "wide", WIDE.fields[10:])), "tables: the records", TABLES_BYTES_MAX)
 
 
 def test_types_with_blanks_of_several_bytes_count_as_they_are_sent() -> None:
@@ -89,29 +105,29 @@ def test_types_with_blanks_of_several_bytes_count_as_they_are_sent() -> None:
 
 def test_what_is_far_too_much_is_refused_before_each_of_it_is_looked_at() -> None:
     """The first field or column is of no type at all, and that is not what the refusal says."""
-    state = applied(ready(), WIDE, m.CreateType("ks", "other", WIDE.fields[:1]), table(0, name="t", number=1))
-    fields = (m.TypeField("none", "none"), *(m.TypeField(f"f{number}", "frozen<wide>") for number in range(100_000)))
-    none = (m.Column("none", "none"), *columns(100_000))
+    state = applied(ready(), WIDE, CreateType("ks", "other", WIDE.fields[:1]), table(0, name="t", number=1))
+    fields = (TypeField("none", "none"), *(TypeField(f"f{number}", "frozen<wide>") for number in range(100_000)))
+    none = (Column("none", "none"), *columns(100_000))
     for command in (
-        m.CreateType("ks", "huge", fields),
-        m.AlterType("ks", "other", fields),
+        CreateType("ks", "huge", fields),
+        AlterType("ks", "other", fields),
         replace(table(0), columns=none),
-        m.AlterTable("ks", "t", none),
+        AlterTable("ks", "t", none),
     ):
         assert refused(state, command).code == "bad_field"
 
 
 def test_fields_are_looked_at_until_they_are_too_long() -> None:
-    fields = (*(m.TypeField(f"f{number}", "frozen<wide>") for number in range(5)), m.TypeField("none", "none"))
-    assert refused(applied(ready(), WIDE), m.CreateType("ks", "huge", fields)).code == "bad_field"
+    fields = (*(TypeField(f"f{number}", "frozen<wide>") for number in range(5)), TypeField("none", "none"))
+    assert refused(applied(ready(), WIDE), CreateType("ks", "huge", fields)).code == "bad_field"
 
 
 # --------------------------------------------------------------------------------------------------- replication
 
 
-def racks(count: int, length: int) -> m.Replication:
+def racks(count: int, length: int) -> Replication:
     names = tuple(f"r{number:02}".ljust(length, "x") for number in range(count))
-    return m.Replication("network", count, (m.DatacenterReplication("dc1", count, names),))
+    return Replication("network", count, (DatacenterReplication("dc1", count, names),))
 
 
 def in_racks(count: int, length: int) -> ClusterState:
@@ -127,24 +143,24 @@ def in_racks(count: int, length: int) -> ClusterState:
 
 def test_the_key_of_a_replication_is_bounded_since_each_range_repeats_it() -> None:
     datacenters = tuple(
-        m.DatacenterReplication(f"dc{number:02}".ljust(100, "x"), 3, tuple(f"{one}".ljust(100, "r") for one in "abc"))
+        DatacenterReplication(f"dc{number:02}".ljust(100, "x"), 3, tuple(f"{one}".ljust(100, "r") for one in "abc"))
         for number in range(64)
     )
-    long = m.Replication("network", 192, datacenters)
+    long = Replication("network", 192, datacenters)
     state = founded()
     for number, (place, rack) in enumerate(((one, rack) for one in datacenters for rack in one.racks), 1):
         state = applied(state, node(number, datacenter=place.datacenter, rack=rack))
         known = replace(state.nodes[uuid(number, space=2)], state="normal", tokens=(number,))
         owners = state.token_owners.set(number, known.id)
         state = replace(state, nodes=state.nodes.set(known.id, known), token_owners=owners)
-    sized(refused(state, m.CreateKeyspace("a", long)), "replication.datacenters", REPLICATION_BYTES_MAX)
-    state = applied(state, m.CreateKeyspace("a", m.Replication("simple", 3)))
-    sized(refused(state, m.AlterKeyspace("a", long)), "replication.datacenters", REPLICATION_BYTES_MAX)
+    sized(refused(state, CreateKeyspace("a", long)), "replication.datacenters", REPLICATION_BYTES_MAX)
+    state = applied(state, CreateKeyspace("a", Replication("simple", 3)))
+    sized(refused(state, AlterKeyspace("a", long)), "replication.datacenters", REPLICATION_BYTES_MAX)
 
 
 def test_everybody_has_everything_only_while_one_record_can_name_them() -> None:
     state = with_normal_nodes(founded(), 1)
-    everybody = m.CreateKeyspace("a", m.Replication("entire", 0))
+    everybody = CreateKeyspace("a", Replication("entire", 0))
     crowd = {uuid(n, space=2): replace(state.nodes[uuid(1, space=2)], id=uuid(n, space=2)) for n in range(2, 12_001)}
     crowded = replace(state, nodes=state.nodes.update(crowd))
     sized(refused(crowded, everybody), "placement", CHANGE_BYTES_MAX)
@@ -154,17 +170,17 @@ def test_everybody_has_everything_only_while_one_record_can_name_them() -> None:
     full = replace(crowded, keyspaces=before.keyspaces, placements=before.placements)
     coming = applied(before, node(20_000))
     full = replace(coming, nodes=full.nodes.set(uuid(20_000, space=2), coming.nodes[uuid(20_000, space=2)]))
-    sized(refused(full, m.Join(uuid(20_000, space=2), (77,), SEED)), "placement", CHANGE_BYTES_MAX)
+    sized(refused(full, Join(uuid(20_000, space=2), (77,), SEED)), "placement", CHANGE_BYTES_MAX)
 
 
 # ----------------------------------------------------------------------------------------------------- positions
 
 
 def test_positions_do_not_grow_step_by_step_beyond_what_the_close_records() -> None:
-    state = applied(founded(), m.RegisterCdcWriter("w", uuid(1, space=5)))
+    state = applied(founded(), RegisterCdcWriter("w", uuid(1, space=5)))
     for step in range(40):
-        positions = tuple(m.Position(step * 4_096 + number, 1) for number in range(4_096))
-        advance = m.AdvanceCdcWriter("w", uuid(1, space=5), step + 1, 0, positions)
+        positions = tuple(Position(step * 4_096 + number, 1) for number in range(4_096))
+        advance = AdvanceCdcWriter("w", uuid(1, space=5), step + 1, 0, positions)
         folded = fold(state, entry(state, advance))
         if folded.outcome.kind is not OutcomeKind.APPLIED:
             break
@@ -175,13 +191,13 @@ def test_positions_do_not_grow_step_by_step_beyond_what_the_close_records() -> N
 
 def test_many_writers_of_the_same_partitions_are_not_refused() -> None:
     state = founded()
-    positions = tuple(m.Position(number, 1) for number in range(4_000))
+    positions = tuple(Position(number, 1) for number in range(4_000))
     for number in range(20):
         incarnation = uuid(number, space=5)
         state = applied(
             state,
-            m.RegisterCdcWriter(f"w{number}", incarnation),
-            m.AdvanceCdcWriter(f"w{number}", incarnation, 1, 0, positions),
+            RegisterCdcWriter(f"w{number}", incarnation),
+            AdvanceCdcWriter(f"w{number}", incarnation, 1, 0, positions),
         )
     assert len(state.writers) == 20
 
@@ -197,23 +213,23 @@ def test_an_ordinary_history_is_never_refused_for_its_size() -> None:
             command = random_command(draw, state)
             folded = fold(state, entry(state, command))
             assert folded.outcome.code != "too_large"
-            looked_at, every = (list(changed_tables(state, folded.state, one)) for one in (command, m.Noop()))
+            looked_at, every = (list(changed_tables(state, folded.state, one)) for one in (command, Noop()))
             assert folded.state is state or looked_at == every, "what a command names is all that it changes"
             state = folded.state
-        assert too_large(EMPTY_STATE, state, m.Noop()) is None
+        assert too_large(EMPTY_STATE, state, Noop()) is None
         assert diff(EMPTY_STATE, state)
 
 
 def test_an_operation_that_was_admitted_is_not_refused_half_way() -> None:
     """What it could become was weighed before: with the bounds just met, every step passes."""
     state = in_racks(4, 90)
-    state = applied(state, m.CreateKeyspace("a", racks(3, 90)), m.AlterKeyspace("a", racks(4, 90)))
+    state = applied(state, CreateKeyspace("a", racks(3, 90)), AlterKeyspace("a", racks(4, 90)))
     while flying := in_flight(state):
-        witnesses = tuple(m.Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
+        witnesses = tuple(Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
         operation = flying[0]
         gaining = sorted({source.target for source in operation.plan.sources})
-        reports = tuple(m.StreamReport(name, operation.id, 1, "ab") for name in gaining)
-        step = m.AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports)
+        reports = tuple(StreamReport(name, operation.id, 1, "ab") for name in gaining)
+        step = AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports)
         folded = fold(state, entry(state, step))
         assert folded.outcome.kind is OutcomeKind.APPLIED, folded.outcome
         state = folded.state

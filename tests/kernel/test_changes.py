@@ -22,11 +22,17 @@ from ringlog.kernel.changes import (
     diff,
     project,
 )
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import DropKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.schema import DropTable
 from ringlog.kernel.fold import fold
-from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Witness
 from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
 
 SEED = bytes(range(16))
@@ -83,7 +89,7 @@ def test_nothing_happened() -> None:
     state = founded()
     assert diff(state, state) == ()
     assert diff(EMPTY_STATE, EMPTY_STATE) == ()
-    after = applied(state, m.Noop())
+    after = applied(state, Noop())
     assert diff(state, after) == (
         ChangeRecord(EPOCHS, HEAD, EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)),
     )
@@ -92,11 +98,11 @@ def test_nothing_happened() -> None:
 def joined(state: ClusterState, number: int, *tokens: int) -> ClusterState:
     """The state in which the join of node ``number`` waits for a generation, on the way."""
     registration = node(number)
-    state = applied(state, registration, m.Join(registration.id, tokens, SEED))
+    state = applied(state, registration, Join(registration.id, tokens, SEED))
     operation = f"join-{state.epoch}"
     for stage in ("prepared", "commit_cdc_generation"):
         state = applied(
-            state, m.AdvanceOperation(operation, stage, (m.Witness(registration.id, state.epoch, state.epoch),))
+            state, AdvanceOperation(operation, stage, (Witness(registration.id, state.epoch, state.epoch),))
         )
     return state
 
@@ -108,7 +114,7 @@ def test_a_generation_is_told_when_it_commits_with_its_streams_before_it() -> No
     ranges = generate_for(state, wanted[1])
     with_data = applied(state, *parts_of(wanted[0], ranges))
     assert not [record for record in diff(state, with_data) if record.topic.startswith("cdc")]
-    committed = applied(with_data, m.CommitCdcGeneration(wanted[0], 1_000, ranges_digest(ranges)))
+    committed = applied(with_data, CommitCdcGeneration(wanted[0], 1_000, ranges_digest(ranges)))
     records = [record for record in diff(with_data, committed) if record.topic.startswith("cdc")]
     assert [record.topic for record in records] == [CDC_STREAMS, CDC_STREAMS, CDC_GENERATIONS]
     epoch = committed.epoch
@@ -121,7 +127,7 @@ def test_a_generation_is_told_when_it_commits_with_its_streams_before_it() -> No
     assert isinstance(told_now, GenerationChange)
     assert (told_now.status, told_now.ranges, told_now.streams) == ("committed", 2, 4)
     assert told_now.digest == ranges_digest(ranges)
-    published = applied(committed, m.PublishCdcGeneration(wanted[0]))
+    published = applied(committed, PublishCdcGeneration(wanted[0]))
     (again,) = (record for record in diff(committed, published) if record.topic.startswith("cdc"))
     assert again.key == wanted[0]
     assert isinstance(again.value, GenerationChange)
@@ -137,10 +143,10 @@ def test_tombstones_of_a_dropped_keyspace() -> None:
     assert state.placements
     while state.tables:
         _, table = sorted(state.tables.items())[0]
-        state = applied(state, m.DropTable(table.keyspace, table.name))
+        state = applied(state, DropTable(table.keyspace, table.name))
     before = state
     for name in sorted(state.keyspaces):
-        state = applied(state, m.DropKeyspace(name))
+        state = applied(state, DropKeyspace(name))
     records = diff(before, state)
     assert {record.key for record in records if record.topic == SCHEMA} == {
         f"keyspace/{name}" for name in before.keyspaces

@@ -12,10 +12,15 @@ from ringlog.kernel.codes import CODES
 SOURCE = Path(ringlog.__file__).parent
 
 
+def _declares(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") in ("CODES", "_PROTOCOL")
+
+
 def trees() -> Iterator[ast.Module]:
+    """The sources without the declarations of codes."""
     for path in sorted(SOURCE.rglob("*.py")):
-        if path.name != "codes.py":
-            yield ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        yield ast.Module([node for node in tree.body if not _declares(node)], [])
 
 
 def given_codes() -> set[str]:

@@ -8,11 +8,17 @@ from dataclasses import replace
 import pytest
 
 from ringlog.kernel import counts
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
+from ringlog.kernel.commands.cluster import TakeOver
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode
+from ringlog.kernel.commands.schema import CreateTable, DropTable
+from ringlog.kernel.commands.user_types import CreateType
 from ringlog.kernel.counts import COUNTS_MAX
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.kernel.values import Command, Replication, TypeField
 from ringlog.protocol.validator_core import ANSWERS_MAX
 from tests.kernel.entries import TABLE, applied, entry, founded, node, uuid, with_normal_nodes
 from tests.tidy.files import ROOT
@@ -20,19 +26,19 @@ from tests.tidy.files import ROOT
 MOST = 3
 
 
-def table(number: int) -> m.CreateTable:
+def table(number: int) -> CreateTable:
     return replace(TABLE, name=f"t{number}", id=uuid(number, space=4))
 
 
-def grown(part: str, number: int) -> list[m.Command]:
+def grown(part: str, number: int) -> list[Command]:
     """Commands of which the first adds an entry to a part, and the others take away what can be taken away."""
-    made: dict[str, list[m.Command]] = {
-        "keyspaces": [m.CreateKeyspace(f"k{number}", m.Replication("simple", 1))],
-        "nodes": [node(number + 1), m.UnregisterNode(uuid(number + 1, space=2))],
-        "terms": [m.TakeOver(f"role{number}", "x", 1)],
-        "types": [m.CreateType("ks", f"u{number}", (m.TypeField("a", "int"),))],
-        "writers": [m.RegisterCdcWriter(f"w{number}", uuid(number, space=5), f"topic-{number}")],
-        "table_ids": [table(number), m.DropTable("ks", f"t{number}")],
+    made: dict[str, list[Command]] = {
+        "keyspaces": [CreateKeyspace(f"k{number}", Replication("simple", 1))],
+        "nodes": [node(number + 1), UnregisterNode(uuid(number + 1, space=2))],
+        "terms": [TakeOver(f"role{number}", "x", 1)],
+        "types": [CreateType("ks", f"u{number}", (TypeField("a", "int"),))],
+        "writers": [RegisterCdcWriter(f"w{number}", uuid(number, space=5), f"topic-{number}")],
+        "table_ids": [table(number), DropTable("ks", f"t{number}")],
     }
     return made[part]
 
@@ -40,7 +46,7 @@ def grown(part: str, number: int) -> list[m.Command]:
 def start(part: str) -> ClusterState:
     """A cluster with as much as the part needs; what is there already counts."""
     state = with_normal_nodes(founded(), 1)
-    return state if part == "keyspaces" else applied(state, m.CreateKeyspace("ks", m.Replication("simple", 1)))
+    return state if part == "keyspaces" else applied(state, CreateKeyspace("ks", Replication("simple", 1)))
 
 
 @pytest.mark.parametrize("part", sorted(COUNTS_MAX))
@@ -63,7 +69,7 @@ def test_what_does_not_add_is_not_refused_where_there_are_more_than_there_may_be
 ) -> None:
     state = applied(start("nodes"), *(node(number) for number in range(2, 7)))
     monkeypatch.setitem(counts.COUNTS_MAX, "nodes", (MOST, "nodes"))
-    applied(state, m.UnregisterNode(uuid(2, space=2)), m.DeclareDown(uuid(1, space=2), "dead"))
+    applied(state, UnregisterNode(uuid(2, space=2)), DeclareDown(uuid(1, space=2), "dead"))
 
 
 def test_every_part_that_has_a_bound_is_one_of_the_state() -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.decoding import StateUndecodable, decode_state
 from ringlog.kernel.encoding import digest, encode
 from ringlog.kernel.fold import fold
@@ -35,12 +35,12 @@ def long_life() -> bytes:
 def test_states_of_random_lives_come_back(draw: random.Random, length: int) -> None:
     state = EMPTY_STATE
     for _ in range(length):
-        command = random_command(draw, state) if state.epoch else m.InitializeCluster("c")
+        command = random_command(draw, state) if state.epoch else InitializeCluster("c")
         state = fold(state, entry(state, command)).state
     found = decode_state(encode(state))
     assert found == state
     assert digest(found) == digest(state)
-    assert fold(found, entry(state, m.Noop())) == fold(state, entry(state, m.Noop()))
+    assert fold(found, entry(state, Noop())) == fold(state, entry(state, Noop()))
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
@@ -108,7 +108,7 @@ def test_equal_members_are_one_object() -> None:
     ],
 )
 def test_what_no_state_holds_is_refused(broken: dict[str, object]) -> None:
-    state = applied(founded(), m.Noop())
+    state = applied(founded(), Noop())
     with pytest.raises(StateUndecodable):
         decode_state(encode(replace(state, **broken)))  # type: ignore[arg-type]
 

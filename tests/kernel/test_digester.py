@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel import digester as production
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.digester import Digester
 from ringlog.kernel.encoding import digest, encode
 from ringlog.kernel.fold import fold
@@ -26,7 +26,7 @@ from tests.kernel.test_released_logs import LOGS
 def test_digests_of_random_lives_are_those_made_anew(draw: random.Random, length: int) -> None:
     state, digester = EMPTY_STATE, Digester()
     for _ in range(length):
-        command = random_command(draw, state) if state.epoch else m.InitializeCluster("c")
+        command = random_command(draw, state) if state.epoch else InitializeCluster("c")
         state = fold(state, entry(state, command)).state
         if draw.random() < 0.7:
             assert digester.digest(state) == digest(state)

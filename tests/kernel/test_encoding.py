@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.encoding import command_digest, digest, encode, part_digests
 from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.kernel.values import Column
 from tests.kernel.entries import applied, founded, node, random_history
 
 BUILD = "import random; from tests.kernel.entries import random_history; from ringlog.kernel.encoding import digest; "
@@ -33,7 +34,7 @@ def kernel_values() -> st.SearchStrategy[Any]:
         lambda inner: (
             st.lists(inner, max_size=4).map(tuple)
             | st.dictionaries(keys, inner, max_size=4).map(Map)
-            | st.builds(m.Column, st.text(max_size=2), st.text(max_size=2))
+            | st.builds(Column, st.text(max_size=2), st.text(max_size=2))
         ),
         max_leaves=12,
     )
@@ -45,8 +46,8 @@ def typed(value: Any) -> Any:
         return (tuple, tuple(typed(item) for item in value))
     if isinstance(value, Map):
         return (Map, frozenset((typed(key), typed(item)) for key, item in value.items()))
-    if isinstance(value, m.Column):
-        return (m.Column, value.name, value.type)
+    if isinstance(value, Column):
+        return (Column, value.name, value.type)
     return (type(value), value)
 
 
@@ -74,8 +75,8 @@ def test_a_map_has_the_same_bytes_however_it_was_built(pairs: list[tuple[int, in
         (b"a", b"B1:a"),
         ((1, ""), b"L7:I1:1S0:"),
         (Map({"b": 1, "a": 2}), b"M16:S1:aI1:2S1:bI1:1"),
-        (m.Noop(), b"R7:S4:Noop"),
-        (m.TakeOver("r", "i", 1), b"R48:S8:TakeOverS8:instanceS1:iS4:roleS1:rS4:termI1:1"),
+        (Noop(), b"R7:S4:Noop"),
+        (TakeOver("r", "i", 1), b"R48:S8:TakeOverS8:instanceS1:iS4:roleS1:rS4:termI1:1"),
     ],
 )
 def test_the_format(value: object, expected: bytes) -> None:
@@ -110,7 +111,7 @@ def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
 
 def test_every_field_of_the_state_counts() -> None:
     state = applied(founded(), node(1))
-    other = applied(founded(), node(2), m.TakeOver("validator", "x", 1))
+    other = applied(founded(), node(2), TakeOver("validator", "x", 1))
     changes: dict[str, Any] = {"time": 0, "name": "x", "cluster_id": "x", "schema_version": "x", "generations": (1,)}
     names = {"epoch", "state_id", "settings", "terms", "nodes", "node_names", "history", "changed"}
     changes |= {name: getattr(other, name) for name in names - {"settings"}}

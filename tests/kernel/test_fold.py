@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands import model as m
-from ringlog.kernel.decide import RULES
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop, TakeOver
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import ID_STEP_MAX_MS, fold
 from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.registry import RULES
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from tests.kernel.entries import CLUSTER, applied, entry, founded, node, uuid
 
@@ -30,7 +30,7 @@ def verdict(state: ClusterState, item: Entry | Unreadable) -> tuple[OutcomeKind,
 
 
 def test_founding_gives_the_cluster_its_id_and_first_epoch() -> None:
-    folded = fold(EMPTY_STATE, entry(EMPTY_STATE, m.InitializeCluster("c", (("cdc_leeway_us", 1),)), at=77))
+    folded = fold(EMPTY_STATE, entry(EMPTY_STATE, InitializeCluster("c", (("cdc_leeway_us", 1),)), at=77))
     state = folded.state
     assert folded.outcome.kind is OutcomeKind.APPLIED
     assert (state.cluster_id, state.name, state.epoch, state.time) == (CLUSTER, "c", 1, 77)
@@ -45,19 +45,19 @@ def test_founding_gives_the_cluster_its_id_and_first_epoch() -> None:
         ({"prev_state_id": OTHER}, (OutcomeKind.STALE, "")),
         ({"since_epoch": 1}, (OutcomeKind.EXPIRED, "request_expired")),
         ({"since_epoch": -1}, (OutcomeKind.EXPIRED, "request_expired")),
-        ({"kind": "Noop", "command": m.Noop()}, (OutcomeKind.STALE, "")),
+        ({"kind": "Noop", "command": Noop()}, (OutcomeKind.STALE, "")),
         ({"kind": "Mystery", "command": UnknownCommand("Mystery", 1)}, (OutcomeKind.STALE, "")),
         ({"version": 2, "command": UnknownCommand("InitializeCluster", 2)}, (OutcomeKind.HALT, "unknown_command")),
         ({"command": Undecodable("truncated")}, (OutcomeKind.REFUSED, "undecodable")),
         ({"state_id": "1"}, (OutcomeKind.REFUSED, "bad_field")),
         ({"state_id": uuid(1).upper().replace("0000", "000A")}, (OutcomeKind.REFUSED, "bad_field")),
         ({"cluster_id": ""}, (OutcomeKind.REFUSED, "bad_field")),
-        ({"command": m.InitializeCluster("")}, (OutcomeKind.REFUSED, "bad_field")),
-        ({"command": m.InitializeCluster("c", (("none", 1),))}, (OutcomeKind.REFUSED, "unknown_setting")),
+        ({"command": InitializeCluster("")}, (OutcomeKind.REFUSED, "bad_field")),
+        ({"command": InitializeCluster("c", (("none", 1),))}, (OutcomeKind.REFUSED, "unknown_setting")),
     ],
 )
 def test_nothing_else_founds(changes: dict[str, Any], expected: tuple[OutcomeKind, str]) -> None:
-    assert verdict(EMPTY_STATE, entry(EMPTY_STATE, m.InitializeCluster("c"), **changes)) == expected
+    assert verdict(EMPTY_STATE, entry(EMPTY_STATE, InitializeCluster("c"), **changes)) == expected
 
 
 def test_unreadable_before_and_after_founding() -> None:
@@ -67,17 +67,17 @@ def test_unreadable_before_and_after_founding() -> None:
 
 def test_a_cluster_is_founded_once() -> None:
     state = founded()
-    assert verdict(state, entry(state, m.InitializeCluster("c"))) == (OutcomeKind.REFUSED, "already_founded")
-    second = entry(EMPTY_STATE, m.InitializeCluster("c"), state_id=uuid(5), request_id=OTHER)
+    assert verdict(state, entry(state, InitializeCluster("c"))) == (OutcomeKind.REFUSED, "already_founded")
+    second = entry(EMPTY_STATE, InitializeCluster("c"), state_id=uuid(5), request_id=OTHER)
     assert verdict(state, second) == (OutcomeKind.STALE, "")
 
 
 def test_each_check_comes_before_the_next() -> None:
     """An entry that breaks every rule, repaired one rule at a time."""
-    state = applied(founded(), m.Noop(), m.Noop())
+    state = applied(founded(), Noop(), Noop())
     broken = entry(
         state,
-        m.Noop(),
+        Noop(),
         cluster_id=OTHER,
         state_id=uuid(2),
         request_id=uuid(2, space=1),
@@ -96,22 +96,22 @@ def test_each_check_comes_before_the_next() -> None:
         ({"since_epoch": 3}, OutcomeKind.STALE, ""),
         ({"prev_state_id": state.state_id}, OutcomeKind.HALT, "unknown_command"),
         ({"version": 1, "command": Undecodable("truncated")}, OutcomeKind.REFUSED, "undecodable"),
-        ({"command": m.TakeOver("validator", "", 1)}, OutcomeKind.REFUSED, "bad_field"),
+        ({"command": TakeOver("validator", "", 1)}, OutcomeKind.REFUSED, "bad_field"),
         ({"state_id": uuid(2).replace("-0000-7", "-0001-7")}, OutcomeKind.REFUSED, "state_id_not_above"),
         ({"state_id": uuid(4)}, OutcomeKind.REFUSED, "bad_field"),
     ]
     for changes, kind, code in repairs:
         broken = replace(broken, **changes)
         assert verdict(state, broken) == (kind, code)
-    folded = fold(state, replace(broken, command=m.TakeOver("validator", "x", 1)))
+    folded = fold(state, replace(broken, command=TakeOver("validator", "x", 1)))
     assert folded.outcome.kind is OutcomeKind.APPLIED
     assert folded.outcome.epoch == 4
 
 
 def test_the_state_id_must_be_above_its_predecessor() -> None:
-    state = applied(founded(), m.Noop())
-    assert verdict(state, entry(state, m.Noop(), state_id=uuid(0))) == (OutcomeKind.REFUSED, "state_id_not_above")
-    assert fold(state, entry(state, m.Noop(), state_id=uuid(2, space=1))).outcome.kind is OutcomeKind.APPLIED
+    state = applied(founded(), Noop())
+    assert verdict(state, entry(state, Noop(), state_id=uuid(0))) == (OutcomeKind.REFUSED, "state_id_not_above")
+    assert fold(state, entry(state, Noop(), state_id=uuid(2, space=1))).outcome.kind is OutcomeKind.APPLIED
 
 
 def test_a_state_id_leaves_room_above_it() -> None:
@@ -124,9 +124,9 @@ def test_a_state_id_leaves_room_above_it() -> None:
         (2**48 - 1, OutcomeKind.REFUSED),
     ):
         time = f"{number:012x}"
-        item = entry(state, m.Noop(), state_id=f"{time[:8]}-{time[8:]}-7fff-bfff-ffffffffffff")
+        item = entry(state, Noop(), state_id=f"{time[:8]}-{time[8:]}-7fff-bfff-ffffffffffff")
         assert fold(state, item).outcome.kind is kind
-    last = entry(EMPTY_STATE, m.InitializeCluster("c"), state_id="ffffffff-ffff-ffff-bfff-ffffffffffff")
+    last = entry(EMPTY_STATE, InitializeCluster("c"), state_id="ffffffff-ffff-ffff-bfff-ffffffffffff")
     assert verdict(EMPTY_STATE, last) == (OutcomeKind.REFUSED, "bad_field")
 
 
@@ -144,7 +144,7 @@ def test_a_request_has_one_effect_whoever_sends_it_again() -> None:
 def test_a_noop_withdraws_a_request() -> None:
     before = founded()
     request = entry(before, node(1))
-    state = fold(before, entry(before, m.Noop(), request_id=request.request_id)).state
+    state = fold(before, entry(before, Noop(), request_id=request.request_id)).state
     late = entry(state, node(1), request_id=request.request_id, since_epoch=request.since_epoch)
     assert verdict(state, late) == (OutcomeKind.DUPLICATE, "request_id_reused")
     assert not state.nodes
@@ -158,9 +158,9 @@ def test_a_lost_race_is_stale_and_harmless() -> None:
 
 
 def test_state_time_never_goes_back_and_a_fast_clock_is_no_reason_to_refuse() -> None:
-    state = fold(founded(), entry(founded(), m.Noop(), at=2**62)).state
+    state = fold(founded(), entry(founded(), Noop(), at=2**62)).state
     assert state.time == 2**62
-    assert applied(state, m.Noop()).time == 2**62
+    assert applied(state, Noop()).time == 2**62
 
 
 def test_a_refused_entry_leaves_the_state_byte_identical() -> None:
@@ -176,6 +176,6 @@ def test_a_defect_of_a_rule_halts_the_reader(monkeypatch: pytest.MonkeyPatch) ->
     def defective(*_: object) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setitem(RULES, m.Noop, defective)
+    monkeypatch.setitem(RULES, Noop, defective)
     state = founded()
-    assert verdict(state, entry(state, m.Noop())) == (OutcomeKind.HALT, "broken_rule")
+    assert verdict(state, entry(state, Noop())) == (OutcomeKind.HALT, "broken_rule")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
@@ -17,7 +17,7 @@ from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownComma
 from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState
 from tests.kernel.entries import CLUSTER, applied, entry, founded, random_command, uuid, with_normal_nodes
 
-FOUNDING = m.InitializeCluster("c")
+FOUNDING = InitializeCluster("c")
 
 
 def random_record(draw: random.Random, state: ClusterState, past: list[Entry]) -> Entry | Unreadable:
@@ -141,23 +141,23 @@ class NaiveChain:
 @given(st.data(), st.integers(0, 210))
 def test_the_chain_rules_agree_with_a_naive_model(data: st.DataObject, prefill: int) -> None:
     model = NaiveChain(100)
-    first = entry(EMPTY_STATE, m.InitializeCluster("test", (("history_entries", 100),)))
+    first = entry(EMPTY_STATE, InitializeCluster("test", (("history_entries", 100),)))
     model.chain.append(first)
     state = founded(history_entries=100)
     for _ in range(prefill):
-        assert model.verdict(entry(state, m.Noop())) is OutcomeKind.APPLIED
-        state = applied(state, m.Noop())
+        assert model.verdict(entry(state, Noop())) is OutcomeKind.APPLIED
+        state = applied(state, Noop())
     for _ in range(data.draw(st.integers(1, 8), label="records")):
         around = st.integers(max(0, state.epoch - 103), state.epoch + 2)
         item = entry(
             state,
-            m.Noop(),
+            Noop(),
             cluster_id=data.draw(st.sampled_from([CLUSTER] * 9 + [uuid(1, space=6)])),
             state_id=uuid(data.draw(st.just(state.epoch + 1) | around), space=data.draw(st.sampled_from([0, 0, 0, 1]))),
             prev_state_id=data.draw(st.sampled_from([state.state_id] * 6 + [None, uuid(max(1, state.epoch - 1))])),
             request_id=uuid(data.draw(st.just(state.epoch + 1) | around), space=1),
             since_epoch=data.draw(st.just(state.epoch) | around),
-            command=data.draw(st.sampled_from([m.Noop()] * 8 + [Undecodable("noise"), UnknownCommand("Mystery", 1)])),
+            command=data.draw(st.sampled_from([Noop()] * 8 + [Undecodable("noise"), UnknownCommand("Mystery", 1)])),
         )
         folded = fold(state, item)
         assert folded.outcome.kind is model.verdict(item)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.kernel import history
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_HISTORY, EMPTY_STATE, Applied, History
@@ -40,34 +40,34 @@ def test_oldest_is_zero_until_the_bound_is_reached() -> None:
 
 
 def test_a_request_expires_with_the_epoch_it_was_made_at() -> None:
-    state = applied(founded(history_entries=100), *[m.Noop()] * 149)
+    state = applied(founded(history_entries=100), *[Noop()] * 149)
     assert (state.epoch, state.history.oldest, len(state.history.entries)) == (150, 51, 100)
     for since_epoch, expired in ((0, True), (50, True), (51, False), (150, False), (151, True)):
         assert history.is_expired(state, since_epoch) is expired
-        kind = fold(state, entry(state, m.Noop(), since_epoch=since_epoch)).outcome.kind
+        kind = fold(state, entry(state, Noop(), since_epoch=since_epoch)).outcome.kind
         assert kind is (OutcomeKind.EXPIRED if expired else OutcomeKind.APPLIED)
 
 
 def test_a_forgotten_request_cannot_come_back() -> None:
     """Its own since_epoch has left the history by the time its id has."""
     state = founded(history_entries=100)
-    request = entry(state, m.Noop())
+    request = entry(state, Noop())
     while history.find_request(state, request.request_id) is not None or state.epoch == 1:
-        state = applied(state, m.Noop()) if state.epoch > 1 else fold(state, request).state
-    again = entry(state, m.Noop(), request_id=request.request_id, since_epoch=request.since_epoch)
+        state = applied(state, Noop()) if state.epoch > 1 else fold(state, request).state
+    again = entry(state, Noop(), request_id=request.request_id, since_epoch=request.since_epoch)
     assert fold(state, again).outcome.kind is OutcomeKind.EXPIRED
 
 
 def test_a_smaller_bound_drops_at_once_and_a_larger_one_brings_nothing_back() -> None:
-    state = applied(founded(), *[m.Noop()] * 199)
-    state = applied(state, m.ChangeSettings((("history_entries", 100),)))
+    state = applied(founded(), *[Noop()] * 199)
+    state = applied(state, ChangeSettings((("history_entries", 100),)))
     assert (state.epoch, state.history.oldest, len(state.history.entries)) == (201, 102, 100)
-    state = applied(state, m.ChangeSettings((("history_entries", 10_000),)), m.Noop())
+    state = applied(state, ChangeSettings((("history_entries", 10_000),)), Noop())
     assert (state.epoch, state.history.oldest, len(state.history.entries)) == (203, 102, 102)
 
 
 def test_lookups() -> None:
-    state = applied(founded(history_entries=100), *[m.Noop()] * 149)
+    state = applied(founded(history_entries=100), *[Noop()] * 149)
     found = history.find_request(state, uuid(70, space=1))
     assert found is not None
     assert found.epoch == 70

@@ -11,15 +11,22 @@ from typing import Any
 import pytest
 
 from ringlog.kernel import counts
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
+from ringlog.kernel.commands.cluster import Noop, TakeOver
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.user_types import CreateType
 from ringlog.kernel.fold import fold
-from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
 from ringlog.kernel.invariants import check
 from ringlog.kernel.invariants.check import INVARIANTS, violations
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, PastTtl, Replica, Source
+from ringlog.kernel.values import DatacenterReplication, Replication, StreamReport, TypeField, Witness
 from ringlog.wire.entries import decode_entry
 from tests.kernel.entries import NODES, SEED, TABLE, applied, founded, node, uuid
 
@@ -36,34 +43,34 @@ def _further(state: ClusterState) -> ClusterState:
         assert wanted is not None
         ranges = generate_for(state, wanted[1])
         state = applied(state, *parts_of(wanted[0], ranges, 4))
-        state = applied(state, m.CommitCdcGeneration(wanted[0], 2**20 * state.epoch, ranges_digest(ranges)))
-        state = applied(state, m.AdvanceOperation(operation.id, "publish_cdc_generation", (), ()))
-        return applied(state, m.PublishCdcGeneration(wanted[0]))
-    witnesses = tuple(m.Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
+        state = applied(state, CommitCdcGeneration(wanted[0], 2**20 * state.epoch, ranges_digest(ranges)))
+        state = applied(state, AdvanceOperation(operation.id, "publish_cdc_generation", (), ()))
+        return applied(state, PublishCdcGeneration(wanted[0]))
+    witnesses = tuple(Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
     gaining = gaining_nodes(operation) if operation.stage in REPORTED_STAGES else ()
-    reports = tuple(m.StreamReport(name, operation.id, 5, "ab") for name in gaining)
-    return applied(state, m.AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports))
+    reports = tuple(StreamReport(name, operation.id, 5, "ab") for name in gaining)
+    return applied(state, AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports))
 
 
 @cache
 def lives() -> dict[str, ClusterState]:
     """The states of a cluster by what it was doing: of three nodes, with a table, and of a fourth node that joins."""
-    state = applied(founded(), m.TakeOver("coordinator", "x", 1), *(node(number) for number in range(1, 5)))
+    state = applied(founded(), TakeOver("coordinator", "x", 1), *(node(number) for number in range(1, 5)))
     for number in range(3):
-        state = applied(state, m.Join(NODES[number], (1_000 * number,), SEED))
+        state = applied(state, Join(NODES[number], (1_000 * number,), SEED))
         while in_flight(state):
             state = _further(state)
-    fields = (m.TypeField("street", "text"),)
+    fields = (TypeField("street", "text"),)
     state = applied(
         state,
-        m.CreateKeyspace("ks", m.Replication("simple", 2)),
-        m.CreateType("ks", "address", fields),
+        CreateKeyspace("ks", Replication("simple", 2)),
+        CreateType("ks", "address", fields),
         TABLE,
-        m.CloseCdcGeneration(state.generations[0].id, closed_at=5, unwatched=True),
-        m.RegisterCdcWriter("w", uuid(1, space=5)),
+        CloseCdcGeneration(state.generations[0].id, closed_at=5, unwatched=True),
+        RegisterCdcWriter("w", uuid(1, space=5)),
     )
     found = {"quiet": state}
-    state = applied(state, m.Join(JOINING, (500,), SEED))
+    state = applied(state, Join(JOINING, (500,), SEED))
     while in_flight(state):
         found[in_flight(state)[0].stage] = state
         if in_flight(state)[0].stage == "commit_cdc_generation":
@@ -71,7 +78,7 @@ def lives() -> dict[str, ClusterState]:
             assert wanted is not None
             found["preparing"] = state = applied(state, *parts_of(wanted[0], generate_for(state, wanted[1]), 4)[:1])
         state = _further(state)
-    altered = m.AlterKeyspace("ks", m.Replication("network", 1, (m.DatacenterReplication("dc1", 1),)))
+    altered = AlterKeyspace("ks", Replication("network", 1, (DatacenterReplication("dc1", 1),)))
     found["altering"] = state = applied(found["quiet"], altered)
     found["altered"] = _further(state)
     return found
@@ -235,7 +242,7 @@ def test_the_look_never_raises(part: str) -> None:
 def test_what_is_shared_is_not_looked_at_again() -> None:
     sound = lives()["quiet"]
     broken = _group(sound, start=5)
-    later = applied(broken, m.Noop())
+    later = applied(broken, Noop())
     assert "tiling" in _broken(violations(broken, sound))
     assert violations(later, broken) == ()
     assert "tiling" in _broken(violations(later))

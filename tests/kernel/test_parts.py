@@ -9,10 +9,13 @@ import pytest
 
 from ringlog.cache import projection
 from ringlog.kernel.changes import SCHEMA, TELLINGS, TypeChange, _maker, project
-from ringlog.kernel.commands import model as m
-from ringlog.kernel.commands.model_types import AlterType, CreateType, DropType, TypeField
+from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
 from ringlog.kernel.parts import PARTS, WHOLE
 from ringlog.kernel.state import Node
+from ringlog.kernel.values import Replication, TypeField
 from tests.kernel.entries import applied, founded, node, with_normal_nodes
 
 
@@ -34,11 +37,11 @@ def test_caches_show_every_field_that_is_not_hidden() -> None:
     state = applied(
         state,
         node(9),
-        m.DeclareDown(node(9).id, "burnt"),
-        m.CreateKeyspace("ks", m.Replication("simple", 1)),
+        DeclareDown(node(9).id, "burnt"),
+        CreateKeyspace("ks", Replication("simple", 1)),
         CreateType("ks", "t", (TypeField("f", "int"),)),
-        m.RegisterCdcWriter("w", node(1).id),
-        m.AlterKeyspace("ks", m.Replication("simple", 2)),
+        RegisterCdcWriter("w", node(1).id),
+        AlterKeyspace("ks", Replication("simple", 2)),
     )
     cached = projection.project(state)
     for part in PARTS:
@@ -56,7 +59,7 @@ def test_caches_show_every_field_that_is_not_hidden() -> None:
 
 
 def test_user_types_are_told_as_they_come_and_go() -> None:
-    state = applied(with_normal_nodes(founded(), 1), m.CreateKeyspace("ks", m.Replication("simple", 1)))
+    state = applied(with_normal_nodes(founded(), 1), CreateKeyspace("ks", Replication("simple", 1)))
     state = applied(state, CreateType("ks", "t", (TypeField("f", "int"),)))
     state = applied(state, AlterType("ks", "t", (TypeField("g", "text"),)))
     fields_now = (TypeField("f", "int"), TypeField("g", "text"))

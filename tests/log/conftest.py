@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ringlog.client.founding import found
-from ringlog.kernel.commands.model import Command, Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.log.faulty import FaultyLog
 from ringlog.log.memory import MemoryLog

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.log.aio import AsyncReplica
 from ringlog.log.errors import ReplicaHalted
 from ringlog.log.faulty import FaultyLog

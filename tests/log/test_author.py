@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE

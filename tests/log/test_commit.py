@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.log.author import Author

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.client.founding import found
-from ringlog.kernel.commands.model import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE

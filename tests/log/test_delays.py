@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, Command, Noop
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
 from ringlog.kernel.outcome import Entry, Unreadable
 from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.log.delays import (
     COMMIT,

@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found, founded_as
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.state import evolve
 from ringlog.log.author import Author
 from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ringlog.client.client import Client, Logs
-from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author

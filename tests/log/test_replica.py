@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.decoding import decode_state
 from ringlog.kernel.encoding import command_digest, digest, encode
 from ringlog.kernel.fold import fold

@@ -15,9 +15,11 @@ from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found
 from ringlog.client.peers import Peers, Unreachable
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Command, CreateKeyspace, Join, Replication, StreamReport
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import Command, Replication, StreamReport
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog.node.data_server import DataServer

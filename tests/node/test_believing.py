@@ -14,10 +14,12 @@ from ringlog.client.coordinator import Coordinator
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.errors import RequestTimedOut
 from ringlog.client.plans import Access, Answer, Level, Plan, Request, Satisfied, Waiting, is_of_this_log
-from ringlog.kernel.commands.model import Command, DropKeyspace, Noop
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import contradicts, state_id_at
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog.node.errors import NodeFailed

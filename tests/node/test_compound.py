@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from ringlog.kernel.commands.model import CdcOptions, Column, CreateKeyspace, CreateTable, Replication
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.stages import FINISHED
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.reading import SeenRow
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.node.holder import Holder
 from ringlog.node.merge import merged
 from ringlog.wire.records import decode_mutation, encode_mutation

@@ -13,21 +13,14 @@ import pytest
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.errors import RequestImpossible, RequestTimedOut, TooLarge
 from ringlog.client.plans import Level
-from ringlog.kernel.commands.model import (
-    CancelOperation,
-    ChangeSettings,
-    Command,
-    CreateKeyspace,
-    DatacenterReplication,
-    DeclareDown,
-    Leave,
-    Move,
-    Replace,
-    Replication,
-    RetryOperation,
-)
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Leave, Move, Replace
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.operations import CancelOperation, RetryOperation
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.values import Command, DatacenterReplication, Replication
 from ringlog.node.cells import Excerpt
 from ringlog.node.journal import recover
 from ringlog.node.registers import Fetch

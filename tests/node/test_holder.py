@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import CancelOperation, CdcOptions, Column, CreateTable, DropTable, StreamReport
+from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import CdcOptions, Column, StreamReport
 from ringlog.node.holder import Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.node.store import Version
 from ringlog.wire.records import Cell, Mutation, decode_mutation, encode_mutation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.model import CancelOperation, Noop
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.generations.admission import Rules, rules_of
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import placement_of_keyspace

@@ -7,7 +7,10 @@ from itertools import islice
 
 import pytest
 
-from ringlog.kernel.commands.model import CancelOperation, DropKeyspace, DropTable, Noop
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import DropKeyspace
+from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.kernel.commands.schema import DropTable
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
 from ringlog.kernel.state import ClusterState

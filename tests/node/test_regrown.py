@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.client.direct import DirectAuthor
-from ringlog.kernel.commands.model import Noop, TakeOver
+from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.history import state_id_at
 from ringlog.log.errors import ReplicaHalted
 from ringlog.log.identity import Seen

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.operations import FailOperation, RetryOperation
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.node.tries import AGAIN_MOST_S, AGAIN_S, Tries, news_of
 from tests.kernel.movements.clusters import placed, simple
@@ -12,8 +14,8 @@ TWO = {"n1": ("dc1/r1", (100,)), "n2": ("dc1/r1", (200,)), "x": ("dc1/r1", ())}
 
 
 def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
-    state = applied(placed(TWO, simple(1)), m.ChangeSettings((("stream_tries_max", 3),)))
-    state, operation = begun(state, m.Join("x", (150,), SEED))
+    state = applied(placed(TWO, simple(1)), ChangeSettings((("stream_tries_max", 3),)))
+    state, operation = begun(state, Join("x", (150,), SEED))
     state = driven(state, operation, "write_both_read_old")
     tries = Tries()
     waits = []
@@ -25,9 +27,9 @@ def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
     assert (told.operation, told.source, told.count, told.since, told.at) == (operation, "n2", 3, since, 7)
     assert told.reason == "refused 2"
 
-    state = applied(state, m.FailOperation(operation, told.reason, "x", told.count, told.since))
+    state = applied(state, FailOperation(operation, told.reason, "x", told.count, told.since))
     assert not tries.may_try("stream", operation, state)
-    state = applied(state, m.RetryOperation(operation, "n2 is back"))
+    state = applied(state, RetryOperation(operation, "n2 is back"))
     assert tries.may_try("stream", operation, state)
     tries.failed("stream", operation, "n2", state, "refused again", 99)
     (told,) = tries.told()

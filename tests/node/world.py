@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    CdcOptions,
-    Column,
-    CreateKeyspace,
-    CreateTable,
-    Join,
-    Replication,
-    StreamReport,
-    Witness,
-)
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, JOIN_STAGES, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import CdcOptions, Column, Replication, StreamReport, Witness
 from ringlog.wire.records import Cell, Mutation
 from tests.kernel.entries import applied, founded, node, uuid
 from tests.kernel.operations.drive import with_generation

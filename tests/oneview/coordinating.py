@@ -5,18 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    CancelOperation,
-    CreateKeyspace,
-    Join,
-    RegisterNode,
-    Replication,
-    StreamReport,
-)
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, is_ended
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import Replication, StreamReport
 from ringlog.protocol.coordinator_core import Known, Proposal, propose
 from ringlog.wire.records import NodeAck
 from tests.agents.finish import NOW, known

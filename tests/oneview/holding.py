@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.model import CancelOperation, StreamReport
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import StreamReport
 from ringlog.node.holder import Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.node.store import Version, checksum, inside
 from ringlog.wire.records import Mutation, encode_mutation

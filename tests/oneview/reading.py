@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.commands.model import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.encoding import command_digest, digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, Unreadable

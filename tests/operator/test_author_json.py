@@ -8,29 +8,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.commands.model import (
-    COMMANDS,
-    AlterKeyspace,
-    AlterTable,
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.movements import Join, Remove, Replace
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.generations.describe import ranges_digest
+from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.state import EMPTY_STATE, CdcWriter, Node, PreparedGeneration, Term
+from ringlog.kernel.values import (
+    TOKEN_MAX,
+    TOKEN_MIN,
     CdcOptions,
     Column,
-    CreateKeyspace,
-    CreateTable,
     DatacenterReplication,
-    InitializeCluster,
-    Join,
-    Noop,
     Position,
-    RegisterNode,
-    Remove,
-    Replace,
     Replication,
-    TakeOver,
     Witness,
+    is_token,
+    is_uuid,
 )
-from ringlog.kernel.generations.describe import ranges_digest
-from ringlog.kernel.state import EMPTY_STATE, CdcWriter, Node, PreparedGeneration, Term
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, is_token, is_uuid
 from ringlog.operator.author_json import from_json, to_json
 from ringlog.operator.intents import NUM_TOKENS, InvalidCommand
 from ringlog.operator.tokens import RING, choose_tokens

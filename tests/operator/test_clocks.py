@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc_clock import WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
 from ringlog.operator import views
 from ringlog.operator.clocks import clock_lines, left_ahead, lowest_horizon, skews
 from ringlog.operator.rehearsal import Rehearsal
@@ -53,7 +55,7 @@ class Story:
     def promised_ahead(self) -> None:
         """A writer, and a validator on its machine, had a clock that was a year ahead."""
         self.say(command="RegisterCdcWriter", writer="w", incarnation="i1")
-        advance = m.AdvanceCdcWriter("w", "i1", self.now + YEAR_US, self.rehearsal.state.writers["w"].low_watermark)
+        advance = AdvanceCdcWriter("w", "i1", self.now + YEAR_US, self.rehearsal.state.writers["w"].low_watermark)
         assert too_far_ahead(self.rehearsal.state, advance, self.now + YEAR_US) is None
         assert self.say(command="AdvanceCdcWriter", writer="w", horizon=advance.horizon)["outcome"] == "applied"
 
@@ -141,12 +143,12 @@ def test_a_validator_lets_nobody_take_back_what_operates_or_end_what_is_kept() -
     story = Story()
     state = story.rehearsal.state
     found = state.generations[-1]
-    command = m.WithdrawCdcGeneration(found.id, bytes(16), "why not")
+    command = WithdrawCdcGeneration(found.id, bytes(16), "why not")
     refused = too_far_ahead(state, command, found.timestamp - WITHDRAWN_AHEAD_MIN_US)
     assert refused is not None
     assert refused.code == "generation_operates"
     assert too_far_ahead(state, command, found.timestamp - WITHDRAWN_AHEAD_MIN_US - 1) is None
     story.say(command="ChangeSettings", settings={"cdc_timestamp_ahead_max_us": 2 * YEAR_US})
-    expiry = m.ExpireCdcGeneration(found.id, story.now + ENDS_AHEAD_MAX_US + 1)
+    expiry = ExpireCdcGeneration(found.id, story.now + ENDS_AHEAD_MAX_US + 1)
     refused = too_far_ahead(story.rehearsal.state, expiry, story.now)
     assert refused is not None, "a limit that is lifted for generations to start takes no rows away"

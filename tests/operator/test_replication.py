@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.model import Replication
+from ringlog.kernel.values import Replication
 from ringlog.operator.replication import parse_setting, replication_json, replication_words
 
 

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.model import COMMANDS, Column, CreateKeyspace, Leave, Position, Replace
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Leave, Replace
+from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.values import Column, Position
 from ringlog.operator.author_json import DEFAULTS
 from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, Intent, InvalidCommand, join, move, named, resolved
 from ringlog.operator.replication import network

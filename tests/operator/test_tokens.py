@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import Join, Replication
+from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.ownership.placements import canonical
 from ringlog.kernel.state import ClusterState, Keyspace
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Replication
 from ringlog.operator.author_json import from_json
 from ringlog.operator.tokens import allocate
 from ringlog.runtime.draw import SeededDraw

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.model import AdvanceOperation
+from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.operator.rehearsal import acknowledgements

@@ -8,10 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.operations import AdvanceOperation, FailOperation, RetryOperation
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.operations.kinds import PRIORITY
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.operator import views
 from ringlog.operator.answers import foretold
 from ringlog.operator.intents import named
@@ -26,14 +30,14 @@ from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven
 
 FIVE = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 6)} | {"x": ("dc1/r1", [])}
-REQUESTS: dict[str, m.Command] = {
-    "join": m.Join("x", (150,), SEED),
-    "leave": m.Leave("n3"),
-    "move": m.Move("n3", (150,), SEED),
-    "replace": m.Replace("x", "n3"),
-    "remove": m.Remove("n3"),
-    "rebuild": m.Rebuild("n3"),
-    "alter": m.AlterKeyspace("ks0", network(dc1=5)),
+REQUESTS: dict[str, Command] = {
+    "join": Join("x", (150,), SEED),
+    "leave": Leave("n3"),
+    "move": Move("n3", (150,), SEED),
+    "replace": Replace("x", "n3"),
+    "remove": Remove("n3"),
+    "rebuild": Rebuild("n3"),
+    "alter": AlterKeyspace("ks0", network(dc1=5)),
 }
 KINDS = [kind for kind in PRIORITY if kind != "assassinate"]  # that one never waits
 
@@ -42,7 +46,7 @@ def asked(kind: str) -> tuple[ClusterState, str]:
     """The state in which an operation of that kind is requested, and its id."""
     cluster = placed(FIVE, simple(3))
     if kind == "remove":
-        cluster = applied(cluster, m.DeclareDown("n3", "disk"))
+        cluster = applied(cluster, DeclareDown("n3", "disk"))
     return begun(replace(cluster, cluster_id="c"), REQUESTS[kind])
 
 
@@ -52,7 +56,7 @@ def all_acks(state: ClusterState) -> dict[str, NodeAck]:
 
 def goes_on(state: ClusterState, operation: str, acks: dict[str, NodeAck]) -> bool:
     commands = [proposal.command for proposal in propose(Known(state, acks, state.epoch, 0))]
-    return any(isinstance(one, m.AdvanceOperation) and one.operation == operation for one in commands)
+    return any(isinstance(one, AdvanceOperation) and one.operation == operation for one in commands)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,8 +96,8 @@ def test_the_turn_names_those_ahead() -> None:
         {f"n{n}": ("d/r", [1000 * n]) for n in range(1, 13)} | {"x": ("d/r", []), "y": ("d/r", [])}, simple(1)
     )
     state = replace(state, settings=state.settings.set("operations_concurrent_max", 1))
-    state, first = begun(state, m.Join("x", (1500,), SEED))
-    state, second = begun(state, m.Join("y", (7500,), SEED))
+    state, first = begun(state, Join("x", (1500,), SEED))
+    state, second = begun(state, Join("y", (7500,), SEED))
     assert waiting(state, state.operations[first], {}).text == COORDINATOR
     state = driven(state, first, "prepared")
     found = waiting(state, state.operations[second], all_acks(state))
@@ -110,11 +114,11 @@ def test_a_leaving_node_that_died_may_be_declared_down() -> None:
     before = waiting(state, state.operations[operation], silent)
     assert "n3" in before.nodes
     assert any("ringlog node down n3" in way for way in before.ways_out)
-    view = views.operation(applied(state, m.DeclareDown("n4", "power")), state.operations[operation], silent)
+    view = views.operation(applied(state, DeclareDown("n4", "power")), state.operations[operation], silent)
     assert view["down"] == ["n4"]
     assert view["ways_out"][0] == "start it again: n4 was declared down"
     alone = {node: ack for node, ack in all_acks(state).items() if node != "n3"}
-    dead = applied(state, m.DeclareDown("n3", "disk"))
+    dead = applied(state, DeclareDown("n3", "disk"))
     assert waiting(dead, dead.operations[operation], alone).nodes == ()
 
 
@@ -129,7 +133,7 @@ def test_operations_in_words() -> None:
     view = views.operation(state, state.operations[operation], {})
     assert subject(view) == "x for n3"
     assert wait_lines(view)[0].startswith("waits for witnesses: epoch")
-    failed = applied(state, m.FailOperation(operation, "bad disk"))
+    failed = applied(state, FailOperation(operation, "bad disk"))
     lines = described(views.operation(failed, failed.operations[operation], {}))
     assert lines[-1] == "bad disk"
     assert any(line.startswith("failed at epoch") for line in lines)
@@ -137,7 +141,7 @@ def test_operations_in_words() -> None:
 
 def test_what_an_assassination_would_lose_is_foretold() -> None:
     state = placed(FIVE, simple(3), down=["n2", "n3"])
-    told = foretold(state, named(m.Assassinate("n3")), SeededDraw(b"x"))
+    told = foretold(state, named(Assassinate("n3")), SeededDraw(b"x"))
     assert told.startswith("3 ranges have replicas without all")
     assert "rows of 2 ranges may be lost" in told
 
@@ -156,7 +160,7 @@ def test_tries_are_those_of_this_log_as_the_coordinator_counts_them() -> None:
     ):
         acks = all_acks(state) | {"x": said}
         given_up = [
-            one for one in propose(Known(state, acks, state.epoch, 0)) if isinstance(one.command, m.FailOperation)
+            one for one in propose(Known(state, acks, state.epoch, 0)) if isinstance(one.command, FailOperation)
         ]
         assert len(tries(state, found, acks)) == len(given_up) == count
 
@@ -171,14 +175,14 @@ def test_who_asks_for_rows_in_vain_is_told_and_then_waits_for_a_decision() -> No
     assert view["waits_for"] == f"x to stream its rows; {asked_so_far}"
     assert (view["tries"][0]["source"], view["tries"][0]["count"], view["awaits_decision"]) == ("n2", 7, False)
 
-    stopped = applied(state, m.FailOperation(operation, "rows from n2: refused", "x", 200, tries[0].since))
+    stopped = applied(state, FailOperation(operation, "rows from n2: refused", "x", 200, tries[0].since))
     view = views.operation(stopped, stopped.operations[operation], acks)
     assert view["awaits_decision"]
     assert view["waits_for_nodes"] == ["x"]
     begins = f"an operator's decision since epoch {stopped.epoch}: x after 200 tries"
     assert view["waits_for"].startswith(begins)
     assert [re.findall(r"ringlog operation (\w+)", way) for way in view["ways_out"]] == [["retry"], ["cancel"]]
-    again = applied(stopped, m.RetryOperation(operation, "n2 is back"))
+    again = applied(stopped, RetryOperation(operation, "n2 is back"))
     lines = described(views.operation(again, again.operations[operation], {}))
     assert f"x failed at epoch {stopped.epoch} after 200 tries: rows from n2: refused" in lines
     assert f"tried again from epoch {again.epoch}: n2 is back" in lines
@@ -186,7 +190,7 @@ def test_who_asks_for_rows_in_vain_is_told_and_then_waits_for_a_decision() -> No
 
 @pytest.mark.parametrize(("factor", "loss"), [(1, True), (2, False)])
 def test_past_the_point_of_no_return_it_says_how_to_go_on_without_a_dead_node(factor: int, loss: bool) -> None:
-    state, operation = begun(replace(placed(FIVE, simple(factor)), cluster_id="c"), m.Join("x", (150,), SEED))
+    state, operation = begun(replace(placed(FIVE, simple(factor)), cluster_id="c"), Join("x", (150,), SEED))
     state = driven(state, operation, "write_both_read_new")
     acks = {node: ack for node, ack in all_acks(state).items() if node != "n2"}
     found = waiting(state, state.operations[operation], acks)

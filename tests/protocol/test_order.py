@@ -11,7 +11,7 @@ import pytest
 from ringlog.cache.port import Written
 from ringlog.cache.projection import Delta, Full
 from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.commands.model import Noop, TakeOver
+from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author

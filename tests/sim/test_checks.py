@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import DatacenterReplication, Replication
 from ringlog.kernel.generations.acceptance import Accepted, accept
+from ringlog.kernel.values import DatacenterReplication, Replication
 from ringlog.sim import run
 from ringlog.sim.checks.accepted import _acceptable
 from ringlog.sim.checks.gates import Acknowledgements

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.commands.model import COMMANDS
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.ownership.placements import placement_of_keyspace
+from ringlog.kernel.registry import COMMANDS
 from ringlog.sim.coverage import tables
 from ringlog.sim.families import CHECKS, FAMILIES
 from ringlog.sim.mutants import MUTANTS, RARE

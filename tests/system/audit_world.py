@@ -15,7 +15,6 @@ from ringlog.audit.topics import records
 from ringlog.audit.verify import Expected, audit
 from ringlog.client.founding import publish_schemas
 from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA, ChangeRecord, project
-from ringlog.kernel.commands.model import CdcOptions
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.lookup import generation_at, stream_of
@@ -23,6 +22,7 @@ from ringlog.kernel.generations.statements import is_compound
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.values import CdcOptions
 from ringlog.log.topics import CDC, DEAD_LETTERS, METADATA, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import encode_change_record

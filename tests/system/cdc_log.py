@@ -13,11 +13,13 @@ from confluent_kafka import Producer, TopicPartition
 from tests.system.cdc_world import SEED, World, now_us
 
 from ringlog.kernel.changes import diff
-from ringlog.kernel.commands.model import AdvanceCdcWriter, CloseCdcGeneration, Position, RegisterCdcWriter
+from ringlog.kernel.commands.cdc import CloseCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.generations.lookup import generation_at, stream_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Position
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.ids import timeuuid

@@ -20,26 +20,18 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found_cluster
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    CdcOptions,
-    Column,
-    Command,
-    CommitCdcGeneration,
-    CreateKeyspace,
-    CreateTable,
-    Join,
-    PublishCdcGeneration,
-    RegisterNode,
-    Replication,
-    StreamReport,
-    Witness,
-)
-from ringlog.kernel.generations.describe import generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, WRITE_BOTH_READ_OLD, is_ended
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, StreamReport, Witness
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.replica import Replica
 from ringlog.log.topics import topic_name

@@ -20,10 +20,10 @@ from tests.system.registers_load import KEYSPACE, Load
 from ringlog.client.client import Client
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.operations.stages import is_ended
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import Command
 
 FILLERS = 8
 VALUE = b"x" * 400

@@ -16,7 +16,9 @@ from tests.agents.finish import acks_of
 
 from ringlog.agents.status import StatusReader
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Command, Join, RegisterNode
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.values import Command
 from ringlog.log.producer import AckedProducer
 from ringlog.log.topics import ACKS, topic_name
 from ringlog.stack import StackInfo

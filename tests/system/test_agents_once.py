@@ -14,9 +14,11 @@ from tests.system.topic_settings import alter
 
 from ringlog.agents.exits import HALTED
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, Noop, RegisterCdcWriter
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import METADATA, REQUESTS, admin_client, topic_name
 from ringlog.stack import StackInfo

@@ -13,7 +13,9 @@ import pytest
 
 from ringlog.agents.exits import SUPERSEDED
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.kernel.commands.model import AdvanceCdcWriter, ChangeSettings, Command, Noop, RegisterCdcWriter
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.values import Command
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import REQUESTS
 from ringlog.stack import StackInfo

@@ -18,7 +18,7 @@ from ringlog.audit import topics
 from ringlog.audit.report import Report
 from ringlog.audit.topics import AuditError, records
 from ringlog.kernel.changes import CDC_STREAMS
-from ringlog.kernel.commands.model import CdcOptions
+from ringlog.kernel.values import CdcOptions
 from ringlog.stack import StackInfo
 from ringlog.wire.partitions import cdc_partition
 from ringlog.wire.records import (

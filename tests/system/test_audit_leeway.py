@@ -15,15 +15,9 @@ from tests.system.test_audit import _letters, failed
 from ringlog.audit import history
 from ringlog.audit.topics import AuditError
 from ringlog.kernel.changes import EPOCHS, SCHEMA, ChangeRecord, EpochChange, project
-from ringlog.kernel.commands.model import (
-    AlterTable,
-    ChangeSettings,
-    Column,
-    Command,
-    CreateTable,
-    InitializeCluster,
-    Noop,
-)
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop
+from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.values import Column, Command
 from ringlog.stack import StackInfo
 from ringlog.wire.entries import author_entry
 from ringlog.wire.records import DeadLetter, decode_mutation

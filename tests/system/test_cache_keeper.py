@@ -13,7 +13,7 @@ import redis
 
 from ringlog.cache.reader import CachedReader, CachedView, TryAgain
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import digest
 from ringlog.stack import Stack, StackInfo
 

@@ -12,7 +12,7 @@ from tests.system.cdc_world import World, now_us, write
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.kernel.commands.model import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.log.appended import newest_append
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.stack import StackInfo

@@ -12,11 +12,13 @@ import pytest
 from tests.system.cdc_world import World, founded, now_us, write
 from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, identity, lines, run_to_idle
 
-from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, CreateTable, CreateType, TypeField
+from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.commands.user_types import CreateType
 from ringlog.kernel.generations.lookup import stream_of
 from ringlog.kernel.generations.statements import is_compound, shape_of_table
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.values import CdcOptions, Column, TypeField
 from ringlog.stack import StackInfo
 from ringlog.wire.binary import Layout
 from ringlog.wire.records import Bounds, CdcRow, Cell, Change, DeletedElements, Mutation, mapper

@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 from ringlog.audit.topics import records
 from ringlog.cli.main import app
 from ringlog.client.client import Client
-from ringlog.kernel.commands.model import CdcOptions, Column, CreateKeyspace, CreateTable, Replication
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Mutation, decode_dead_letter, decode_mutation
 from ringlog_cdc.debezium.envelope import Form

@@ -15,7 +15,8 @@ import pytest
 from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_kill import HOUR_US, alive, driver
 
-from ringlog.kernel.commands.model import AdvanceCdcWriter, CloseCdcGeneration, RegisterCdcWriter
+from ringlog.kernel.commands.cdc import CloseCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.state import CdcWriter
 from ringlog.log.rights import (
     NoListener,

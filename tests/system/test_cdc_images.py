@@ -18,7 +18,8 @@ from tests.system.test_cdc_job import HOUR_US, TOKENS, forget_last_batch, run_to
 
 from ringlog.audit.compound import Columns, elements, is_compound, log_rows, plain_row
 from ringlog.audit.images import Images, Wanted
-from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, CreateTable
+from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Bounds, CdcRow, Cell, Change, Mutation, decode_mutation, mapper
 from ringlog_cdc.errors import CdcError

@@ -17,7 +17,8 @@ from tests.system.test_cdc_kill import alive, driver, in_hand
 
 from ringlog.audit.lake import audit_lake
 from ringlog.audit.report import Report
-from ringlog.kernel.commands.model import AlterTable, Column
+from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.values import Column
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import Context
 from ringlog.stack import StackInfo

@@ -11,7 +11,8 @@ import pytest
 from tests.system.cdc_world import founded, now_us, write
 from tests.system.test_cdc_job import HOUR_US, TOKENS, identity, run_to_idle
 
-from ringlog.kernel.commands.model import AlterTable, CdcOptions
+from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.values import CdcOptions
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import Context
 from ringlog.stack import StackInfo

@@ -15,7 +15,7 @@ from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, lines, run_to_idle, start
 from tests.system.topic_settings import alter
 
-from ringlog.kernel.commands.model import ChangeSettings
+from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.log.errors import TopicMisconfigured
 from ringlog.stack import StackInfo
 from ringlog.wire.records import encode_mutation

@@ -14,7 +14,7 @@ from tests.system.cdc_world import PARTITIONS, World, founded, now_us, until, wr
 from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, lines
 
 from ringlog.client.results import RejectedResult
-from ringlog.kernel.commands.model import CloseCdcGeneration
+from ringlog.kernel.commands.cdc import CloseCdcGeneration
 from ringlog.kernel.generations.lookup import stream_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.log.topics import admin_client, topic_name

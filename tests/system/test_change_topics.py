@@ -31,20 +31,14 @@ from ringlog.kernel.changes import (
     diff,
     project,
 )
-from ringlog.kernel.commands.model import (
-    CdcOptions,
-    Column,
-    Command,
-    CreateKeyspace,
-    CreateTable,
-    DropTable,
-    Join,
-    Noop,
-    RegisterNode,
-    Replication,
-)
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.fold import fold
 from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.log.kafka import reader_config
 from ringlog.log.producer import AckedProducer
 from ringlog.log.topics import (

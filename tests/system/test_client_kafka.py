@@ -16,7 +16,8 @@ from ringlog.client.client import Client, Logs
 from ringlog.client.founding import Founding, found_cluster
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.client.watch import MetadataWatch
-from ringlog.kernel.commands.model import DropKeyspace, Noop
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.history import find_request
 from ringlog.kernel.state import ClusterState

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from ringlog.cli.main import app
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import CreateKeyspace, Replication
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW
 from ringlog.kernel.state import Operation
+from ringlog.kernel.values import Replication
 from ringlog.log.delays_control import FolderDelays
 from ringlog.stack import StackInfo
 

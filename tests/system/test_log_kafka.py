@@ -14,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from tests.system.agents_world import until
 
 from ringlog.client.founding import found
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind

@@ -11,7 +11,8 @@ from tests.system.cdc_world import World, founded, now_us, until
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.kernel.commands.model import AlterTable, CdcOptions
+from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.values import CdcOptions
 from ringlog.log.retention import Retention, keep_at_least, retention_of
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.stack import StackInfo

@@ -24,12 +24,14 @@ from tests.system.agents_world import AgentsWorld, until
 from tests.system.nodes_world import NodeProcess, NodesWorld
 
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import CdcOptions, Column, CreateKeyspace, CreateTable, Replication
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.reading import SeenRow
 from ringlog.kernel.state import Operation
+from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.log.topics import MUTATIONS
 from ringlog.stack import StackInfo
 from ringlog.wire.partitions import mutation_key, mutation_partition

@@ -17,8 +17,10 @@ from tests.system.registers_load import KEYSPACE, Load
 
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.plans import Level
-from ringlog.kernel.commands.model import AlterKeyspace, CreateKeyspace, Leave, Move, Replication
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.movements import Leave, Move
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.values import Replication
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]

@@ -124,25 +124,3 @@ def test_clients_of_kafka_are_given_what_makes_them_log_in() -> None:
 
     product = [path for path in python_files("services", "streaming") if shown(path) not in MAKES_CLIENTS]
     assert offences(tuple(product), find) == []
-
-
-def test_the_kernel_refuses_only_with_known_codes() -> None:
-    from ringlog.kernel.codes import CODES
-
-    def find(_path: Path, content: str) -> Iterator[str]:
-        for node in ast.walk(ast.parse(content)):
-            is_refusal = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Rejected" and node.args
-            if is_refusal and isinstance(code := node.args[0], ast.Constant) and code.value not in CODES:
-                yield f"line {node.lineno}: {code.value}"
-
-    kernel = tuple(path for path in python_files("services") if "kernel" in path.parts)
-    assert offences(kernel, find) == []
-
-
-def test_every_known_code_is_used_somewhere() -> None:
-    from ringlog.kernel.codes import CODES
-
-    sources = "\n".join(
-        path.read_text() for path in python_files(*SOURCES) if path != ROOT / "services/ringlog/kernel/codes.py"
-    )
-    assert [code for code in CODES if f'"{code}"' not in sources] == []

@@ -18,12 +18,14 @@ from ringlog.kernel.changes import (
     TableChange,
     diff,
 )
-from ringlog.kernel.commands import model as m
-from ringlog.kernel.commands.cdc import POSITIONS_MAX
-from ringlog.kernel.commands.keyspaces import DATACENTERS_MAX, FACTOR_MAX, REPLICATION_BYTES_MAX
+from ringlog.kernel.commands.cdc_writers import POSITIONS_MAX, AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import DATACENTERS_MAX, FACTOR_MAX, REPLICATION_BYTES_MAX, CreateKeyspace
 from ringlog.kernel.commands.nodes import FEATURES_MAX
-from ringlog.kernel.commands.operations import FAILURES_KEPT_MAX, REASON_LENGTH_MAX
-from ringlog.kernel.commands.user_types import FIELDS_MAX
+from ringlog.kernel.commands.operations import FAILURES_KEPT_MAX
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
+from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.commands.user_types import FIELDS_MAX, AlterType, CreateType
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.admission import requested
 from ringlog.kernel.operations.kinds import ASSASSINATE
@@ -49,7 +51,18 @@ from ringlog.kernel.state import (
     Table,
     UserType,
 )
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
+from ringlog.kernel.values import (
+    TOKEN_MAX,
+    TOKEN_MIN,
+    CdcOptions,
+    Column,
+    Command,
+    DatacenterReplication,
+    GenerationRange,
+    Position,
+    Replication,
+    TypeField,
+)
 from ringlog.log.topics import RECORD_BYTES_MAX
 from ringlog.wire.changes import encode_change_record
 from tests.kernel.entries import applied, entry, founded, random_command, uuid, with_normal_nodes
@@ -78,7 +91,7 @@ def sizes(state: ClusterState) -> dict[str, int]:
 
 # ------------------------------------------------------------------------------- each weight is an upper bound
 
-column = st.builds(m.Column, names, texts, st.booleans())
+column = st.builds(Column, names, texts, st.booleans())
 tables = st.builds(
     Table,
     id=st.just(uuid(1)),
@@ -87,7 +100,7 @@ tables = st.builds(
     columns=st.lists(column, max_size=40).map(tuple),
     partition_key=st.lists(names, max_size=20).map(tuple),
     clustering_key=st.lists(names, max_size=20).map(tuple),
-    cdc=st.builds(m.CdcOptions, preimage=st.just("false"), ttl=st.just(2**31)),
+    cdc=st.builds(CdcOptions, preimage=st.just("false"), ttl=st.just(2**31)),
     version=st.just(uuid(1)),
     changed=st.just(LATEST),
     declared=st.lists(st.tuples(names, texts), max_size=40).map(tuple),
@@ -132,10 +145,10 @@ def test_the_largest_node_fits() -> None:
     assert sizes(replace(EMPTY_STATE, nodes=EMPTY_STATE.nodes.set(found.id, found)))["nodes"] < CHANGE_BYTES_MAX
 
 
-LONGEST_REPLICATION = m.Replication(
+LONGEST_REPLICATION = Replication(
     "network",
     160,
-    (m.DatacenterReplication("d" * 100, 160, tuple(f"{number:04}".ljust(100, "r") for number in range(160))),),
+    (DatacenterReplication("d" * 100, 160, tuple(f"{number:04}".ljust(100, "r") for number in range(160))),),
 )
 
 
@@ -198,14 +211,14 @@ def test_a_range_that_everybody_has_and_everybody_enters_fits_into_its_topic() -
 
 def test_the_largest_user_type_fits() -> None:
     """A type is no longer than a value of it can be written, whoever uses it."""
-    names = tuple(m.TypeField(f"f{number}".ljust(48, "n"), "int") for number in range(FIELDS_MAX))
+    names = tuple(TypeField(f"f{number}".ljust(48, "n"), "int") for number in range(FIELDS_MAX))
     found = UserType("k" * 48, "t" * 48, names, uuid(1), LATEST)
     state = replace(EMPTY_STATE, types=EMPTY_STATE.types.set("k.t", found))
     assert sizes(state)["schema"] < CHANGE_BYTES_MAX
 
 
 def test_the_largest_range_of_a_generation_fits() -> None:
-    described = m.GenerationRange(TOKEN_MAX, 63, (b"x" * 16,) * SHARDS_MAX)
+    described = GenerationRange(TOKEN_MAX, 63, (b"x" * 16,) * SHARDS_MAX)
     generation = Generation("g" * 100, LATEST, (described,), "committed", LATEST, LATEST, LATEST, ())
     assert sizes(replace(EMPTY_STATE, generations=(generation,)))["cdc-streams"] < CHANGE_BYTES_MAX
 
@@ -219,25 +232,25 @@ def test_the_longest_replication_fits() -> None:
 # ------------------------------------------------------------------- no sequence of commands makes one too large
 
 
-def growing(draw: random.Random, state: ClusterState) -> m.Command:
+def growing(draw: random.Random, state: ClusterState) -> Command:
     """A command that makes something larger, often something that is there."""
     number = draw.randrange(10**6)
     kinds = ["text", "frozen<wide>", "map<int, frozen<wide>>", f"list<{chr(0x3000) * 200}int>"]
-    more = tuple(m.Column(f"c{number + one}", draw.choice(kinds)) for one in range(draw.choice([1, 5, 20])))
-    fields = tuple(m.TypeField(f"f{number + one}", "varint") for one in range(draw.choice([1, 10])))
-    positions = tuple(m.Position(draw.randrange(2**31), 2**62) for _ in range(draw.choice([1, 40])))
+    more = tuple(Column(f"c{number + one}", draw.choice(kinds)) for one in range(draw.choice([1, 5, 20])))
+    fields = tuple(TypeField(f"f{number + one}", "varint") for one in range(draw.choice([1, 10])))
+    positions = tuple(Position(draw.randrange(2**31), 2**62) for _ in range(draw.choice([1, 40])))
     registered = [writer for _, writer in sorted(state.writers.items())]
-    choices: list[m.Command] = [
-        m.CreateKeyspace("a", m.Replication("simple", 1)),
-        m.CreateType("a", "wide", fields),
-        m.AlterType("a", "wide", fields),
-        m.CreateTable(
-            "a", f"t{number % 5}", uuid(number, space=4), (m.Column("k", "text"), *more), ("k",), (), m.CdcOptions()
+    choices: list[Command] = [
+        CreateKeyspace("a", Replication("simple", 1)),
+        CreateType("a", "wide", fields),
+        AlterType("a", "wide", fields),
+        CreateTable(
+            "a", f"t{number % 5}", uuid(number, space=4), (Column("k", "text"), *more), ("k",), (), CdcOptions()
         ),
-        m.AlterTable("a", f"t{number % 5}", more),
-        m.RegisterCdcWriter(f"w{number % 3}", uuid(number, space=5)),
-        *(m.AdvanceCdcWriter(one.name, one.incarnation, one.horizon + 1, 0, positions) for one in registered),
-        *(m.FenceCdcWriter(one.name, one.incarnation, positions, "gone") for one in registered[:1]),
+        AlterTable("a", f"t{number % 5}", more),
+        RegisterCdcWriter(f"w{number % 3}", uuid(number, space=5)),
+        *(AdvanceCdcWriter(one.name, one.incarnation, one.horizon + 1, 0, positions) for one in registered),
+        *(FenceCdcWriter(one.name, one.incarnation, positions, "gone") for one in registered[:1]),
     ]
     return draw.choice(choices) if draw.random() < 0.8 else random_command(draw, state)
 
@@ -249,7 +262,7 @@ def test_no_sequence_of_accepted_commands_makes_a_record_too_large(seed: int, mo
     draw = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(carried, "CHANGE_BYTES_MAX", most)
-        state = applied(with_normal_nodes(founded(), 2), m.CreateKeyspace("a", m.Replication("simple", 1)))
+        state = applied(with_normal_nodes(founded(), 2), CreateKeyspace("a", Replication("simple", 1)))
         for _ in range(100):
             folded = fold(state, entry(state, growing(draw, state)))
             assert folded.outcome.kind in (OutcomeKind.APPLIED, OutcomeKind.REFUSED)
@@ -262,7 +275,7 @@ def test_no_sequence_of_accepted_commands_makes_a_record_too_large(seed: int, mo
 
 def closing(state: ClusterState) -> ClusterState:
     """A state whose one generation records the greatest positions of all writers, as its close would."""
-    known: dict[int, m.Position] = {}
+    known: dict[int, Position] = {}
     for writer in state.writers.values():
         known |= {position.partition: position for position in writer.positions}
     positions = tuple(known[partition] for partition in sorted(known))
@@ -273,10 +286,10 @@ def closing(state: ClusterState) -> ClusterState:
 def test_the_positions_that_are_let_through_fit_into_the_record_of_a_generation() -> None:
     count = 0
     while count < 200_000:
-        positions = tuple(m.Position(2**31 - 1 - number, 2**62) for number in reversed(range(count)))
+        positions = tuple(Position(2**31 - 1 - number, 2**62) for number in reversed(range(count)))
         writer = CdcWriter("w", uuid(1), LATEST, LATEST, LATEST, LATEST, positions, ())
         state = replace(EMPTY_STATE, writers=EMPTY_STATE.writers.set("w", writer))
-        if too_large(EMPTY_STATE, state, m.Noop()) is not None:
+        if too_large(EMPTY_STATE, state, Noop()) is not None:
             break
         assert sizes(closing(state))[CDC_GENERATIONS] < CHANGE_BYTES_MAX
         count += 5 * POSITIONS_MAX

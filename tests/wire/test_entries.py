@@ -2,9 +2,11 @@
 
 import pytest
 
-from ringlog.kernel.commands.model import COMMANDS, VERSIONS, InitializeCluster, Join, Noop
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.registry import COMMANDS, VERSIONS
 from ringlog.wire.codec import encode
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.entries import author_entry, decode_entry, encode_entry

@@ -11,7 +11,8 @@ from rich.table import Table
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.following import Timeout, Wait, ask
 from ringlog.cli.submitting import submit
-from ringlog.kernel.commands.model import AlterKeyspace, CreateKeyspace, DropKeyspace, Replication
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.values import Replication
 from ringlog.operator import views
 from ringlog.operator.intents import named
 from ringlog.operator.replication import parse_setting, replication_words

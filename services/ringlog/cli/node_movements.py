@@ -14,16 +14,8 @@ import typer
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.following import Timeout, Wait, ask
 from ringlog.cli.submitting import submit
-from ringlog.kernel.commands.model import (
-    Assassinate,
-    DeclareDown,
-    DeclareUp,
-    Leave,
-    Rebuild,
-    Remove,
-    Replace,
-    UnregisterNode,
-)
+from ringlog.kernel.commands.movements import Assassinate, Leave, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode
 from ringlog.operator import intents
 from ringlog.operator.answers import NoCommand, foretold
 from ringlog.operator.errors import Refused

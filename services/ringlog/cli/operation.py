@@ -18,7 +18,7 @@ from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, errors, fa
 from ringlog.cli.following import PATIENCE_S
 from ringlog.cli.submitting import submit
 from ringlog.client.acks import AcksReader
-from ringlog.kernel.commands.model import CancelOperation, FailOperation, RetryOperation
+from ringlog.kernel.commands.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError

@@ -23,8 +23,7 @@ from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
 from ringlog.kernel import codes
 from ringlog.kernel.changes import TELLINGS
-from ringlog.kernel.commands.model import COMMANDS, VERSIONS
-from ringlog.kernel.decide import RULES
+from ringlog.kernel.registry import COMMANDS, RULES, VERSIONS
 from ringlog.kernel.settings import SETTINGS
 from ringlog.log import commit
 from ringlog.log import errors as log_errors
@@ -72,7 +71,7 @@ standard error; 2 wrong usage or an invalid line; 3 something must be installed 
 """
 _ABOUT_LOG_COMMANDS = """\
 Every change of the metadata is one of these. Field names are those of the Avro records, of the JSON that
-`ringlog submit` and `ringlog rehearse` read, and of the classes in `ringlog.kernel.commands.model`. In JSON a
+`ringlog submit` and `ringlog rehearse` read, and of the classes that `ringlog.kernel.registry` lists. In JSON a
 node may be given by its name, `Join` takes `num_tokens` in place of `tokens`, and what has a sensible default
 may be left out. Times are microseconds since 1970 UTC, tokens signed 64-bit numbers.
 """

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.submitting import submit
-from ringlog.kernel.commands.model import DropTable
+from ringlog.kernel.commands.schema import DropTable
 from ringlog.operator import views
 from ringlog.operator.author_json import typed
 from ringlog.operator.intents import named

@@ -21,10 +21,10 @@ from ringlog.client.engine import RESEND_S, Engine
 from ringlog.client.errors import ClientError, InvalidSubmission, NotFounded, SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.client.submission import Asked
-from ringlog.kernel.commands.model import Command, Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
 from ringlog.log.identity import Memory, Seen
 from ringlog.log.kafka import KafkaLog

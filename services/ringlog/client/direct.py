@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut, TakeOverRefused
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.state import Term
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.port import MetadataLog

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ringlog.client.direct import TIMEOUT_S, DirectAuthor
 from ringlog.client.errors import ClientError, NotFounded
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.commands.model import InitializeCluster
+from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogTruncated
 from ringlog.log.folding import follow

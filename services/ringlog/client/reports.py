@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 
-from ringlog.kernel.commands.model import StreamReport
 from ringlog.kernel.operations.reports import broken_report
+from ringlog.kernel.values import StreamReport
 
 _MODULUS = 2**256
 _DIGITS = 64

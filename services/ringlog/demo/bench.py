@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 

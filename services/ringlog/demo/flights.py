@@ -20,9 +20,10 @@ from datetime import datetime
 from importlib.metadata import distribution
 
 from ringlog.demo.encoding import encoded_cell
-from ringlog.kernel.commands.model import CdcOptions, Column, CreateTable
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog.wire.records import Cell
 
 KEYSPACE = "flights"

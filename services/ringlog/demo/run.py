@@ -28,9 +28,10 @@ from ringlog.demo.observe import CdcProgress, LoadProgress
 from ringlog.demo.processes import Processes, ProcessFailed, Running
 from ringlog.demo.screen import Picture, Screen, stage_lines
 from ringlog.demo.summary import Figures
-from ringlog.kernel.commands.model import CreateKeyspace, Replication
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, is_ended
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Replication
 from ringlog.runtime.context import Context, remember
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.stack.commands import Stack

@@ -31,10 +31,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
-from ringlog.kernel.commands.model import AlterTable, Column, Command, CreateTable, DropTable
+from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.strategies import ENTIRE
 from ringlog.kernel.state import ClusterState, Table
+from ringlog.kernel.values import Column, Command
 
 CHANGE_BYTES_MAX: Final = 1_500_000
 """The most that one record of a change topic may weigh."""

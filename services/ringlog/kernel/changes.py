@@ -20,14 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
-from ringlog.kernel.commands.model import (
-    CdcOptions,
-    Column,
-    DatacenterReplication,
-    Position,
-    Replication,
-    TypeField,
-)
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.moving import Moving, ServedRange, as_served
@@ -52,7 +44,20 @@ from ringlog.kernel.state import (
     StageMark,
     Table,
 )
-from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId, OperationId, Token
+from ringlog.kernel.values import (
+    CdcOptions,
+    Column,
+    DatacenterReplication,
+    Epoch,
+    GenerationId,
+    Micros,
+    NodeId,
+    OperationId,
+    Position,
+    Replication,
+    Token,
+    TypeField,
+)
 
 C = TypeVar("C")
 

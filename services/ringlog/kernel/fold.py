@@ -29,7 +29,7 @@ same function before they append, and there a defect is a plain rejection.
 from __future__ import annotations
 
 from ringlog.kernel import history
-from ringlog.kernel.commands.model import InitializeCluster
+from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.decide import DEFECT, decide
 from ringlog.kernel.outcome import (
     Accepted,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros
 
 
 @dataclass(frozen=True, slots=True)

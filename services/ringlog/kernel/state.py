@@ -19,16 +19,21 @@ from typing import Any, TypeVar
 
 from immutables import Map
 
-from ringlog.kernel.commands.model import (
+from ringlog.kernel.values import (
     CdcOptions,
     Column,
+    Epoch,
+    GenerationId,
     GenerationRange,
+    Micros,
+    NodeId,
+    OperationId,
     Position,
     Replication,
     StreamReport,
+    Token,
     TypeField,
 )
-from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId, OperationId, Token
 
 K = TypeVar("K", str, int)
 V = TypeVar("V")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import structlog
 
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.protocol.draw import Draw
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.draw import draw_uuid

@@ -28,9 +28,9 @@ from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ringlog.kernel.commands.model import COMMANDS
 from ringlog.kernel.operations.stages import STAGES
 from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.errors import BadRule
 

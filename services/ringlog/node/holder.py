@@ -22,13 +22,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.model import StreamReport
 from ringlog.kernel.generations.admission import Rules, refusal, rules_of
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.ownership.placements import placement_key, placement_of_keyspace
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import StreamReport
 from ringlog.node.checks import token_of_partition
 from ringlog.node.owned import NOTHING, Owned, Served, loses, owned_by
 from ringlog.node.peek import peek, plain

@@ -10,8 +10,9 @@ import structlog
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, describe
-from ringlog.kernel.commands.model import Command, RegisterNode
+from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.state import ClusterState, Node
+from ringlog.kernel.values import Command
 from ringlog.log.errors import WaitTimedOut
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeOptions

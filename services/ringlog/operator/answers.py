@@ -6,10 +6,10 @@ from typing import Any
 
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.decide import decide
 from ringlog.kernel.outcome import Accepted, Context
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents import Intent, InvalidCommand, resolved
 from ringlog.protocol.draw import Draw

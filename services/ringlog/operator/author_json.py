@@ -13,9 +13,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from ringlog import __version__
-from ringlog.kernel.commands.model import COMMANDS, CdcOptions, Command, Replication
 from ringlog.kernel.generations.describe import ranges_digest
+from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.values import CdcOptions, Command, Replication
 from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, NUM_TOKENS_MAX, Intent, InvalidCommand, seed_of
 from ringlog.operator.replication import replication_json
 from ringlog.operator.shapes import InvalidJsonError, near, read_fields, read_number

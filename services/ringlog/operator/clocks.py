@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.model import LowerCdcWriter, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
 from ringlog.kernel.generations.describe import current
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState, in_order

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from confluent_kafka import Consumer, TopicPartition
 
-from ringlog.kernel.commands.model import FenceCdcWriter, Position
+from ringlog.kernel.commands.cdc_writers import FenceCdcWriter
 from ringlog.kernel.state import CdcWriter
+from ringlog.kernel.values import Position
 from ringlog.log.rights import NoAuthorizer, NoListener, NoRights, await_gone, deny, principals
 from ringlog.log.topics import CDC, admin_client, topic_name
 from ringlog.runtime.context import Context

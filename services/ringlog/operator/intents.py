@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
-from ringlog.kernel.commands.model import Command, Join, Move
+from ringlog.kernel.commands.movements import Join, Move
+from ringlog.kernel.commands.rules import SEED_BYTES
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import NodeId, Token
+from ringlog.kernel.values import Command, NodeId, Token
 from ringlog.operator.tokens import allocate
 from ringlog.protocol.draw import Draw
 
@@ -20,7 +21,6 @@ NUM_TOKENS = 8
 """How many tokens a node asks for if nothing is said."""
 
 NUM_TOKENS_MAX = 65_536
-SEED_BYTES = 16
 
 NODE_FIELDS = ("node", "replaced", "ignore_nodes")
 """Fields that hold nodes, in whatever command they stand. In a wish a node may have its name there."""

@@ -17,14 +17,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ringlog.kernel.commands.model import AdvanceOperation, Command, InitializeCluster, StreamReport
+from ringlog.kernel.commands.cluster import InitializeCluster
+from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.lookup import generation_at, stream_of
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import is_token
+from ringlog.kernel.values import Command, StreamReport, is_token
 from ringlog.log.author import Author
 from ringlog.operator import views
 from ringlog.operator.author_json import from_json

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ringlog.kernel.commands.model import DatacenterReplication, Replication
+from ringlog.kernel.values import DatacenterReplication, Replication
 
 ENTIRE = Replication("entire", 0)
 

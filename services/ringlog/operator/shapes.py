@@ -23,8 +23,8 @@ from pydantic import ValidationInfo as Info
 from pydantic_core import ErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
-from ringlog.kernel.commands.model import CdcOptions, Column, Position, Replication, TypeField
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import CdcOptions, Column, Position, Replication, TypeField
 from ringlog.operator.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
 from ringlog.operator.replication import ENTIRE, network
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Command, Epoch
 from ringlog.wire.entries import EncodedEntry
 
 

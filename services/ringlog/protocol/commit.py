@@ -9,7 +9,7 @@ fates are final.
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.authors import MakesEntries

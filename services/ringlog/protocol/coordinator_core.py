@@ -17,19 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    CloseCdcGeneration,
-    Command,
-    CommitCdcGeneration,
-    ExpireCdcGeneration,
-    FailOperation,
-    ForgetCdcGeneration,
-    PublishCdcGeneration,
-)
+from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.operations import AdvanceOperation, FailOperation
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
-from ringlog.kernel.generations.describe import current, generate_for, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.generations.describe import current, generate_for, ranges_digest, to_prepare
 from ringlog.kernel.generations.expiry import expires_at, has_log
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.operations.kinds import next_stage
@@ -37,7 +31,7 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Operation, in_order
-from ringlog.kernel.values import Epoch, GenerationId, Micros
+from ringlog.kernel.values import Command, Epoch, GenerationId, Micros
 from ringlog.protocol.ack_book import is_vouched_for
 from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
 from ringlog.wire.commands import encode_command
@@ -50,7 +44,6 @@ PATIENCE_US: Micros = 3_000_000
 UNWATCHED_MARGIN_US: Micros = 60_000_000
 """So long after the leeway a generation stays open that no writer came through: for brokers whose clocks are behind."""
 
-REASON_LENGTH_MAX = 500
 _ABOVE_ALL = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
 

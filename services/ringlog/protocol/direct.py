@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ringlog.kernel.commands.model import Command, Noop, TakeOver
+from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.outcome import Folded, OutcomeKind
 from ringlog.kernel.state import ClusterState, Term
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.protocol.answers import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.protocol.authors import MakesEntries
 from ringlog.protocol.commit import commit

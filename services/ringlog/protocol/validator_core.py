@@ -30,22 +30,18 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from ringlog.kernel.commands.model import (
-    AdvanceCdcWriter,
-    CloseCdcGeneration,
-    Command,
-    CommitCdcGeneration,
-    ExpireCdcGeneration,
-    Noop,
-    WithdrawCdcGeneration,
-)
+from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration
+from ringlog.kernel.commands.cdc_clock import WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import Entry, Folded, OutcomeKind, Rejected, Undecodable, UnknownCommand
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.fates import Chain, Fate
 from ringlog.wire.commands import decode_command, encode_command

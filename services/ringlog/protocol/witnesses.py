@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ringlog.kernel.commands.model import StreamReport, Witness
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.reports import broken_epochs, broken_report
 from ringlog.kernel.state import ClusterState, Operation
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, StreamReport, Witness
 from ringlog.protocol.ack_book import is_vouched_for
 from ringlog.wire.records import NodeAck
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.results import Submitted
 from ringlog.client.submission import Asked, answer_of_log, answer_of_result
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Command, Micros
 from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, Record, Tail
 from ringlog.sim.memo import cached_result
 from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.model import COMMANDS
 from ringlog.kernel.operations.kinds import KINDS
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.registry import COMMANDS
 from ringlog.sim.families import FAMILIES
 from ringlog.sim.script import FAULTS
 

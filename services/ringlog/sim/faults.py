@@ -7,7 +7,7 @@ from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
 from ringlog.kernel.values import Micros
 from ringlog.runtime.draw import draw_uuid

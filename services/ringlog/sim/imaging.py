@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringlog.kernel.commands.model import AlterTable, CdcOptions, Column, Command, CreateTable, DropTable
-from ringlog.kernel.values import Micros
+from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
+from ringlog.kernel.values import CdcOptions, Column, Command, Micros
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.actors.producer import IMAGED, KEYSPACE
 from ringlog.sim.chance import Chance

@@ -12,24 +12,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ringlog.kernel.changes import diff
-from ringlog.kernel.commands.model import (
-    CdcOptions,
-    Command,
-    CreateKeyspace,
-    CreateTable,
-    DatacenterReplication,
-    InitializeCluster,
-    Join,
-    Noop,
-    RegisterNode,
-    Replication,
-    StreamReport,
-)
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import CdcOptions, Command, DatacenterReplication, Micros, Replication, StreamReport
 from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance

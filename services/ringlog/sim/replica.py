@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Command, Micros
 from ringlog.log.author import Author
 from ringlog.protocol.direct import Direct, folded
 from ringlog.protocol.draw import Draw

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from ringlog.kernel.commands.model import InitializeCluster
+from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.values import Micros
 from ringlog.sim.actors.cdc_job import SECOND_HOST, SimCdcJob
 from ringlog.sim.actors.consumer import SimConsumer

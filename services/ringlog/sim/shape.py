@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.model import Column
+from ringlog.kernel.values import Column
 
 COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "text"))
 """Of every table: partition key k, clustering key c."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ringlog.kernel.commands.model import COMMANDS, VERSIONS, Command
 from ringlog.kernel.outcome import Undecodable, UnknownCommand
+from ringlog.kernel.registry import COMMANDS, VERSIONS
+from ringlog.kernel.values import Command
 from ringlog.wire.binary import Layout
 from ringlog.wire.codec import layout
 from ringlog.wire.errors import WireError

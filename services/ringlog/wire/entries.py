@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Unreadable
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.wire.codec import layout
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.errors import WireError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from ringlog.kernel.commands.model import StreamReport
+from ringlog.kernel.values import StreamReport
 from ringlog.wire.codec import decode, encode, layout
 from ringlog.wire.mapping import Mapper
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ringlog.client.cdc.table import TableShape
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.state import ClusterState, Table, in_order
+from ringlog.kernel.values import CdcOptions, Column
 
 KEYS = ("id", "preimage", "postimage", "columns", "partition_key", "clustering_key")
 

@@ -31,8 +31,8 @@ import pyarrow as pa
 
 from ringlog.client.cdc.names import latecomers
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog_cdc.lake.heads import decoded, heads_in
 from ringlog_cdc.reading.columns import LogColumns
 from ringlog_cdc.reading.heads import front_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import fastavro
 
-from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.state import Table
+from ringlog.kernel.values import CdcOptions, Column
 
 AT_US = 1_700_000_000_123_456
 AT_MS = AT_US // 1_000

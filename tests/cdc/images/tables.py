@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ringlog.kernel.commands.model import Column
 from ringlog.kernel.schema.collections import log_type
 from ringlog.kernel.schema.types import deserialize
+from ringlog.kernel.values import Column
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.split import Piece
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.model import AlterTable, CdcOptions
+from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.values import CdcOptions
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc.images.store import ImagesLost

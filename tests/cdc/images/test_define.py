@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ringlog.client.cdc.table import fold
-from ringlog.kernel.commands.model import Column
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import seen
+from ringlog.kernel.values import Column
 from ringlog.wire.records import Change, Mutation
 from ringlog_cdc.images.define import imaged
 from ringlog_cdc.images.memory import MemoryStates

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ringlog.kernel.commands.model import Column
+from ringlog.kernel.values import Column
 from ringlog.wire.records import Bounds, Cell, Change, Mutation, decode_cdc_row, encode_mutation
 from ringlog_cdc.arrow import read, records_of
 from ringlog_cdc.images.memory import MemoryStates

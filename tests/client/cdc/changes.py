@@ -7,8 +7,8 @@ from typing import Any
 
 from ringlog.client.cdc.rows import Change, TableTypes, change_of
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog.wire.ids import timeuuid
 from ringlog.wire.records import CdcRow, Cell
 

@@ -21,8 +21,8 @@ from ringlog.client.cdc.lives import Lives
 from ringlog.client.cdc.rows import Change
 from ringlog.client.cdc.sqlite import WHOLE_ROW, SqliteTables
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
 from tests.client.cdc.changes import AT, TABLE, change, row

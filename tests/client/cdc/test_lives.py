@@ -7,14 +7,11 @@ from random import Random
 
 from ringlog.client.cdc.lives import Life, Lives
 from ringlog.client.cdc.names import latecomers, renamed
-from ringlog.kernel.commands.model import (
-    AlterTable,
-    Column,
-    DropKeyspace,
-    DropTable,
-    Noop,
-)
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import DropKeyspace
+from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Column
 from tests.kernel.commands.test_schema import ready
 from tests.kernel.entries import TABLE, applied, uuid
 

@@ -12,10 +12,10 @@ from random import Random
 
 from ringlog.client.cdc.table import TableShape, fold
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.commands.model import CdcOptions, Column
 from ringlog.kernel.rows.partition import PartitionState, Range
 from ringlog.kernel.rows.reading import next_expiry, seen
 from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
 from ringlog_cdc.split import Piece, split
 from tests.kernel.rows import histories

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from ringlog.kernel.commands.model import Witness
 from ringlog.kernel.operations.gates import Gate
+from ringlog.kernel.values import Witness
 from ringlog.sim.mutants import operations
 from ringlog.sim.mutants import registers as paths
 from ringlog.sim.mutants.plant import Mutant, planted

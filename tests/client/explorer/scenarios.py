@@ -9,8 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ringlog.client.plans import Level
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.operations import CancelOperation, RetryOperation
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.wire.cells import Key
 from tests.client.explorer.coordinators import Scenario
 from tests.kernel.movements.clusters import network, placed, simple
@@ -30,13 +34,13 @@ class History:
         """The newest state."""
         return self.log[-1]
 
-    def do(self, *commands: m.Command) -> History:
+    def do(self, *commands: Command) -> History:
         """Commands that apply."""
         for command in commands:
             self.log.append(applied(self.now, command))
         return self
 
-    def ask(self, command: m.Command) -> str:
+    def ask(self, command: Command) -> str:
         """Ask for an operation; its id."""
         state, operation = begun(self.now, command)
         self.log.append(state)
@@ -48,15 +52,15 @@ class History:
             self.log.append(stepped(self.now, operation))
         return self
 
-    def run(self, command: m.Command, stage: str = FINISHED) -> str:
+    def run(self, command: Command, stage: str = FINISHED) -> str:
         """Ask, and go on to ``stage``; the operation's id."""
         operation = self.ask(command)
         self.drive(operation, stage)
         return operation
 
-    def cancelled(self, command: m.Command) -> History:
+    def cancelled(self, command: Command) -> History:
         """Called off while both are written."""
-        return self.do(m.CancelOperation(self.run(command, BOTH), "not now"))
+        return self.do(CancelOperation(self.run(command, BOTH), "not now"))
 
     def scenario(self, token: int) -> Scenario:
         """A register at ``token``."""
@@ -74,28 +78,28 @@ def line(count: int, factor: int, *spare: str) -> History:
 
 def join(factor: int) -> Scenario:
     history = line(factor, factor, "x")
-    history.run(m.Join("x", (60,), SEED))
+    history.run(Join("x", (60,), SEED))
     return history.scenario(50)
 
 
 def leave(factor: int) -> Scenario:
     history = line(factor + 1, factor)
-    history.run(m.Leave("a"))
+    history.run(Leave("a"))
     return history.scenario(50)
 
 
 def move() -> Scenario:
     """A node gives its range away and takes it back."""
     history = line(2, 1)
-    history.run(m.Move("a", (250,), SEED))
-    history.run(m.Move("a", (100,), SEED))
+    history.run(Move("a", (250,), SEED))
+    history.run(Move("a", (100,), SEED))
     return history.scenario(50)
 
 
 def neighbours(factor: int) -> Scenario:
     """The owner of the range leaves while a node joins in front of the next one; their steps alternate."""
     history = line(6, factor, "x")
-    one, two = history.ask(m.Join("x", (60,), SEED)), history.ask(m.Leave("d"))
+    one, two = history.ask(Join("x", (60,), SEED)), history.ask(Leave("d"))
     for stage in (BOTH, NEW, FINISHED):
         history.drive(one, stage).drive(two, stage)
     return replace(history.scenario(50), keeps_others=True)
@@ -104,77 +108,77 @@ def neighbours(factor: int) -> Scenario:
 def in_turn(factor: int) -> Scenario:
     """A range is given away and comes back: the first movement is not known everywhere when the second begins."""
     history = line(factor, factor, "x")
-    history.run(m.Join("x", (60,), SEED))
-    history.run(m.Leave("x"))
+    history.run(Join("x", (60,), SEED))
+    history.run(Leave("x"))
     return history.scenario(50)
 
 
 def replaced(factor: int, *, dead: bool) -> Scenario:
     history = line(max(factor, 2), factor, "x")
     if dead:
-        history.do(m.DeclareDown("a", "disk"))
-    history.run(m.Replace("x", "a"))
+        history.do(DeclareDown("a", "disk"))
+    history.run(Replace("x", "a"))
     return history.scenario(50)
 
 
 def removed(factor: int) -> Scenario:
     """A dead node's range goes to another, while the others may be as slow as they like."""
-    history = line(factor + 1, factor).do(m.DeclareDown("a", "disk"))
-    history.run(m.Remove("a"))
+    history = line(factor + 1, factor).do(DeclareDown("a", "disk"))
+    history.run(Remove("a"))
     return history.scenario(50)
 
 
 def rebuilt(factor: int) -> Scenario:
     """A node streams what it has already."""
     history = line(factor + 1, factor)
-    history.run(m.Rebuild("a"))
+    history.run(Rebuild("a"))
     return history.scenario(50)
 
 
 def assassinated(factor: int, *, rebuilds: bool) -> Scenario:
     """A dead node is gone with one entry; nobody reads before its heir has been rebuilt (or just before that)."""
-    history = line(factor + 1, factor).do(m.DeclareDown("a", "disk"), m.Assassinate("a"))
+    history = line(factor + 1, factor).do(DeclareDown("a", "disk"), Assassinate("a"))
     heir = "abcdef"[factor]
     if rebuilds:
-        history.run(m.Rebuild(heir))
+        history.run(Rebuild(heir))
     return replace(history.scenario(50), reads_from=history.now.epoch)
 
 
 def left_out(factor: int, *, admits_loss: bool = False) -> Scenario:
     """A replica is declared down when its range has new readers, and the movement goes on without it."""
     history = line(factor, factor, "x")
-    operation = history.run(m.Join("x", (60,), SEED), NEW)
+    operation = history.run(Join("x", (60,), SEED), NEW)
     gone = "ab"[min(factor, 2) - 1]
-    history.do(m.DeclareDown(gone, "fire"), m.RetryOperation(operation, "fire", (gone,), admits_loss))
+    history.do(DeclareDown(gone, "fire"), RetryOperation(operation, "fire", (gone,), admits_loss))
     history.drive(operation)
     return history.scenario(50)
 
 
 def again(factor: int, node: str) -> Scenario:
     """A join is called off while both are written; then ``node`` joins at the same place."""
-    history = line(factor, factor, "x", "y").cancelled(m.Join("x", (60,), SEED))
-    history.run(m.Join(node, (60,), SEED))
+    history = line(factor, factor, "x", "y").cancelled(Join("x", (60,), SEED))
+    history.run(Join(node, (60,), SEED))
     return history.scenario(50)
 
 
 def replaced_again(node: str) -> Scenario:
     """The replacement of a dead node is called off; then ``node`` replaces it."""
-    history = line(3, 3, "x", "y").do(m.DeclareDown("a", "disk")).cancelled(m.Replace("x", "a"))
-    history.run(m.Replace(node, "a"))
+    history = line(3, 3, "x", "y").do(DeclareDown("a", "disk")).cancelled(Replace("x", "a"))
+    history.run(Replace(node, "a"))
     return history.scenario(50)
 
 
 def came_back(factor: int) -> Scenario:
     """A node leaves; its machine, with a new id, joins where it was."""
     history = line(factor + 1, factor, "x")
-    history.run(m.Leave("a"))
-    history.run(m.Join("x", (100,), SEED))
+    history.run(Leave("a"))
+    history.run(Join("x", (100,), SEED))
     return history.scenario(50)
 
 
 def factor(before: int, after: int) -> Scenario:
     history = line(max(before, after), before)
-    history.run(m.AlterKeyspace("ks0", simple(after)))
+    history.run(AlterKeyspace("ks0", simple(after)))
     return history.scenario(50)
 
 
@@ -183,7 +187,7 @@ def two_places(count: int, write: Level = Level.QUORUM, read: Level = Level.QUOR
     nodes = {name: (f"dc1/r{number}", (100 * number,)) for number, name in enumerate("abcde"[: count + 2], start=1)}
     racks = tuple(f"r{number}" for number in range(1, count + 3))
     history = History([placed(nodes, network(dc1=racks[:count]))])
-    history.run(m.AlterKeyspace("ks0", network(dc1=racks[2:])))
+    history.run(AlterKeyspace("ks0", network(dc1=racks[2:])))
     return replace(history.scenario(50), write=write, read=read)
 
 
@@ -195,7 +199,7 @@ def datacenter(write: Level, read: Level, local: str, before: dict[str, int], af
         for number in range(1, max(before.get(name, 0), after.get(name, 0)) + 1)
     }
     history = History([placed(nodes, network(**before))])
-    history.run(m.AlterKeyspace("ks0", network(**after)))
+    history.run(AlterKeyspace("ks0", network(**after)))
     return replace(history.scenario(50), write=write, read=read, datacenter=local)
 
 

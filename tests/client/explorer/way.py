@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from ringlog.kernel.commands.model import StreamReport, Witness
 from ringlog.kernel.operations.gates import REPORTED_STAGES, Gate, gaining_nodes, gate, missing
 from ringlog.kernel.operations.progress import unreported
 from ringlog.kernel.operations.stages import PREPARED, WRITE_BOTH_READ_OLD, has_reached, in_flight
 from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.state import ClusterState, Operation, RangeGroup
+from ringlog.kernel.values import StreamReport, Witness
 from tests.client.explorer.coordinators import Scenario
 
 GateRule = Callable[[Gate, tuple[Witness, ...]], bool]

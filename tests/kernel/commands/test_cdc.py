@@ -7,15 +7,37 @@ import pytest
 
 from ringlog.kernel.changes import CDC_GENERATIONS, GenerationChange, project
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands import model as m
-from ringlog.kernel.commands.cdc import INCARNATIONS_KEPT_MAX
+from ringlog.kernel.commands.cdc import (
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    PutCdcGenerationData,
+    RequestCdcGeneration,
+    parts_of,
+)
+from ringlog.kernel.commands.cdc_writers import INCARNATIONS_KEPT_MAX, AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.decide import decide
 from ringlog.kernel.generations.admission import rules_of
-from ringlog.kernel.generations.describe import generate_for, is_optimal, parts_of, ranges_digest, to_prepare
+from ringlog.kernel.generations.describe import generate_for, is_optimal, ranges_digest, to_prepare
 from ringlog.kernel.generations.stream_id import decode, encode
 from ringlog.kernel.outcome import Accepted, Context, Rejected
 from ringlog.kernel.settings import leeway_at
 from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.values import (
+    CdcOptions,
+    Column,
+    Command,
+    GenerationRange,
+    Position,
+    Replication,
+    StreamReport,
+    Witness,
+)
 from ringlog.wire.commands import decode_command
 from tests.kernel.entries import applied, founded, node, uuid
 
@@ -23,7 +45,7 @@ SEED = bytes(range(16))
 FIRST, SECOND = uuid(1, space=5), uuid(2, space=5)
 
 
-def refused(state: ClusterState, command: m.Command) -> tuple[str, str]:
+def refused(state: ClusterState, command: Command) -> tuple[str, str]:
     """Code and detail; the detail begins with a field of the command, if it is about one."""
     decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), 1))
     assert isinstance(decision, Rejected), decision
@@ -33,11 +55,11 @@ def refused(state: ClusterState, command: m.Command) -> tuple[str, str]:
     return decision.code, decision.detail
 
 
-def code(state: ClusterState, command: m.Command) -> str:
+def code(state: ClusterState, command: Command) -> str:
     return refused(state, command)[0]
 
 
-def unchanged(state: ClusterState, command: m.Command) -> bool:
+def unchanged(state: ClusterState, command: Command) -> bool:
     decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), 1))
     return isinstance(decision, Accepted) and decision.state is state
 
@@ -45,7 +67,7 @@ def unchanged(state: ClusterState, command: m.Command) -> bool:
 def joining(state: ClusterState, number: int, *tokens: int) -> ClusterState:
     """The join of node ``number`` has come to the stage in which it waits for a generation."""
     registration = node(number)
-    state = applied(state, registration, m.Join(registration.id, tokens, SEED))
+    state = applied(state, registration, Join(registration.id, tokens, SEED))
     return stepped(stepped(state, "prepared"), "commit_cdc_generation")
 
 
@@ -55,25 +77,25 @@ def operation_of(state: ClusterState) -> str:
 
 def stepped(state: ClusterState, stage: str) -> ClusterState:
     operation = state.operations[operation_of(state)]
-    witnesses = tuple(m.Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
-    reports = (m.StreamReport(operation.node, operation.id, 0, "00"),) * (operation.stage == "write_both_read_old")
-    return applied(state, m.AdvanceOperation(operation.id, stage, witnesses, reports))
+    witnesses = tuple(Witness(name, state.epoch, state.epoch) for name in sorted(state.nodes))
+    reports = (StreamReport(operation.node, operation.id, 0, "00"),) * (operation.stage == "write_both_read_old")
+    return applied(state, AdvanceOperation(operation.id, stage, witnesses, reports))
 
 
-def with_data(state: ClusterState) -> tuple[ClusterState, m.CommitCdcGeneration]:
+def with_data(state: ClusterState) -> tuple[ClusterState, CommitCdcGeneration]:
     """All data of the wanted generation is there; the commit at 100 µs that would follow."""
     wanted = to_prepare(state)
     assert wanted is not None
     ranges = generate_for(state, wanted[1])
     state = applied(state, *parts_of(wanted[0], ranges, 4))
-    return state, m.CommitCdcGeneration(wanted[0], 100, ranges_digest(ranges))
+    return state, CommitCdcGeneration(wanted[0], 100, ranges_digest(ranges))
 
 
 def switched(state: ClusterState, timestamp: int) -> ClusterState:
     """The wanted generation is committed at ``timestamp`` and published."""
     state, commit = with_data(state)
     commit = replace(commit, timestamp=timestamp)
-    return applied(state, commit, m.PublishCdcGeneration(commit.generation))
+    return applied(state, commit, PublishCdcGeneration(commit.generation))
 
 
 def joined(state: ClusterState, number: int, timestamp: int, *tokens: int) -> ClusterState:
@@ -84,8 +106,8 @@ def joined(state: ClusterState, number: int, timestamp: int, *tokens: int) -> Cl
     return state
 
 
-LOGGED = m.CreateTable(
-    "ks", "logged", uuid(1, space=6), (m.Column("k", "int"),), ("k",), (), m.CdcOptions(enabled=True, ttl=60)
+LOGGED = CreateTable(
+    "ks", "logged", uuid(1, space=6), (Column("k", "int"),), ("k",), (), CdcOptions(enabled=True, ttl=60)
 )
 
 
@@ -93,7 +115,7 @@ LOGGED = m.CreateTable(
 def one() -> ClusterState:
     """One node with two tokens, its generation published at 100, and a table with a log."""
     state = joined(founded(), 1, 100, -1000, 1000)
-    return applied(state, m.CreateKeyspace("ks", m.Replication("simple", 1)), LOGGED)
+    return applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +141,7 @@ def test_a_join_gets_its_generation() -> None:
     assert (generation.status, generation.timestamp, generation.committed) == ("committed", 100, state.epoch)
     assert [part.end for part in generation.ranges] == [-1000, 1000]
     assert to_prepare(state) is None
-    state = applied(state, m.PublishCdcGeneration(generation.id))
+    state = applied(state, PublishCdcGeneration(generation.id))
     assert (state.generations[0].status, state.generations[0].published) == ("published", state.epoch)
     assert stepped(state, "publish_cdc_generation").operations[operation].stage == "publish_cdc_generation"
 
@@ -127,16 +149,16 @@ def test_a_join_gets_its_generation() -> None:
 def test_check_and_repair(one: ClusterState) -> None:
     """Nothing to do when optimal or on an empty ring; begun after a cancelled join, once for all who ask."""
     assert is_optimal(one)
-    assert unchanged(one, m.RequestCdcGeneration(SEED))
-    assert unchanged(founded(), m.RequestCdcGeneration(SEED))
+    assert unchanged(one, RequestCdcGeneration(SEED))
+    assert unchanged(founded(), RequestCdcGeneration(SEED))
     finer = joining(one, 2, 5)
     finer = switched(finer, 200)
-    cancelled = applied(finer, m.CancelOperation(operation_of(finer), "no"))
+    cancelled = applied(finer, CancelOperation(operation_of(finer), "no"))
     assert not is_optimal(cancelled)
-    requested = applied(cancelled, m.RequestCdcGeneration(SEED))
+    requested = applied(cancelled, RequestCdcGeneration(SEED))
     assert requested.prepared is not None
     assert requested.prepared.id == f"generation-{requested.epoch}"
-    assert unchanged(requested, m.RequestCdcGeneration(bytes(16)))
+    assert unchanged(requested, RequestCdcGeneration(bytes(16)))
     repaired = switched(requested, 300)
     assert is_optimal(repaired)
     assert [part.end for part in repaired.generations[-1].ranges] == [-1000, 1000]
@@ -144,22 +166,22 @@ def test_check_and_repair(one: ClusterState) -> None:
 
 def test_what_is_prepared_for_no_ring_at_all_is_dropped() -> None:
     """Else no writer could raise its horizon until the next node joins, and every write would wait for that."""
-    state = applied(founded(), m.RegisterCdcWriter("w", FIRST))
-    state = applied(joining(state, 1, 5), m.RequestCdcGeneration(SEED))
+    state = applied(founded(), RegisterCdcWriter("w", FIRST))
+    state = applied(joining(state, 1, 5), RequestCdcGeneration(SEED))
     assert state.prepared is not None
-    assert code(state, m.AdvanceCdcWriter("w", FIRST, 500, 0)) == "horizon_frozen"
-    state = applied(state, m.CancelOperation(operation_of(state), "no"))
+    assert code(state, AdvanceCdcWriter("w", FIRST, 500, 0)) == "horizon_frozen"
+    state = applied(state, CancelOperation(operation_of(state), "no"))
     assert state.prepared is None
     assert to_prepare(state) is None
-    assert applied(state, m.AdvanceCdcWriter("w", FIRST, 500, 0)).writers["w"].horizon == 500
+    assert applied(state, AdvanceCdcWriter("w", FIRST, 500, 0)).writers["w"].horizon == 500
 
 
 def test_what_is_prepared_stays_while_another_join_is_in_flight() -> None:
     state = applied(joining(founded(), 1, 5), node(2))
-    state = applied(state, m.RequestCdcGeneration(SEED))
+    state = applied(state, RequestCdcGeneration(SEED))
     first = operation_of(state)
-    state = applied(state, m.Join(node(2).id, (9,), SEED))
-    state = applied(state, m.CancelOperation(first, "no"))
+    state = applied(state, Join(node(2).id, (9,), SEED))
+    state = applied(state, CancelOperation(first, "no"))
     assert state.prepared is not None
     assert to_prepare(state) is not None
 
@@ -167,12 +189,12 @@ def test_what_is_prepared_stays_while_another_join_is_in_flight() -> None:
 def test_a_generation_keeps_the_leeway_of_its_commit(two: ClusterState) -> None:
     assert {generation.leeway for generation in two.generations} == {None}
     assert [leeway_at(two, generation) for generation in two.generations] == [5_000_000] * 2
-    raised = applied(two, m.ChangeSettings((("cdc_leeway_us", 9),)))
+    raised = applied(two, ChangeSettings((("cdc_leeway_us", 9),)))
     assert [leeway_at(raised, generation) for generation in raised.generations] == [5_000_000] * 2
-    assert applied(raised, m.ChangeSettings((("history_entries", 100),))).generations is raised.generations
+    assert applied(raised, ChangeSettings((("history_entries", 100),))).generations is raised.generations
     later = switched(joining(raised, 3, 700), 300)
     assert [leeway_at(later, generation) for generation in later.generations] == [5_000_000, 5_000_000, 9]
-    again = applied(later, m.ChangeSettings((("cdc_leeway_us", 7),)))
+    again = applied(later, ChangeSettings((("cdc_leeway_us", 7),)))
     assert [leeway_at(again, generation) for generation in again.generations] == [5_000_000, 5_000_000, 9]
     assert rules_of(again).reaches == (5_000_000, 5_000_000, 9)
     assert rules_of(again).leeway == 7
@@ -181,7 +203,7 @@ def test_a_generation_keeps_the_leeway_of_its_commit(two: ClusterState) -> None:
 def test_a_requested_generation_serves_the_join_that_came_meanwhile(one: ClusterState) -> None:
     """Its data, made before, is outdated: the same preparation starts anew and then serves the operation too."""
     state = switched(joining(one, 2, 5), 200)
-    state = applied(state, m.CancelOperation(operation_of(state), "no"), m.RequestCdcGeneration(SEED))
+    state = applied(state, CancelOperation(operation_of(state), "no"), RequestCdcGeneration(SEED))
     state, commit = with_data(state)
     state = joining(state, 3, 700)
     assert code(state, replace(commit, timestamp=300)) == "generation_outdated"
@@ -194,7 +216,7 @@ def test_a_requested_generation_serves_the_join_that_came_meanwhile(one: Cluster
 
 def test_data_of_a_cancelled_operation_is_dropped(one: ClusterState) -> None:
     state, commit = with_data(joining(one, 2, 5))
-    state = applied(state, m.CancelOperation(operation_of(state), "no"))
+    state = applied(state, CancelOperation(operation_of(state), "no"))
     assert state.prepared is None
     assert code(state, commit) == "unknown_generation"
 
@@ -202,7 +224,7 @@ def test_data_of_a_cancelled_operation_is_dropped(one: ClusterState) -> None:
 # ----------------------------------------------------------------------------------------------------------- data
 
 
-def parts(state: ClusterState, streams: int = 2) -> tuple[m.PutCdcGenerationData, ...]:
+def parts(state: ClusterState, streams: int = 2) -> tuple[PutCdcGenerationData, ...]:
     wanted = to_prepare(state)
     assert wanted is not None
     return parts_of(wanted[0], generate_for(state, wanted[1]), streams)
@@ -217,8 +239,8 @@ def test_parts_come_in_any_order_and_more_than_once() -> None:
     assert whole.prepared is not None
     assert [number for number, _ in whole.prepared.received] == [0, 1, 2]
     digest = ranges_digest(first.ranges + second.ranges + third.ranges)
-    assert code(state, m.CommitCdcGeneration(first.generation, 100, digest)) == "generation_incomplete"
-    applied(whole, m.CommitCdcGeneration(first.generation, 100, digest))
+    assert code(state, CommitCdcGeneration(first.generation, 100, digest)) == "generation_incomplete"
+    applied(whole, CommitCdcGeneration(first.generation, 100, digest))
 
 
 def test_a_part_that_differs_starts_the_data_anew() -> None:
@@ -243,14 +265,14 @@ def test_who_may_put_data(one: ClusterState) -> None:
     assert code(begun, replace(data, generation="another")) == "generation_prepared"
     state, commit = with_data(joining(one, 2, 5))
     committed = applied(state, replace(commit, timestamp=200))
-    committed = applied(committed, m.CancelOperation(operation_of(committed), "no"))
+    committed = applied(committed, CancelOperation(operation_of(committed), "no"))
     unpublished = joining(committed, 3, 6)
     assert to_prepare(unpublished) is None
     assert code(unpublished, replace(data, generation="another")) == "generation_prepared"
-    assert code(unpublished, m.RequestCdcGeneration(SEED)) == "generation_prepared"
+    assert code(unpublished, RequestCdcGeneration(SEED)) == "generation_prepared"
 
 
-def changed_stream(ranges: tuple[m.GenerationRange, ...], place: int, slot: int, **fields: int) -> Any:
+def changed_stream(ranges: tuple[GenerationRange, ...], place: int, slot: int, **fields: int) -> Any:
     described = ranges[place]
     if "raw" in fields:
         stream = described.streams[slot][:15] + bytes([fields["raw"]])
@@ -300,7 +322,7 @@ def test_parts_that_do_not_fit_together() -> None:
     ):
         whole = applied(state, *wrong)
         digest = ranges_digest([one for part in wrong for one in part.ranges])
-        assert code(whole, m.CommitCdcGeneration(first.generation, 100, digest)) == "generation_malformed"
+        assert code(whole, CommitCdcGeneration(first.generation, 100, digest)) == "generation_malformed"
 
 
 # --------------------------------------------------------------------------------------------------------- commit
@@ -320,25 +342,25 @@ def test_commit_refusals(one: ClusterState) -> None:
 def test_commit_is_above_every_horizon_and_names_the_writer(one: ClusterState) -> None:
     state = applied(
         one,
-        m.RegisterCdcWriter("w1", FIRST),
-        m.RegisterCdcWriter("w2", FIRST),
-        m.AdvanceCdcWriter("w1", FIRST, 500, 100),
-        m.AdvanceCdcWriter("w2", FIRST, 700, 100),
+        RegisterCdcWriter("w1", FIRST),
+        RegisterCdcWriter("w2", FIRST),
+        AdvanceCdcWriter("w1", FIRST, 500, 100),
+        AdvanceCdcWriter("w2", FIRST, 700, 100),
     )
     state, commit = with_data(joining(state, 2, 5))
     found, detail = refused(state, replace(commit, timestamp=700))
     assert (found, "w2" in detail) == ("timestamp_not_above_horizon", True)
     applied(state, replace(commit, timestamp=701))
-    lowered = applied(state, m.AdvanceCdcWriter("w2", FIRST, 300, 100))
+    lowered = applied(state, AdvanceCdcWriter("w2", FIRST, 300, 100))
     assert code(lowered, replace(commit, timestamp=500)) == "timestamp_not_above_horizon"
     applied(lowered, replace(commit, timestamp=501))
 
 
 def test_publish_refusals(one: ClusterState) -> None:
     state, commit = with_data(joining(one, 2, 5))
-    assert code(state, m.PublishCdcGeneration(commit.generation)) == "generation_not_committed"
-    assert code(state, m.PublishCdcGeneration("another")) == "unknown_generation"
-    assert code(state, m.PublishCdcGeneration(one.generations[0].id)) == "generation_published"
+    assert code(state, PublishCdcGeneration(commit.generation)) == "generation_not_committed"
+    assert code(state, PublishCdcGeneration("another")) == "unknown_generation"
+    assert code(state, PublishCdcGeneration(one.generations[0].id)) == "generation_published"
 
 
 # ---------------------------------------------------------------------------------------------------------- close
@@ -346,50 +368,50 @@ def test_publish_refusals(one: ClusterState) -> None:
 
 def test_close_waits_for_every_writer_and_records_positions(two: ClusterState) -> None:
     first, second = (generation.id for generation in two.generations)
-    state = applied(two, m.RegisterCdcWriter("w1", FIRST), m.RegisterCdcWriter("w2", FIRST))
-    state = applied(state, m.AdvanceCdcWriter("w1", FIRST, 300, 200, (m.Position(0, 5), m.Position(2, 9))))
-    state = applied(state, m.AdvanceCdcWriter("w2", FIRST, 300, 199, (m.Position(0, 7),)))
-    found, detail = refused(state, m.CloseCdcGeneration(first))
+    state = applied(two, RegisterCdcWriter("w1", FIRST), RegisterCdcWriter("w2", FIRST))
+    state = applied(state, AdvanceCdcWriter("w1", FIRST, 300, 200, (Position(0, 5), Position(2, 9))))
+    state = applied(state, AdvanceCdcWriter("w2", FIRST, 300, 199, (Position(0, 7),)))
+    found, detail = refused(state, CloseCdcGeneration(first))
     assert (found, "w2" in detail, "w1" in detail) == ("writers_behind", True, False)
-    state = applied(state, m.AdvanceCdcWriter("w2", FIRST, 300, 200))
-    assert code(state, m.CloseCdcGeneration(second)) == "earlier_generation_open"
-    state = applied(state, m.CloseCdcGeneration(first))
+    state = applied(state, AdvanceCdcWriter("w2", FIRST, 300, 200))
+    assert code(state, CloseCdcGeneration(second)) == "earlier_generation_open"
+    state = applied(state, CloseCdcGeneration(first))
     closed = state.generations[0]
     assert (closed.status, closed.closed) == ("closed", state.epoch)
-    assert closed.positions == (m.Position(0, 7), m.Position(2, 9))
+    assert closed.positions == (Position(0, 7), Position(2, 9))
     told = project(state)[CDC_GENERATIONS, first]
     assert isinstance(told, GenerationChange)
     assert (told.status, told.positions) == ("closed", closed.positions)
-    assert code(state, m.CloseCdcGeneration(first)) == "generation_closed"
-    assert code(state, m.CloseCdcGeneration(second)) == "next_generation_not_committed"
-    assert code(state, m.CloseCdcGeneration("another")) == "unknown_generation"
+    assert code(state, CloseCdcGeneration(first)) == "generation_closed"
+    assert code(state, CloseCdcGeneration(second)) == "next_generation_not_committed"
+    assert code(state, CloseCdcGeneration("another")) == "unknown_generation"
 
 
 def test_nobody_closes_in_silence_what_no_writer_has_logged(two: ClusterState) -> None:
     first = two.generations[0].id
-    assert code(two, m.CloseCdcGeneration(first)) == "no_writers"
-    assert applied(two, m.CloseCdcGeneration(first, unwatched=True)).generations[0].status == "closed"
+    assert code(two, CloseCdcGeneration(first)) == "no_writers"
+    assert applied(two, CloseCdcGeneration(first, unwatched=True)).generations[0].status == "closed"
 
 
 def test_without_any_log_nobody_has_to_be_waited_for(two: ClusterState) -> None:
     """Nor after the last log ended, for generations that were committed later."""
     first = two.generations[0].id
-    dropped = applied(two, m.DropTable("ks", "logged"))
-    assert code(dropped, m.CloseCdcGeneration(first)) == "no_writers", "rows were written before"
+    dropped = applied(two, DropTable("ks", "logged"))
+    assert code(dropped, CloseCdcGeneration(first)) == "no_writers", "rows were written before"
     bare = joined(joined(founded(), 1, 100, -1000, 1000), 2, 200, 0)
-    assert applied(bare, m.CloseCdcGeneration(first)).generations[0].status == "closed"
-    early = applied(two, m.CloseCdcGeneration(first, unwatched=True), m.DropTable("ks", "logged"))
+    assert applied(bare, CloseCdcGeneration(first)).generations[0].status == "closed"
+    early = applied(two, CloseCdcGeneration(first, unwatched=True), DropTable("ks", "logged"))
     third = joined(joined(early, 3, 300, 50), 4, 400, 60)
-    second = applied(third, m.CloseCdcGeneration(third.generations[1].id, unwatched=True))
-    assert applied(second, m.CloseCdcGeneration(second.generations[2].id)).generations[2].status == "closed"
+    second = applied(third, CloseCdcGeneration(third.generations[1].id, unwatched=True))
+    assert applied(second, CloseCdcGeneration(second.generations[2].id)).generations[2].status == "closed"
 
 
 def test_a_close_of_version_1_means_what_it_meant(two: ClusterState) -> None:
     first = two.generations[0].id
     written = bytes([2 * len(first)]) + first.encode()
     command = decode_command("CloseCdcGeneration", 1, written)
-    assert isinstance(command, m.CloseCdcGeneration)
-    assert command == m.CloseCdcGeneration(first, unwatched=True)
+    assert isinstance(command, CloseCdcGeneration)
+    assert command == CloseCdcGeneration(first, unwatched=True)
     assert applied(two, command).generations[0].status == "closed"
 
 
@@ -404,54 +426,54 @@ def test_a_new_writer_starts_at_the_oldest_open_generation(two: ClusterState) ->
     for state, start in (
         (founded(), 0),
         (two, 100),
-        (applied(two, m.CloseCdcGeneration(two.generations[0].id, unwatched=True)), 200),
+        (applied(two, CloseCdcGeneration(two.generations[0].id, unwatched=True)), 200),
     ):
-        found = writer(applied(state, m.RegisterCdcWriter("w", FIRST)))
+        found = writer(applied(state, RegisterCdcWriter("w", FIRST)))
         assert (found.horizon, found.floor, found.low_watermark, found.positions) == (start, start, start, ())
 
 
 def test_a_new_incarnation_keeps_the_promises_and_ends_the_earlier_ones(one: ClusterState) -> None:
-    state = applied(one, m.RegisterCdcWriter("w", FIRST), m.AdvanceCdcWriter("w", FIRST, 500, 150, (m.Position(1, 2),)))
-    state = applied(state, m.RegisterCdcWriter("w", SECOND))
+    state = applied(one, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 500, 150, (Position(1, 2),)))
+    state = applied(state, RegisterCdcWriter("w", SECOND))
     found = writer(state)
     assert (found.horizon, found.floor, found.low_watermark) == (500, 500, 150)
-    assert (found.positions, found.ended, found.registered) == ((m.Position(1, 2),), (FIRST,), state.epoch)
-    assert code(state, m.AdvanceCdcWriter("w", FIRST, 600, 150)) == "stale_incarnation"
-    assert code(state, m.RegisterCdcWriter("w", FIRST)) == "stale_incarnation"
-    assert code(state, m.RegisterCdcWriter("w", SECOND)) == "incarnation_reused"
-    assert code(state, m.AdvanceCdcWriter("w", SECOND, 499, 150)) == "horizon_below_floor"
-    raised = applied(state, m.AdvanceCdcWriter("w", SECOND, 600, 150))
-    assert writer(applied(raised, m.AdvanceCdcWriter("w", SECOND, 500, 150))).horizon == 500
+    assert (found.positions, found.ended, found.registered) == ((Position(1, 2),), (FIRST,), state.epoch)
+    assert code(state, AdvanceCdcWriter("w", FIRST, 600, 150)) == "stale_incarnation"
+    assert code(state, RegisterCdcWriter("w", FIRST)) == "stale_incarnation"
+    assert code(state, RegisterCdcWriter("w", SECOND)) == "incarnation_reused"
+    assert code(state, AdvanceCdcWriter("w", SECOND, 499, 150)) == "horizon_below_floor"
+    raised = applied(state, AdvanceCdcWriter("w", SECOND, 600, 150))
+    assert writer(applied(raised, AdvanceCdcWriter("w", SECOND, 500, 150))).horizon == 500
 
 
 def test_ended_incarnations_are_bounded(one: ClusterState) -> None:
     names = [uuid(number, space=6) for number in range(INCARNATIONS_KEPT_MAX + 3)]
-    state = applied(one, *(m.RegisterCdcWriter("w", name) for name in names))
+    state = applied(one, *(RegisterCdcWriter("w", name) for name in names))
     assert writer(state).ended == tuple(names[2:-1])
 
 
 def test_horizons_rise_freely_but_not_while_a_generation_is_prepared(one: ClusterState) -> None:
-    state = applied(one, m.RegisterCdcWriter("w", FIRST), m.AdvanceCdcWriter("w", FIRST, 500, 100))
+    state = applied(one, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 500, 100))
     prepared, commit = with_data(joining(state, 2, 5))
-    found, detail = refused(prepared, m.AdvanceCdcWriter("w", FIRST, 501, 100))
+    found, detail = refused(prepared, AdvanceCdcWriter("w", FIRST, 501, 100))
     assert (found, commit.generation in detail) == ("horizon_frozen", True)
-    assert writer(applied(prepared, m.AdvanceCdcWriter("w", FIRST, 500, 400))).low_watermark == 400
-    lowered = applied(prepared, m.AdvanceCdcWriter("w", FIRST, 200, 100))
-    assert code(lowered, m.AdvanceCdcWriter("w", FIRST, 500, 100)) == "horizon_frozen"
+    assert writer(applied(prepared, AdvanceCdcWriter("w", FIRST, 500, 400))).low_watermark == 400
+    lowered = applied(prepared, AdvanceCdcWriter("w", FIRST, 200, 100))
+    assert code(lowered, AdvanceCdcWriter("w", FIRST, 500, 100)) == "horizon_frozen"
     done = applied(lowered, replace(commit, timestamp=201))
-    assert writer(applied(done, m.AdvanceCdcWriter("w", FIRST, 900, 100))).horizon == 900
+    assert writer(applied(done, AdvanceCdcWriter("w", FIRST, 900, 100))).horizon == 900
 
 
 def test_a_writer_never_takes_back_what_it_claimed(one: ClusterState) -> None:
-    state = applied(one, m.RegisterCdcWriter("w", FIRST))
-    claim = m.AdvanceCdcWriter("w", FIRST, 500, 300, (m.Position(0, 10), m.Position(3, 4)))
+    state = applied(one, RegisterCdcWriter("w", FIRST))
+    claim = AdvanceCdcWriter("w", FIRST, 500, 300, (Position(0, 10), Position(3, 4)))
     state = applied(state, claim)
     assert unchanged(state, claim)
     assert unchanged(state, replace(claim, positions=()))
     assert code(state, replace(claim, low_watermark=299)) == "low_watermark_went_back"
-    assert code(state, replace(claim, positions=(m.Position(0, 9),))) == "positions_went_back"
-    more = applied(state, replace(claim, positions=(m.Position(0, 11), m.Position(1, 0))))
-    assert writer(more).positions == (m.Position(0, 11), m.Position(1, 0), m.Position(3, 4))
+    assert code(state, replace(claim, positions=(Position(0, 9),))) == "positions_went_back"
+    more = applied(state, replace(claim, positions=(Position(0, 11), Position(1, 0))))
+    assert writer(more).positions == (Position(0, 11), Position(1, 0), Position(3, 4))
 
 
 @pytest.mark.parametrize(
@@ -460,19 +482,19 @@ def test_a_writer_never_takes_back_what_it_claimed(one: ClusterState) -> None:
         {"low_watermark": 501},
         {"low_watermark": -1},
         {"horizon": 2**62 + 1},
-        {"positions": (m.Position(0, 1), m.Position(0, 2))},
-        {"positions": (m.Position(-1, 1),)},
-        {"positions": (m.Position(0, -1),)},
-        {"positions": tuple(m.Position(number, 1) for number in range(4097))},
+        {"positions": (Position(0, 1), Position(0, 2))},
+        {"positions": (Position(-1, 1),)},
+        {"positions": (Position(0, -1),)},
+        {"positions": tuple(Position(number, 1) for number in range(4097))},
     ],
 )
 def test_bad_fields_of_an_advance(one: ClusterState, fields: dict[str, Any]) -> None:
-    state = applied(one, m.RegisterCdcWriter("w", FIRST))
-    assert code(state, replace(m.AdvanceCdcWriter("w", FIRST, 500, 300), **fields)) == "bad_field"
+    state = applied(one, RegisterCdcWriter("w", FIRST))
+    assert code(state, replace(AdvanceCdcWriter("w", FIRST, 500, 300), **fields)) == "bad_field"
 
 
 def test_names(one: ClusterState) -> None:
-    assert code(one, m.RegisterCdcWriter("", FIRST)) == "bad_field"
-    assert code(one, m.RegisterCdcWriter("w", "a b")) == "bad_field"
-    assert code(one, m.AdvanceCdcWriter("nobody", FIRST, 500, 300)) == "unknown_writer"
-    assert code(one, m.RequestCdcGeneration(b"short")) == "bad_field"
+    assert code(one, RegisterCdcWriter("", FIRST)) == "bad_field"
+    assert code(one, RegisterCdcWriter("w", "a b")) == "bad_field"
+    assert code(one, AdvanceCdcWriter("nobody", FIRST, 500, 300)) == "unknown_writer"
+    assert code(one, RequestCdcGeneration(b"short")) == "bad_field"

@@ -5,22 +5,24 @@ from dataclasses import replace
 import pytest
 
 from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, diff
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import CloseCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.generations.describe import to_prepare
 from ringlog.kernel.state import ClusterState
 from tests.kernel.commands.test_cdc import FIRST, SECOND, code, joined, joining, with_data, writer
 from tests.kernel.entries import SEED, applied, founded
 
 FAR = 1_000_000
-GONE = m.FenceCdcWriter("w", FIRST, (), "its clock was ahead")
-LOWER = m.LowerCdcWriter("w", FIRST, 300, "no write was appended later")
+GONE = FenceCdcWriter("w", FIRST, (), "its clock was ahead")
+LOWER = LowerCdcWriter("w", FIRST, 300, "no write was appended later")
 
 
 @pytest.fixture(scope="module")
 def ahead() -> ClusterState:
     """Generations of 100 and 200; a writer that has promised up to a far future."""
     state = joined(joined(founded(), 1, 100, -1000, 1000), 2, 200, 0)
-    return applied(state, m.RegisterCdcWriter("w", FIRST), m.AdvanceCdcWriter("w", FIRST, FAR, 150))
+    return applied(state, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, FAR, 150))
 
 
 def test_the_horizon_of_a_fenced_writer_sinks_and_generations_start_near_again(ahead: ClusterState) -> None:
@@ -31,7 +33,7 @@ def test_the_horizon_of_a_fenced_writer_sinks_and_generations_start_near_again(a
     lowered = applied(waiting, LOWER)
     assert (writer(lowered).horizon, writer(lowered).floor) == (300, 100)
     assert applied(lowered, near).generations[-1].timestamp == 400
-    again = writer(applied(lowered, m.RegisterCdcWriter("w", SECOND)))
+    again = writer(applied(lowered, RegisterCdcWriter("w", SECOND)))
     assert (again.horizon, again.floor, again.fenced) == (300, 300, None), "the name comes back with what was lowered"
 
 
@@ -45,17 +47,17 @@ def test_what_lowers_for_others_is_refused(ahead: ClusterState) -> None:
     assert code(fenced, replace(LOWER, horizon=FAR + 1)) == "horizon_not_lower"
     assert code(fenced, replace(LOWER, horizon=149)) == "horizon_below_low_watermark"
     assert applied(fenced, replace(LOWER, horizon=FAR)).writers == fenced.writers
-    assert code(applied(fenced, m.RegisterCdcWriter("w", SECOND)), LOWER) == "stale_incarnation"
+    assert code(applied(fenced, RegisterCdcWriter("w", SECOND)), LOWER) == "stale_incarnation"
 
 
-def withdrawal(state: ClusterState) -> m.WithdrawCdcGeneration:
-    return m.WithdrawCdcGeneration(state.generations[-1].id, SEED, "committed by a clock that was ahead")
+def withdrawal(state: ClusterState) -> WithdrawCdcGeneration:
+    return WithdrawCdcGeneration(state.generations[-1].id, SEED, "committed by a clock that was ahead")
 
 
 @pytest.fixture(scope="module")
 def committed_far() -> ClusterState:
     """A generation of 100, and one of a far future that a join brought; the join has ended."""
-    state = applied(joined(founded(), 1, 100, -1000, 1000), m.RegisterCdcWriter("w", FIRST))
+    state = applied(joined(founded(), 1, 100, -1000, 1000), RegisterCdcWriter("w", FIRST))
     return joined(state, 2, FAR, 0)
 
 
@@ -84,15 +86,15 @@ def test_a_generation_that_may_be_used_stays(committed_far: ClusterState) -> Non
     assert code(committed_far, replace(withdrawal(committed_far), generation="none")) == "unknown_generation"
     assert code(committed_far, replace(withdrawal(committed_far), reason="")) == "bad_field"
     assert code(committed_far, replace(withdrawal(committed_far), seed=b"")) == "bad_field"
-    promised = applied(committed_far, m.AdvanceCdcWriter("w", FIRST, FAR + 1, 100))
+    promised = applied(committed_far, AdvanceCdcWriter("w", FIRST, FAR + 1, 100))
     assert code(promised, withdrawal(promised)) == "generation_in_use", "it may have routed a write of its start"
     fenced = applied(promised, replace(GONE, incarnation=FIRST))
     assert code(fenced, withdrawal(fenced)) == "generation_in_use"
     lowered = applied(fenced, LOWER)
     assert applied(lowered, withdrawal(lowered)).generations == (first,), "until it is known that it has not"
-    done = applied(committed_far, m.AdvanceCdcWriter("w", FIRST, FAR, FAR))
+    done = applied(committed_far, AdvanceCdcWriter("w", FIRST, FAR, FAR))
     assert code(done, withdrawal(done)) == "generation_in_use", "it has come through the one before"
-    closed = applied(lowered, m.CloseCdcGeneration(first.id, unwatched=True))
+    closed = applied(lowered, CloseCdcGeneration(first.id, unwatched=True))
     assert code(closed, withdrawal(closed)) == "generation_in_use", "consumers may be in it"
 
 

@@ -6,12 +6,22 @@ import numpy as np
 import pytest
 
 from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, GenerationChange, StreamsChange, diff, project
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cdc import (
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    PutCdcGenerationData,
+)
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.generations.admission import rules_of
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.generations.expiry import SECOND_US, log_retention, past_ttls
 from ringlog.kernel.generations.vectors import StreamTable
 from ringlog.kernel.state import ClusterState, PastTtl
+from ringlog.kernel.values import CdcOptions, Command, Replication
 from tests.kernel.commands.test_cdc import FIRST, LOGGED, code, joined
 from tests.kernel.entries import applied, founded
 
@@ -21,13 +31,13 @@ TTL_US = 60 * SECOND_US
 END = CLOSED_AT + TTL_US
 
 
-def closed_state(*tables: m.Command) -> ClusterState:
+def closed_state(*tables: Command) -> ClusterState:
     """Two generations, of 100 and 200, the first one closed at 5,000; a table with a log and what ``tables`` did."""
     state = joined(founded(), 1, 100, -1000, 1000)
-    state = applied(state, m.CreateKeyspace("ks", m.Replication("simple", 1)), LOGGED, *tables)
+    state = applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED, *tables)
     state = joined(state, 2, 200, 0)
-    state = applied(state, m.RegisterCdcWriter("w", FIRST), m.AdvanceCdcWriter("w", FIRST, 300, 200))
-    return applied(state, m.CloseCdcGeneration(state.generations[0].id, closed_at=CLOSED_AT))
+    state = applied(state, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 300, 200))
+    return applied(state, CloseCdcGeneration(state.generations[0].id, closed_at=CLOSED_AT))
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +45,8 @@ def closed() -> ClusterState:
     return closed_state()
 
 
-def expiry(state: ClusterState, at: int) -> m.ExpireCdcGeneration:
-    return m.ExpireCdcGeneration(state.generations[0].id, at)
+def expiry(state: ClusterState, at: int) -> ExpireCdcGeneration:
+    return ExpireCdcGeneration(state.generations[0].id, at)
 
 
 def test_a_generation_expires_with_its_last_row_and_not_before(closed: ClusterState) -> None:
@@ -44,10 +54,10 @@ def test_a_generation_expires_with_its_last_row_and_not_before(closed: ClusterSt
     assert first.closed_at == CLOSED_AT
     assert code(closed, expiry(closed, END - 1)) == "retention_not_over"
     assert code(closed, expiry(closed, 0)) == "bad_field"
-    assert code(closed, m.ExpireCdcGeneration("another", END)) == "unknown_generation"
-    assert code(closed, m.ExpireCdcGeneration(second.id, END)) == "generation_not_closed"
-    assert code(closed, m.ForgetCdcGeneration(first.id)) == "generation_not_expired"
-    assert code(closed, m.ForgetCdcGeneration("another")) == "unknown_generation"
+    assert code(closed, ExpireCdcGeneration("another", END)) == "unknown_generation"
+    assert code(closed, ExpireCdcGeneration(second.id, END)) == "generation_not_closed"
+    assert code(closed, ForgetCdcGeneration(first.id)) == "generation_not_expired"
+    assert code(closed, ForgetCdcGeneration("another")) == "unknown_generation"
     expired = applied(closed, expiry(closed, END))
     found = expired.generations[0]
     assert (found.status, found.expired, found.expired_at, found.ranges) == (
@@ -57,7 +67,7 @@ def test_a_generation_expires_with_its_last_row_and_not_before(closed: ClusterSt
         first.ranges,
     )
     assert code(expired, expiry(closed, END + 1)) == "generation_expired"
-    assert code(expired, m.CloseCdcGeneration(first.id)) == "generation_closed"
+    assert code(expired, CloseCdcGeneration(first.id)) == "generation_closed"
 
 
 def test_retention_counts_from_the_start_of_the_next_one_if_that_is_later(closed: ClusterState) -> None:
@@ -67,8 +77,8 @@ def test_retention_counts_from_the_start_of_the_next_one_if_that_is_later(closed
     applied(state, expiry(state, 200 + TTL_US))
 
 
-def altered(ttl: int, enabled: bool = True) -> m.AlterTable:
-    return m.AlterTable("ks", "logged", (), m.CdcOptions(enabled=enabled, ttl=ttl))
+def altered(ttl: int, enabled: bool = True) -> AlterTable:
+    return AlterTable("ks", "logged", (), CdcOptions(enabled=enabled, ttl=ttl))
 
 
 @pytest.mark.parametrize(
@@ -78,15 +88,15 @@ def altered(ttl: int, enabled: bool = True) -> m.AlterTable:
         ((altered(90),), 90),
         ((altered(30),), 60),
         ((altered(90), altered(30)), 90),
-        ((m.DropTable("ks", "logged"),), 60),
+        ((DropTable("ks", "logged"),), 60),
         ((altered(600, enabled=False),), 60),
-        ((altered(90), m.DropTable("ks", "logged")), 90),
+        ((altered(90), DropTable("ks", "logged")), 90),
         ((altered(0),), None),
         ((altered(0), altered(30)), None),
-        ((altered(0), m.DropTable("ks", "logged")), None),
+        ((altered(0), DropTable("ks", "logged")), None),
     ],
 )
-def test_the_longest_promise_counts_also_when_it_is_past(tables: tuple[m.Command, ...], seconds: int | None) -> None:
+def test_the_longest_promise_counts_also_when_it_is_past(tables: tuple[Command, ...], seconds: int | None) -> None:
     state = closed_state(*tables)
     assert log_retention(state) == seconds
     if seconds is None:
@@ -100,7 +110,7 @@ def test_the_longest_promise_counts_also_when_it_is_past(tables: tuple[m.Command
 def test_rows_are_kept_for_as_long_as_any_that_may_be_there_was_promised() -> None:
     assert log_retention(founded()) == 0
     state = joined(founded(), 1, 100, -1000, 1000)
-    state = applied(state, m.CreateKeyspace("ks", m.Replication("simple", 1)), LOGGED, altered(0), altered(30))
+    state = applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED, altered(0), altered(30))
     assert log_retention(state) is None
     state = joined(state, 2, 200, 0)
     assert log_retention(state) is None, "rows of the first generation stay for ever"
@@ -113,18 +123,18 @@ def test_rows_are_kept_for_as_long_as_any_that_may_be_there_was_promised() -> No
 def test_what_tables_promised_before_the_commit_does_not_count() -> None:
     """The rows of then lie in earlier generations; and nothing is remembered that can matter to none."""
     state = joined(founded(), 1, 100, -1000, 1000)
-    state = applied(state, m.CreateKeyspace("ks", m.Replication("simple", 1)), LOGGED, altered(0), altered(30))
+    state = applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED, altered(0), altered(30))
     assert state.past_ttls == (PastTtl(0, state.epoch),), "that one outlasts the 60 s that ended before"
     state = joined(state, 2, 200, 0)
     state = applied(state, altered(20))
     assert [entry.ttl for entry in state.past_ttls] == [30, 0]
     state = joined(state, 3, 300, 50)
-    state = applied(state, m.RegisterCdcWriter("w", FIRST), m.AdvanceCdcWriter("w", FIRST, 400, 300))
+    state = applied(state, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 400, 300))
     first, second, _ = (generation.id for generation in state.generations)
-    state = applied(state, m.CloseCdcGeneration(first, closed_at=5), m.CloseCdcGeneration(second, closed_at=5))
-    assert code(state, m.ExpireCdcGeneration(first, 2**50)) == "retention_not_over", "one of its rows stays for ever"
-    assert code(state, m.ExpireCdcGeneration(second, 300 + 30 * SECOND_US - 1)) == "retention_not_over"
-    state = applied(state, m.ExpireCdcGeneration(second, 300 + 30 * SECOND_US))
+    state = applied(state, CloseCdcGeneration(first, closed_at=5), CloseCdcGeneration(second, closed_at=5))
+    assert code(state, ExpireCdcGeneration(first, 2**50)) == "retention_not_over", "one of its rows stays for ever"
+    assert code(state, ExpireCdcGeneration(second, 300 + 30 * SECOND_US - 1)) == "retention_not_over"
+    state = applied(state, ExpireCdcGeneration(second, 300 + 30 * SECOND_US))
     assert [entry.ttl for entry in state.past_ttls] == [30, 0], "the first one needs them still"
 
 
@@ -148,7 +158,7 @@ def test_streams_are_marked_and_then_deleted_and_the_generation_is_told_for_ever
     told = marked[CDC_GENERATIONS, first.id]
     assert isinstance(told, GenerationChange)
     assert (told.status, told.expired) == ("expired", END)
-    forgotten = applied(expired, m.ForgetCdcGeneration(first.id))
+    forgotten = applied(expired, ForgetCdcGeneration(first.id))
     deleted = {(one.topic, one.key): one.value for one in diff(expired, forgotten)}
     assert {key for key, value in deleted.items() if value is None} == keys
     rest = project(forgotten)[CDC_GENERATIONS, first.id]
@@ -159,14 +169,14 @@ def test_streams_are_marked_and_then_deleted_and_the_generation_is_told_for_ever
 
 def test_a_forgotten_generation_is_never_used_again_and_still_judges_late_writes(closed: ClusterState) -> None:
     first = closed.generations[0]
-    state = applied(closed, expiry(closed, END), m.ForgetCdcGeneration(first.id))
+    state = applied(closed, expiry(closed, END), ForgetCdcGeneration(first.id))
     assert state.generations[0].ranges == ()
-    assert code(state, m.ForgetCdcGeneration(first.id)) == "generation_forgotten"
-    assert code(state, m.PutCdcGenerationData(first.id, 0, 1, first.ranges)) == "generation_exists"
-    assert code(state, m.CommitCdcGeneration(first.id, 900, "")) == "generation_exists"
-    assert code(state, m.PublishCdcGeneration(first.id)) == "generation_published"
+    assert code(state, ForgetCdcGeneration(first.id)) == "generation_forgotten"
+    assert code(state, PutCdcGenerationData(first.id, 0, 1, first.ranges)) == "generation_exists"
+    assert code(state, CommitCdcGeneration(first.id, 900, "")) == "generation_exists"
+    assert code(state, PublishCdcGeneration(first.id)) == "generation_published"
     assert rules_of(state).starts == rules_of(closed).starts == (100, 200)
-    assert applied(state, m.RegisterCdcWriter("late", FIRST)).writers["late"].low_watermark == 200
+    assert applied(state, RegisterCdcWriter("late", FIRST)).writers["late"].low_watermark == 200
     table = StreamTable([generation.ranges for generation in state.generations])
     whole = StreamTable([closed.generations[1].ranges])
     assert (table.streams == whole.streams).all()

@@ -5,71 +5,76 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands import model as m
-from ringlog.kernel.commands.cdc import POSITIONS_MAX
-from ringlog.kernel.commands.cdc_source import source_holder
+from ringlog.kernel.commands.cdc_writers import (
+    POSITIONS_MAX,
+    AdvanceCdcWriter,
+    FenceCdcWriter,
+    RegisterCdcWriter,
+    source_holder,
+)
 from ringlog.kernel.fold import fold
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import Command, Position
 from tests.kernel.commands.test_cdc import FIRST, SECOND, code, refused, writer
 from tests.kernel.entries import applied, entry, founded
 
 WRITES, OTHERS = "c.mutations", "c.others"
 
 
-def fence(name: str, incarnation: str) -> m.FenceCdcWriter:
-    return m.FenceCdcWriter(name, incarnation, (), "gone for good")
+def fence(name: str, incarnation: str) -> FenceCdcWriter:
+    return FenceCdcWriter(name, incarnation, (), "gone for good")
 
 
 def test_a_source_has_one_writer_until_that_is_fenced() -> None:
-    state = applied(founded(), m.RegisterCdcWriter("w", FIRST, WRITES))
-    assert code(state, m.RegisterCdcWriter("v", FIRST, WRITES)) == "source_in_use"
-    assert code(state, m.RegisterCdcWriter("v", FIRST, "x" * 250)) == "bad_field"
-    assert writer(applied(state, m.RegisterCdcWriter("w", SECOND, WRITES))).incarnation == SECOND
-    both = applied(state, m.RegisterCdcWriter("v", FIRST, OTHERS))
+    state = applied(founded(), RegisterCdcWriter("w", FIRST, WRITES))
+    assert code(state, RegisterCdcWriter("v", FIRST, WRITES)) == "source_in_use"
+    assert code(state, RegisterCdcWriter("v", FIRST, "x" * 250)) == "bad_field"
+    assert writer(applied(state, RegisterCdcWriter("w", SECOND, WRITES))).incarnation == SECOND
+    both = applied(state, RegisterCdcWriter("v", FIRST, OTHERS))
     assert both.writers["v"].source == OTHERS
-    assert code(both, m.RegisterCdcWriter("v", SECOND, WRITES)) == "source_in_use"
-    free = applied(state, fence("w", FIRST), m.RegisterCdcWriter("v", FIRST, WRITES))
-    assert code(free, m.RegisterCdcWriter("w", SECOND, WRITES)) == "source_in_use"
+    assert code(both, RegisterCdcWriter("v", SECOND, WRITES)) == "source_in_use"
+    free = applied(state, fence("w", FIRST), RegisterCdcWriter("v", FIRST, WRITES))
+    assert code(free, RegisterCdcWriter("w", SECOND, WRITES)) == "source_in_use"
 
 
 def test_the_refusal_names_the_writer_and_the_way_out() -> None:
-    state = applied(founded(), m.RegisterCdcWriter("orders", FIRST, WRITES))
-    _, detail = refused(state, m.RegisterCdcWriter("typo", FIRST, WRITES))
+    state = applied(founded(), RegisterCdcWriter("orders", FIRST, WRITES))
+    _, detail = refused(state, RegisterCdcWriter("typo", FIRST, WRITES))
     assert "orders logs c.mutations" in detail
     assert "fence" in detail
 
 
 def test_who_never_said_what_it_logs_keeps_new_names_away_and_no_old_ones() -> None:
-    old = applied(founded(), m.RegisterCdcWriter("v", FIRST), m.RegisterCdcWriter("w", FIRST))
-    assert code(old, m.RegisterCdcWriter("new", FIRST, WRITES)) == "source_in_use"
-    assert code(applied(old, fence("w", FIRST)), m.RegisterCdcWriter("w", SECOND, WRITES)) == "source_in_use"
+    old = applied(founded(), RegisterCdcWriter("v", FIRST), RegisterCdcWriter("w", FIRST))
+    assert code(old, RegisterCdcWriter("new", FIRST, WRITES)) == "source_in_use"
+    assert code(applied(old, fence("w", FIRST)), RegisterCdcWriter("w", SECOND, WRITES)) == "source_in_use"
     for one, other in permutations("vw"):
-        said = applied(old, m.RegisterCdcWriter(one, SECOND, WRITES), m.RegisterCdcWriter(other, SECOND, OTHERS))
-        assert code(said, m.RegisterCdcWriter("new", FIRST, WRITES)) == "source_in_use"
+        said = applied(old, RegisterCdcWriter(one, SECOND, WRITES), RegisterCdcWriter(other, SECOND, OTHERS))
+        assert code(said, RegisterCdcWriter("new", FIRST, WRITES)) == "source_in_use"
     # A writer of the first release says nothing, is refused for nothing, and keeps what was said.
-    assert writer(applied(said, m.RegisterCdcWriter("w", "third"))).source == said.writers["w"].source
+    assert writer(applied(said, RegisterCdcWriter("w", "third"))).source == said.writers["w"].source
 
 
 def test_who_comes_back_from_a_fence_and_says_nothing_does_not_get_the_source_that_another_has_now() -> None:
     taken = applied(
-        founded(), m.RegisterCdcWriter("w", FIRST, WRITES), fence("w", FIRST), m.RegisterCdcWriter("v", FIRST, WRITES)
+        founded(), RegisterCdcWriter("w", FIRST, WRITES), fence("w", FIRST), RegisterCdcWriter("v", FIRST, WRITES)
     )
-    code_of, detail = refused(taken, m.RegisterCdcWriter("w", SECOND))
+    code_of, detail = refused(taken, RegisterCdcWriter("w", SECOND))
     assert code_of == "source_in_use"
     assert "v logs c.mutations" in detail
-    assert writer(applied(taken, fence("v", FIRST), m.RegisterCdcWriter("w", SECOND))).source == WRITES
+    assert writer(applied(taken, fence("v", FIRST), RegisterCdcWriter("w", SECOND))).source == WRITES
 
 
 NAMES, INCARNATIONS = st.sampled_from("abc"), st.integers(0, 9).map(str)
 STEPS = st.lists(
-    st.builds(m.RegisterCdcWriter, NAMES, INCARNATIONS, st.sampled_from([WRITES, OTHERS, ""]))
+    st.builds(RegisterCdcWriter, NAMES, INCARNATIONS, st.sampled_from([WRITES, OTHERS, ""]))
     | st.builds(fence, NAMES, INCARNATIONS),
     max_size=20,
 )
 
 
 @given(STEPS)
-def test_whatever_is_tried_no_two_that_may_write_log_one_source(steps: list[m.Command]) -> None:
+def test_whatever_is_tried_no_two_that_may_write_log_one_source(steps: list[Command]) -> None:
     state: ClusterState = founded()
     for step in steps:
         state = fold(state, entry(state, step)).state
@@ -79,21 +84,21 @@ def test_whatever_is_tried_no_two_that_may_write_log_one_source(steps: list[m.Co
 
 
 def test_what_is_decided_outlasts_incarnations_and_fences_as_long_as_the_source_is_the_same() -> None:
-    said = m.AdvanceCdcWriter("w", FIRST, 0, 0, (), (m.Position(1, 7), m.Position(0, 3)))
-    state = applied(founded(), m.RegisterCdcWriter("w", FIRST, WRITES), said)
-    assert writer(state).decided == (m.Position(0, 3), m.Position(1, 7))
-    again = applied(state, fence("w", FIRST), m.RegisterCdcWriter("w", SECOND, WRITES))
+    said = AdvanceCdcWriter("w", FIRST, 0, 0, (), (Position(1, 7), Position(0, 3)))
+    state = applied(founded(), RegisterCdcWriter("w", FIRST, WRITES), said)
+    assert writer(state).decided == (Position(0, 3), Position(1, 7))
+    again = applied(state, fence("w", FIRST), RegisterCdcWriter("w", SECOND, WRITES))
     assert writer(again).decided == writer(state).decided
-    lower = m.AdvanceCdcWriter("w", SECOND, 0, 0, (), (m.Position(0, 1), m.Position(2, 1)))
-    assert writer(applied(again, lower)).decided == (m.Position(0, 3), m.Position(1, 7), m.Position(2, 1))
-    assert code(again, m.AdvanceCdcWriter("w", SECOND, 0, 0, (), (m.Position(0, -1),))) == "bad_field"
-    assert writer(applied(again, m.RegisterCdcWriter("w", "third", OTHERS))).decided == ()
+    lower = AdvanceCdcWriter("w", SECOND, 0, 0, (), (Position(0, 1), Position(2, 1)))
+    assert writer(applied(again, lower)).decided == (Position(0, 3), Position(1, 7), Position(2, 1))
+    assert code(again, AdvanceCdcWriter("w", SECOND, 0, 0, (), (Position(0, -1),))) == "bad_field"
+    assert writer(applied(again, RegisterCdcWriter("w", "third", OTHERS))).decided == ()
 
 
 def test_what_is_decided_stays_bounded_however_many_commands_add_to_it() -> None:
-    state = applied(founded(), m.RegisterCdcWriter("w", FIRST, WRITES))
-    many = tuple(m.Position(partition, 1) for partition in range(POSITIONS_MAX))
-    full = applied(state, m.AdvanceCdcWriter("w", FIRST, 0, 0, (), many))
-    one_more = m.AdvanceCdcWriter("w", FIRST, 0, 0, (), (m.Position(POSITIONS_MAX, 1),))
+    state = applied(founded(), RegisterCdcWriter("w", FIRST, WRITES))
+    many = tuple(Position(partition, 1) for partition in range(POSITIONS_MAX))
+    full = applied(state, AdvanceCdcWriter("w", FIRST, 0, 0, (), many))
+    one_more = AdvanceCdcWriter("w", FIRST, 0, 0, (), (Position(POSITIONS_MAX, 1),))
     assert code(full, one_more) == "too_many"
-    assert writer(applied(full, m.AdvanceCdcWriter("w", FIRST, 0, 0, (), (m.Position(0, 9),)))).decided[0].offset == 9
+    assert writer(applied(full, AdvanceCdcWriter("w", FIRST, 0, 0, (), (Position(0, 9),)))).decided[0].offset == 9

@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands import model as m
-from ringlog.kernel.commands.cluster import TERM_STEP_MAX
-from ringlog.kernel.decide import RULES, decide
+from ringlog.kernel.commands.cluster import TERM_STEP_MAX, ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode, UpdateNode
+from ringlog.kernel.decide import decide
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Context, OutcomeKind, Rejected
+from ringlog.kernel.registry import COMMANDS, RULES
 from ringlog.kernel.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.state import ClusterState, Term
+from ringlog.kernel.values import Command
 from tests.kernel.entries import applied, entry, founded, node, uuid, with_normal_nodes
 
 
-def refusal(state: ClusterState, command: m.Command) -> str:
+def refusal(state: ClusterState, command: Command) -> str:
     """The code of the refusal."""
     decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), state.time))
     assert isinstance(decision, Rejected), decision
@@ -27,7 +29,7 @@ def refusal(state: ClusterState, command: m.Command) -> str:
 
 
 def test_every_command_has_a_rule() -> None:
-    assert set(RULES) == set(m.COMMANDS.values())
+    assert set(RULES) == set(COMMANDS.values())
 
 
 # ---------------------------------------------------------------------------------------------------- settings
@@ -36,7 +38,7 @@ def test_every_command_has_a_rule() -> None:
 def test_defaults_are_in_force_and_sound() -> None:
     assert broken_setting({}) is None
     assert broken_setting({name: rule.default for name, rule in SETTINGS.items()}) is None
-    state = applied(founded(), m.ChangeSettings((("cdc_leeway_us", 9), ("ranges_max", 2_000))))
+    state = applied(founded(), ChangeSettings((("cdc_leeway_us", 9), ("ranges_max", 2_000))))
     assert (setting(state, "cdc_leeway_us"), setting(state, "history_entries")) == (9, 10_000)
 
 
@@ -55,28 +57,28 @@ def test_defaults_are_in_force_and_sound() -> None:
     ],
 )
 def test_settings_are_all_or_none(values: tuple[tuple[str, int], ...], code: str) -> None:
-    assert refusal(founded(), m.ChangeSettings(values)) == code
+    assert refusal(founded(), ChangeSettings(values)) == code
 
 
 def test_a_pair_of_settings_may_move_together() -> None:
     both = (("cdc_horizon_ahead_max_us", 200_000_000), ("cdc_timestamp_ahead_max_us", 200_000_000))
-    assert applied(founded(), m.ChangeSettings(both)).epoch == 2
+    assert applied(founded(), ChangeSettings(both)).epoch == 2
 
 
 def test_a_setting_that_keeps_its_value_modifies_no_part() -> None:
     state = founded(cdc_leeway_us=9)
-    assert applied(state, m.ChangeSettings((("cdc_leeway_us", 9),))).changed == state.changed
+    assert applied(state, ChangeSettings((("cdc_leeway_us", 9),))).changed == state.changed
 
 
 # ------------------------------------------------------------------------------------------------ roles, barrier
 
 
 def test_only_a_greater_term_takes_over() -> None:
-    state = applied(founded(), m.TakeOver("validator", "a", 2))
+    state = applied(founded(), TakeOver("validator", "a", 2))
     assert state.terms["validator"] == Term("validator", "a", 2, since=2)
-    assert refusal(state, m.TakeOver("validator", "b", 2)) == "stale_term"
-    assert refusal(state, m.TakeOver("validator", "a", 1)) == "stale_term"
-    state = applied(state, m.TakeOver("coordinator", "b", 1), m.TakeOver("validator", "b", 9))
+    assert refusal(state, TakeOver("validator", "b", 2)) == "stale_term"
+    assert refusal(state, TakeOver("validator", "a", 1)) == "stale_term"
+    state = applied(state, TakeOver("coordinator", "b", 1), TakeOver("validator", "b", 9))
     assert state.terms["validator"] == Term("validator", "b", 9, since=4)
     assert state.terms["coordinator"].instance == "b"
 
@@ -85,20 +87,20 @@ def test_a_term_leaves_room_above_it() -> None:
     """Nobody could take over a role of the greatest term."""
     state = founded()
     for term in (TERM_STEP_MAX + 1, 2**62):
-        assert refusal(state, m.TakeOver("validator", "a", term)) == "bad_field"
-    state = applied(state, m.TakeOver("validator", "a", TERM_STEP_MAX))
-    assert refusal(state, m.TakeOver("validator", "b", 2 * TERM_STEP_MAX + 1)) == "bad_field"
-    assert applied(state, m.TakeOver("validator", "b", 2 * TERM_STEP_MAX)).terms["validator"].instance == "b"
+        assert refusal(state, TakeOver("validator", "a", term)) == "bad_field"
+    state = applied(state, TakeOver("validator", "a", TERM_STEP_MAX))
+    assert refusal(state, TakeOver("validator", "b", 2 * TERM_STEP_MAX + 1)) == "bad_field"
+    assert applied(state, TakeOver("validator", "b", 2 * TERM_STEP_MAX)).terms["validator"].instance == "b"
 
 
-@pytest.mark.parametrize("command", [m.TakeOver("", "a", 1), m.TakeOver("r", " ", 1), m.TakeOver("r", "a", 0)])
-def test_take_over_fields(command: m.TakeOver) -> None:
+@pytest.mark.parametrize("command", [TakeOver("", "a", 1), TakeOver("r", " ", 1), TakeOver("r", "a", 0)])
+def test_take_over_fields(command: TakeOver) -> None:
     assert refusal(founded(), command) == "bad_field"
 
 
 def test_a_noop_modifies_no_part() -> None:
     state = founded()
-    after = applied(state, m.Noop())
+    after = applied(state, Noop())
     assert (after.epoch, after.changed) == (2, state.changed)
 
 
@@ -170,9 +172,9 @@ def test_a_field_is_checked_before_the_state() -> None:
 def test_an_update_changes_what_it_names_and_nothing_else() -> None:
     state = applied(founded(), node(1), node(2))
     before = state.nodes[node(1).id]
-    after = applied(state, m.UpdateNode(before.id, release="9", features=("b", "a"), capacity=7, shards=3))
+    after = applied(state, UpdateNode(before.id, release="9", features=("b", "a"), capacity=7, shards=3))
     assert after.nodes[before.id] == replace(before, release="9", features=("a", "b"), capacity=7, shards=3)
-    moved = applied(after, m.UpdateNode(before.id, address="elsewhere:1", features=()))
+    moved = applied(after, UpdateNode(before.id, address="elsewhere:1", features=()))
     assert moved.nodes[before.id] == replace(after.nodes[before.id], address="elsewhere:1", features=())
     assert moved.nodes[node(2).id] is state.nodes[node(2).id]
 
@@ -191,18 +193,18 @@ def test_an_update_changes_what_it_names_and_nothing_else() -> None:
 )
 def test_updates_that_are_refused(update: dict[str, Any], code: str) -> None:
     state = applied(founded(), node(1), node(2))
-    assert refusal(state, m.UpdateNode(node(1).id, **update)) == code
+    assert refusal(state, UpdateNode(node(1).id, **update)) == code
     if code == "duplicate_address":  # of one that is down, or gone, it is free
-        down = applied(state, m.DeclareDown(node(2).id, ""))
-        assert applied(down, m.UpdateNode(node(1).id, **update)).nodes[node(1).id].address == node(2).address
+        down = applied(state, DeclareDown(node(2).id, ""))
+        assert applied(down, UpdateNode(node(1).id, **update)).nodes[node(1).id].address == node(2).address
 
 
 def test_who_may_be_updated() -> None:
     state = with_normal_nodes(founded(), 1)
     (member,) = state.nodes.values()
-    assert refusal(state, m.UpdateNode(uuid(99), capacity=2)) == "unknown_node"
-    assert refusal(state, m.UpdateNode(member.id, shards=member.shards + 1)) == "wrong_node_state"
-    same = m.UpdateNode(member.id, member.address, shards=member.shards, capacity=2)
+    assert refusal(state, UpdateNode(uuid(99), capacity=2)) == "unknown_node"
+    assert refusal(state, UpdateNode(member.id, shards=member.shards + 1)) == "wrong_node_state"
+    same = UpdateNode(member.id, member.address, shards=member.shards, capacity=2)
     assert applied(state, same).nodes[member.id] == replace(member, capacity=2)
-    gone = applied(state, node(9), m.UnregisterNode(node(9).id))
-    assert refusal(gone, m.UpdateNode(node(9).id, capacity=2)) == "wrong_node_state"
+    gone = applied(state, node(9), UnregisterNode(node(9).id))
+    assert refusal(gone, UpdateNode(node(9).id, capacity=2)) == "wrong_node_state"

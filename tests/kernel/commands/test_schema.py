@@ -7,19 +7,21 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
 from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.entries import NODES, SEED, applied, founded, uuid, with_normal_nodes
 
-SIMPLE_1, SIMPLE_2 = m.Replication("simple", 1), m.Replication("simple", 2)
-COLUMNS = (m.Column("k", "text"), m.Column("c", "timestamp"), m.Column("v", "double"))
-TABLE = m.CreateTable("ks", "t", uuid(1, space=6), COLUMNS, ("k",), ("c",), m.CdcOptions())
+SIMPLE_1, SIMPLE_2 = Replication("simple", 1), Replication("simple", 2)
+COLUMNS = (Column("k", "text"), Column("c", "timestamp"), Column("v", "double"))
+TABLE = CreateTable("ks", "t", uuid(1, space=6), COLUMNS, ("k",), ("c",), CdcOptions())
 
 
 def ready() -> ClusterState:
     """Three normal nodes and the keyspace ``ks``; epoch 5."""
-    return applied(with_normal_nodes(founded(), 3), m.CreateKeyspace("ks", SIMPLE_2))
+    return applied(with_normal_nodes(founded(), 3), CreateKeyspace("ks", SIMPLE_2))
 
 
 def in_flight(state: ClusterState, stage: str = "prepared") -> ClusterState:
@@ -48,11 +50,11 @@ def test_a_keyspace_brings_the_placement_of_its_setting() -> None:
 
 def test_keyspaces_under_one_setting_share_a_placement_and_the_last_takes_it_along() -> None:
     before = ready()
-    state = applied(before, m.CreateKeyspace("two", SIMPLE_2))
+    state = applied(before, CreateKeyspace("two", SIMPLE_2))
     assert state.placements is before.placements
-    state = applied(state, m.DropKeyspace("ks"))
+    state = applied(state, DropKeyspace("ks"))
     assert state.placements is before.placements
-    state = applied(state, m.DropKeyspace("two"))
+    state = applied(state, DropKeyspace("two"))
     assert not state.placements
     assert not state.keyspaces
 
@@ -60,18 +62,18 @@ def test_keyspaces_under_one_setting_share_a_placement_and_the_last_takes_it_alo
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        (m.CreateKeyspace("ks", SIMPLE_1), "keyspace_exists"),
-        (m.CreateKeyspace("x.y", SIMPLE_1), "bad_field"),
-        (m.CreateKeyspace("x", m.Replication("simple", 0)), "bad_field"),
-        (m.CreateKeyspace("x", m.Replication("simple", 65)), "bad_field"),
-        (m.CreateKeyspace("x", m.Replication("network", 1)), "bad_field"),
-        (m.CreateKeyspace("x", m.Replication("everywhere", 1)), "unknown_strategy"),
-        (m.CreateKeyspace("x", m.Replication("simple", 4)), "replication_impossible"),
-        (m.DropKeyspace("x"), "unknown_keyspace"),
-        (m.DropKeyspace(""), "bad_field"),
+        (CreateKeyspace("ks", SIMPLE_1), "keyspace_exists"),
+        (CreateKeyspace("x.y", SIMPLE_1), "bad_field"),
+        (CreateKeyspace("x", Replication("simple", 0)), "bad_field"),
+        (CreateKeyspace("x", Replication("simple", 65)), "bad_field"),
+        (CreateKeyspace("x", Replication("network", 1)), "bad_field"),
+        (CreateKeyspace("x", Replication("everywhere", 1)), "unknown_strategy"),
+        (CreateKeyspace("x", Replication("simple", 4)), "replication_impossible"),
+        (DropKeyspace("x"), "unknown_keyspace"),
+        (DropKeyspace(""), "bad_field"),
     ],
 )
-def test_keyspace_refused(command: m.Command, code: str) -> None:
+def test_keyspace_refused(command: Command, code: str) -> None:
     assert refusal(ready(), command) == code
 
 
@@ -79,17 +81,17 @@ def test_only_nodes_with_tokens_can_hold_replicas() -> None:
     state = with_normal_nodes(founded(), 2)
     other = replace(state.nodes[NODES[1]], state="joining", tokens=())
     state = replace(state, nodes=state.nodes.set(other.id, other), token_owners=state.token_owners.delete(2_000))
-    assert refusal(state, m.CreateKeyspace("ks", SIMPLE_2)) == "replication_impossible"
+    assert refusal(state, CreateKeyspace("ks", SIMPLE_2)) == "replication_impossible"
 
 
 def test_settings_in_use_do_not_change_under_an_operation() -> None:
     flying = in_flight(ready())
-    assert refusal(flying, m.CreateKeyspace("one", SIMPLE_1)) == "operations_in_flight"
-    assert refusal(flying, m.DropKeyspace("ks")) == "operations_in_flight"
-    shared = applied(flying, m.CreateKeyspace("two", SIMPLE_2), m.DropKeyspace("ks"))
+    assert refusal(flying, CreateKeyspace("one", SIMPLE_1)) == "operations_in_flight"
+    assert refusal(flying, DropKeyspace("ks")) == "operations_in_flight"
+    shared = applied(flying, CreateKeyspace("two", SIMPLE_2), DropKeyspace("ks"))
     assert set(shared.placements) == {"simple:2"}
     for stage in ("finished", "cancelled"):
-        assert applied(in_flight(ready(), stage), m.CreateKeyspace("one", SIMPLE_1), m.DropKeyspace("ks"))
+        assert applied(in_flight(ready(), stage), CreateKeyspace("one", SIMPLE_1), DropKeyspace("ks"))
 
 
 # ------------------------------------------------------------------------------------------------------ tables
@@ -108,15 +110,15 @@ def test_a_table_and_its_versions() -> None:
 
 
 def test_collections_static_columns_and_what_version_1_knew_of_them() -> None:
-    more = (m.Column("m", "map<text, frozen<list<int>>>"), m.Column("s", "text", static=True))
-    state = applied(ready(), replace(TABLE, columns=(*COLUMNS, *more[:1])), m.AlterTable("ks", "t", more[1:]))
+    more = (Column("m", "map<text, frozen<list<int>>>"), Column("s", "text", static=True))
+    state = applied(ready(), replace(TABLE, columns=(*COLUMNS, *more[:1])), AlterTable("ks", "t", more[1:]))
     assert state.tables["ks.t"].columns == (*COLUMNS, *more)
     assert applied(ready(), replace(TABLE, types=1)).tables == applied(ready(), TABLE).tables
-    assert refusal(applied(ready(), TABLE), m.AlterTable("ks", "t", more[:1], types=1)) == "unknown_type"
+    assert refusal(applied(ready(), TABLE), AlterTable("ks", "t", more[:1], types=1)) == "unknown_type"
 
 
 def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
-    state = applied(ready(), TABLE, m.DropTable("ks", "t"))
+    state = applied(ready(), TABLE, DropTable("ks", "t"))
     assert not state.tables
     assert refusal(state, TABLE) == "table_id_reused"
     state = applied(state, replace(TABLE, id=uuid(2, space=6)))
@@ -129,21 +131,21 @@ def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
         ({"name": "2t"}, "bad_field"),
         ({"keyspace": "a.b"}, "bad_field"),
         ({"id": "x"}, "bad_field"),
-        ({"cdc": m.CdcOptions(preimage="maybe")}, "bad_field"),
-        ({"cdc": m.CdcOptions(delta="none")}, "bad_field"),
-        ({"cdc": m.CdcOptions(ttl=-1)}, "bad_field"),
-        ({"cdc": m.CdcOptions(ttl=2**31)}, "bad_field"),
+        ({"cdc": CdcOptions(preimage="maybe")}, "bad_field"),
+        ({"cdc": CdcOptions(delta="none")}, "bad_field"),
+        ({"cdc": CdcOptions(ttl=-1)}, "bad_field"),
+        ({"cdc": CdcOptions(ttl=2**31)}, "bad_field"),
         ({"keyspace": "no"}, "unknown_keyspace"),
-        ({"columns": (*COLUMNS, m.Column("k", "int"))}, "column_exists"),
-        ({"columns": (*COLUMNS, m.Column("x", "list<int>")), "types": 1}, "unknown_type"),
-        ({"columns": (*COLUMNS, m.Column("x", "list<map<int, int>>"))}, "unknown_type"),
+        ({"columns": (*COLUMNS, Column("k", "int"))}, "column_exists"),
+        ({"columns": (*COLUMNS, Column("x", "list<int>")), "types": 1}, "unknown_type"),
+        ({"columns": (*COLUMNS, Column("x", "list<map<int, int>>"))}, "unknown_type"),
         ({"types": 3}, "bad_field"),
-        ({"columns": (*COLUMNS, m.Column("x", "int", True)), "clustering_key": ()}, "bad_field"),
-        ({"columns": (m.Column("k", "text"), m.Column("c", "int", True))}, "bad_field"),
-        ({"columns": (m.Column("k", "text"), m.Column("c", "set<int>"))}, "bad_key"),
-        ({"columns": (*COLUMNS, m.Column("x", "TEXT"))}, "unknown_type"),
-        ({"columns": (*COLUMNS, m.Column("", "text"))}, "bad_field"),
-        ({"columns": tuple(m.Column(f"c{number}", "int") for number in range(1_001))}, "bad_field"),
+        ({"columns": (*COLUMNS, Column("x", "int", True)), "clustering_key": ()}, "bad_field"),
+        ({"columns": (Column("k", "text"), Column("c", "int", True))}, "bad_field"),
+        ({"columns": (Column("k", "text"), Column("c", "set<int>"))}, "bad_key"),
+        ({"columns": (*COLUMNS, Column("x", "TEXT"))}, "unknown_type"),
+        ({"columns": (*COLUMNS, Column("", "text"))}, "bad_field"),
+        ({"columns": tuple(Column(f"c{number}", "int") for number in range(1_001))}, "bad_field"),
         ({"columns": ()}, "bad_key"),
         ({"partition_key": ()}, "bad_key"),
         ({"partition_key": ("no",)}, "bad_key"),
@@ -159,7 +161,7 @@ def test_table_refused(changes: dict[str, Any], code: str) -> None:
 def test_a_second_create_is_refused_and_not_merged() -> None:
     state = applied(ready(), TABLE)
     assert refusal(state, replace(TABLE, id=uuid(2, space=6))) == "table_exists"
-    assert refusal(state, m.DropKeyspace("ks")) == "keyspace_not_empty"
+    assert refusal(state, DropKeyspace("ks")) == "keyspace_not_empty"
 
 
 def test_key_order_is_that_of_the_key_not_of_the_columns() -> None:
@@ -169,10 +171,10 @@ def test_key_order_is_that_of_the_key_not_of_the_columns() -> None:
 
 def test_alter_adds_columns_and_replaces_cdc_options() -> None:
     state = applied(ready(), TABLE)
-    cdc = m.CdcOptions(enabled=True, delta="keys")
-    state = applied(state, m.AlterTable("ks", "t", (m.Column("w", "int"),)), m.AlterTable("ks", "t", cdc=cdc))
+    cdc = CdcOptions(enabled=True, delta="keys")
+    state = applied(state, AlterTable("ks", "t", (Column("w", "int"),)), AlterTable("ks", "t", cdc=cdc))
     altered = state.tables["ks.t"]
-    assert altered.columns == (*COLUMNS, m.Column("w", "int"))
+    assert altered.columns == (*COLUMNS, Column("w", "int"))
     assert (altered.cdc, altered.id, altered.changed) == (cdc, TABLE.id, 8)
     assert altered.version == state.schema_version == state.state_id
 
@@ -180,16 +182,16 @@ def test_alter_adds_columns_and_replaces_cdc_options() -> None:
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        (m.AlterTable("ks", "t"), "bad_field"),
-        (m.AlterTable("ks", "t", (m.Column("v", "int"),)), "column_exists"),
-        (m.AlterTable("ks", "t", (m.Column("x", "int"), m.Column("x", "int"))), "column_exists"),
-        (m.AlterTable("ks", "t", (m.Column("x", "?"),)), "unknown_type"),
-        (m.AlterTable("ks", "t", cdc=m.CdcOptions(preimage="")), "bad_field"),
-        (m.AlterTable("ks", "no", (m.Column("x", "int"),)), "unknown_table"),
-        (m.AlterTable("", "t"), "bad_field"),
-        (m.DropTable("ks", "no"), "unknown_table"),
-        (m.DropTable("ks", ""), "bad_field"),
+        (AlterTable("ks", "t"), "bad_field"),
+        (AlterTable("ks", "t", (Column("v", "int"),)), "column_exists"),
+        (AlterTable("ks", "t", (Column("x", "int"), Column("x", "int"))), "column_exists"),
+        (AlterTable("ks", "t", (Column("x", "?"),)), "unknown_type"),
+        (AlterTable("ks", "t", cdc=CdcOptions(preimage="")), "bad_field"),
+        (AlterTable("ks", "no", (Column("x", "int"),)), "unknown_table"),
+        (AlterTable("", "t"), "bad_field"),
+        (DropTable("ks", "no"), "unknown_table"),
+        (DropTable("ks", ""), "bad_field"),
     ],
 )
-def test_change_of_a_table_refused(command: m.Command, code: str) -> None:
+def test_change_of_a_table_refused(command: Command, code: str) -> None:
     assert refusal(applied(ready(), TABLE), command) == code

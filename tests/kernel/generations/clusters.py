@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import GenerationRange
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.state import Generation, Node
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange
 
 Owners = dict[int, str]
 

@@ -20,20 +20,13 @@ from dataclasses import dataclass, replace
 
 from immutables import Map
 
-from ringlog.kernel.commands.model import (
-    AdvanceCdcWriter,
-    CdcOptions,
-    CloseCdcGeneration,
-    Column,
-    Command,
-    FenceCdcWriter,
-    Position,
-    RegisterCdcWriter,
-)
+from ringlog.kernel.commands.cdc import CloseCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.decide import decide
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.outcome import Accepted, Context
 from ringlog.kernel.state import CdcWriter, ClusterState, Generation, Table
+from ringlog.kernel.values import CdcOptions, Column, Command, Position
 from tests.kernel.generations.clusters import directory
 
 OLD, NEXT = 1, 2

@@ -24,28 +24,32 @@ from dataclasses import dataclass, replace
 from immutables import Map
 
 from ringlog.kernel.commands.cdc import (
-    decide_advance_cdc_writer,
-    decide_commit_cdc_generation,
-    decide_fence_cdc_writer,
-    decide_put_cdc_generation_data,
-    decide_register_cdc_writer,
-    decide_request_cdc_generation,
-)
-from ringlog.kernel.commands.cdc_clock import decide_lower_cdc_writer, decide_withdraw_cdc_generation
-from ringlog.kernel.commands.model import (
-    AdvanceCdcWriter,
-    Command,
     CommitCdcGeneration,
-    FenceCdcWriter,
-    LowerCdcWriter,
-    RegisterCdcWriter,
     RequestCdcGeneration,
-    WithdrawCdcGeneration,
+    decide_commit_cdc_generation,
+    decide_put_cdc_generation_data,
+    decide_request_cdc_generation,
+    parts_of,
 )
-from ringlog.kernel.generations.describe import generate, parts_of, ranges_digest
+from ringlog.kernel.commands.cdc_clock import (
+    LowerCdcWriter,
+    WithdrawCdcGeneration,
+    decide_lower_cdc_writer,
+    decide_withdraw_cdc_generation,
+)
+from ringlog.kernel.commands.cdc_writers import (
+    AdvanceCdcWriter,
+    FenceCdcWriter,
+    RegisterCdcWriter,
+    decide_advance_cdc_writer,
+    decide_fence_cdc_writer,
+    decide_register_cdc_writer,
+)
+from ringlog.kernel.generations.describe import generate, ranges_digest
 from ringlog.kernel.generations.lookup import generation_at
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import CdcWriter, ClusterState, Generation
+from ringlog.kernel.values import Command
 from tests.kernel.generations.clusters import directory
 
 SEED = bytes(16)

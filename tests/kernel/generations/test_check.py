@@ -7,11 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import GenerationRange
 from ringlog.kernel.generations import check
 from ringlog.kernel.generations.check import broken_part
 from ringlog.kernel.generations.describe import generate
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange
 from tests.kernel.ownership.rings import a_node
 
 ENDS = st.lists(st.integers(TOKEN_MIN, TOKEN_MAX) | st.integers(-3, 3), min_size=1, max_size=8, unique=True)

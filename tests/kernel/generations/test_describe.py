@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import DatacenterReplication, GenerationRange, Replication
-from ringlog.kernel.generations.describe import generate, parts_of, ranges_digest
+from ringlog.kernel.commands.cdc import parts_of
+from ringlog.kernel.generations.describe import generate, ranges_digest
 from ringlog.kernel.generations.lookup import stream_of
 from ringlog.kernel.generations.stream_id import StreamIdError, decode
 from ringlog.kernel.ownership.placements import natural, ring_of
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.ring.shards import shard_of
 from ringlog.kernel.state import Node
+from ringlog.kernel.values import DatacenterReplication, GenerationRange, Replication
 from tests.kernel.generations.clusters import Owners, described, directory, generation, rings, tokens
 
 SEED = bytes(range(16))

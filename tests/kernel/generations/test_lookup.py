@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import GenerationRange
 from ringlog.kernel.generations import vectors
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.lookup import generation_at, range_of, stream_of
 from ringlog.kernel.generations.vectors import StreamTable
 from ringlog.kernel.ring.ranges import in_range
+from ringlog.kernel.values import GenerationRange
 from tests.kernel.generations.clusters import described, directory, generation, tokens
 
 Ranges = tuple[GenerationRange, ...]

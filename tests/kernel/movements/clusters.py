@@ -6,35 +6,35 @@ from collections.abc import Iterable, Mapping
 
 from immutables import Map
 
-from ringlog.kernel.commands import model as m
 from ringlog.kernel.ownership.placements import canonical, new_placement, nodes_of, replications_in_use
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.state import ClusterState, Keyspace, Node
+from ringlog.kernel.values import DatacenterReplication, Replication
 
 EPOCH = 10
 
 
-def network(**datacenters: int | tuple[str, ...]) -> m.Replication:
+def network(**datacenters: int | tuple[str, ...]) -> Replication:
     """NetworkTopologyStrategy: a factor or a list of racks for each datacenter."""
     local = tuple(
-        m.DatacenterReplication(name, wanted if isinstance(wanted, int) else len(wanted), ())
+        DatacenterReplication(name, wanted if isinstance(wanted, int) else len(wanted), ())
         if isinstance(wanted, int)
-        else m.DatacenterReplication(name, len(wanted), wanted)
+        else DatacenterReplication(name, len(wanted), wanted)
         for name, wanted in sorted(datacenters.items())
     )
-    return m.Replication("network", sum(one.factor for one in local), local)
+    return Replication("network", sum(one.factor for one in local), local)
 
 
-ENTIRE = m.Replication("entire", 0)
+ENTIRE = Replication("entire", 0)
 
 
-def simple(factor: int) -> m.Replication:
+def simple(factor: int) -> Replication:
     """SimpleStrategy."""
-    return m.Replication("simple", factor)
+    return Replication("simple", factor)
 
 
 def placed(
-    nodes: Mapping[str, tuple[str, Iterable[int]]], *settings: m.Replication, down: Iterable[str] = ()
+    nodes: Mapping[str, tuple[str, Iterable[int]]], *settings: Replication, down: Iterable[str] = ()
 ) -> ClusterState:
     """A cluster at epoch 10: node to ("datacenter/rack", tokens), a keyspace ``ks0``, ``ks1``, … for each setting."""
     directory = {}

@@ -12,7 +12,10 @@ from typing import Any
 
 from immutables import Map
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Rejected
@@ -27,6 +30,7 @@ from ringlog.kernel.ownership.placements import (
 from ringlog.kernel.ownership.strategies import ENTIRE, replication_key
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.state import ClusterState, Keyspace, Node, Operation, RangeGroup
+from ringlog.kernel.values import Command, DatacenterReplication, Replication
 from tests.kernel.movements import quorums
 from tests.kernel.movements.model import Model, Moving, Setting, natural
 from tests.kernel.operations.drive import SEED, advance_of, applied, decided, with_generation
@@ -43,18 +47,18 @@ EXPECTED = {
 """What a request may be refused for, whatever the run."""
 
 
-def replication_of(setting: Setting) -> m.Replication:
+def replication_of(setting: Setting) -> Replication:
     if setting[0] == "simple":
-        return m.Replication("simple", setting[1])
+        return Replication("simple", setting[1])
     if setting[0] == "entire":
-        return m.Replication("entire", 0)
+        return Replication("entire", 0)
     local = [
-        m.DatacenterReplication(name, len(wanted), wanted)
+        DatacenterReplication(name, len(wanted), wanted)
         if isinstance(wanted, tuple)
-        else m.DatacenterReplication(name, wanted)
+        else DatacenterReplication(name, wanted)
         for name, wanted in setting[1]
     ]
-    return m.Replication("network", sum(one.factor for one in local), tuple(local))
+    return Replication("network", sum(one.factor for one in local), tuple(local))
 
 
 def shape(ranges: Iterable[RangeGroup]) -> list[tuple[Any, ...]]:
@@ -192,39 +196,39 @@ class Run:
                 return
             name = self._register(self.draw.choice(sorted(self.racks)))
             tokens = self._free(self.model.tokens, self.draw.randint(1, self.tokens_max))
-            self._ask(m.Join(name, tokens, SEED), Moving("join", dict.fromkeys(tokens, name)))
+            self._ask(Join(name, tokens, SEED), Moving("join", dict.fromkeys(tokens, name)))
             return
         name = self.draw.choice(idle)
         own = self.state.nodes[name].tokens
         if kind == "leave":
-            self._ask(m.Leave(name), Moving(kind, {}, own))
+            self._ask(Leave(name), Moving(kind, {}, own))
         elif kind == "move":
             kept = tuple(self.draw.sample(own, self.draw.randrange(len(own))))
             tokens = (*kept, *self._free(self.model.tokens, self.draw.randint(1, 2)))
             gone = tuple(token for token in own if token not in kept)
-            self._ask(m.Move(name, tokens, SEED), Moving(kind, dict.fromkeys(tokens, name), gone))
+            self._ask(Move(name, tokens, SEED), Moving(kind, dict.fromkeys(tokens, name), gone))
         elif kind == "replace":
             if self.draw.random() < 0.5:
                 self._down(name)
             new = self._register(*self.model.places[name])
-            self._ask(m.Replace(new, name), Moving(kind, dict.fromkeys(own, new)))
+            self._ask(Replace(new, name), Moving(kind, dict.fromkeys(own, new)))
         elif kind in ("remove", "assassinate"):
             self._down(name)
-            command = m.Remove(name) if kind == "remove" else m.Assassinate(name)
+            command = Remove(name) if kind == "remove" else Assassinate(name)
             self._ask(command, Moving(kind, {}, own))
         elif kind == "rebuild":
-            self._ask(m.Rebuild(name), Moving(kind))
+            self._ask(Rebuild(name), Moving(kind))
         else:
             keyspace = self.draw.choice(sorted(self.model.keyspaces))
             setting = self._setting()
             if setting != self.model.keyspaces[keyspace]:
-                self._ask(m.AlterKeyspace(keyspace, replication_of(setting)), Moving(kind, {}, (), keyspace, setting))
+                self._ask(AlterKeyspace(keyspace, replication_of(setting)), Moving(kind, {}, (), keyspace, setting))
 
     def _down(self, name: str) -> None:
         if not self.state.nodes[name].down:
-            self.state = applied(self.state, m.DeclareDown(name, "test"))
+            self.state = applied(self.state, DeclareDown(name, "test"))
 
-    def _ask(self, command: m.Command, moving: Moving) -> None:
+    def _ask(self, command: Command, moving: Moving) -> None:
         """Ask for an operation; the model follows if it is admitted."""
         if moving.kind in ("leave", "remove", "assassinate") and set(self.model.tokens.values()) == {command.node}:
             return
@@ -254,11 +258,11 @@ class Run:
         """Whoever is down and not part of an operation is up again, so that runs do not die out."""
         for name, node in sorted(self.state.nodes.items()):
             if node.down and node.state == "normal":
-                self.state = applied(self.state, m.DeclareUp(name, ""))
+                self.state = applied(self.state, DeclareUp(name, ""))
 
     def _cancel(self, operation: Operation) -> None:
         fails = self.draw.random() < 0.3
-        command = m.FailOperation(operation.id, "broken") if fails else m.CancelOperation(operation.id, "test")
+        command = FailOperation(operation.id, "broken") if fails else CancelOperation(operation.id, "test")
         decision = decided(self.state, command)
         if operation.stage == "write_both_read_new":
             assert fails is not isinstance(decision, Rejected)
@@ -273,14 +277,14 @@ class Run:
             assert members(now) == members(group), "a cancel leaves no trace"
         self._up()
 
-    def _decide(self, operation: Operation, failed: m.Command) -> None:
+    def _decide(self, operation: Operation, failed: Command) -> None:
         """It stops where it is, whatever is acknowledged, until it is tried again."""
         before = self.state
         self.state = applied(self.state, failed)
         refused = decided(self.state, advance_of(self.state, operation.id))
         assert isinstance(refused, Rejected)
         assert refused.code == "awaits_decision"
-        self.state = applied(self.state, m.RetryOperation(operation.id, "mended"))
+        self.state = applied(self.state, RetryOperation(operation.id, "mended"))
         assert (self.state.placements, self.state.nodes) == (before.placements, before.nodes)
         self._count("tried again")
 

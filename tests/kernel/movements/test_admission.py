@@ -7,10 +7,14 @@ from collections.abc import Iterable
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.operations import admission
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Replication
 from tests.kernel.movements.clusters import ENTIRE, canonical_everywhere, network, placed, simple
 from tests.kernel.operations.drive import SEED, advance_of, applied, at_every_stage, begun, driven, refused, stepped
 
@@ -36,8 +40,8 @@ def finished(state: ClusterState, operations: Iterable[str]) -> ClusterState:
 
 
 def test_disjoint_ranges_move_at_once() -> None:
-    state, first = begun(QUIET, m.Join("x", (150,), SEED))
-    state, second = begun(state, m.Leave("n6"))
+    state, first = begun(QUIET, Join("x", (150,), SEED))
+    state, second = begun(state, Leave("n6"))
     assert [operation.id for operation in in_flight(state)] == [first, second]
     while flying := in_flight(state):
         for operation in flying:
@@ -46,21 +50,21 @@ def test_disjoint_ranges_move_at_once() -> None:
 
 
 def test_an_overlap_is_refused_and_names_the_holder() -> None:
-    state, first = begun(QUIET, m.Leave("n6"))
-    rejection = refused(state, m.Leave("n7"))
+    state, first = begun(QUIET, Leave("n6"))
+    rejection = refused(state, Leave("n7"))
     assert rejection.code == "range_locked"
     assert first in rejection.detail
     assert "n6" in rejection.detail
 
 
 def test_a_node_has_one_operation_at_a_time() -> None:
-    state, first = begun(placed({**EIGHT, **IDLE}), m.Rebuild("n1"))
-    assert first in refused(state, m.Leave("n1")).detail
+    state, first = begun(placed({**EIGHT, **IDLE}), Rebuild("n1"))
+    assert first in refused(state, Leave("n1")).detail
 
 
 def test_plans_that_lock_nothing_in_common_may_still_not_compose(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, first = begun(placed(CONFLICT, network(dc1=3)), m.Move("n0", (180,), SEED))
-    second = m.Move("n2", (820,), SEED)
+    state, first = begun(placed(CONFLICT, network(dc1=3)), Move("n0", (180,), SEED))
+    second = Move("n2", (820,), SEED)
     rejection = refused(state, second)
     assert rejection.code == "plans_conflict"
     assert first in rejection.detail
@@ -75,8 +79,8 @@ def test_plans_that_lock_nothing_in_common_may_still_not_compose(monkeypatch: py
 def test_two_that_may_each_leave_may_not_both() -> None:
     """No range of theirs overlaps, for each datacenter has its own; yet of three nodes only one may go."""
     nodes = {f"n{number}": ("dc1/r1", [100 * number]) for number in (1, 2, 3)}
-    state, first = begun(placed(nodes, simple(2)), m.Leave("n1"))
-    rejection = refused(state, m.Leave("n2"))
+    state, first = begun(placed(nodes, simple(2)), Leave("n1"))
+    rejection = refused(state, Leave("n2"))
     assert rejection.code in ("range_locked", "replication_impossible")
     assert first in rejection.detail
 
@@ -84,40 +88,40 @@ def test_two_that_may_each_leave_may_not_both() -> None:
 def test_what_could_be_without_an_operation_in_flight_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A join that may still be cancelled makes no room for a leave."""
     nodes = {"n1": ("dc1/r1", [100]), "n2": ("dc1/r1", [500]), "x": ("dc1/r1", ())}
-    state, _ = begun(placed(nodes, simple(2)), m.Join("x", (300,), SEED))
+    state, _ = begun(placed(nodes, simple(2)), Join("x", (300,), SEED))
     monkeypatch.setattr(admission, "_locked", lambda *_: None)
-    assert refused(state, m.Leave("n1")).code == "replication_impossible"
+    assert refused(state, Leave("n1")).code == "replication_impossible"
 
 
 @pytest.mark.parametrize(
     ("setting", "node"),
     [(simple(8), "n1"), (network(dc1=8), "n2"), (network(dc1=("r1", "r9")), "rare"), (ENTIRE, "")],
 )
-def test_the_replication_stays_possible(setting: m.Replication, node: str) -> None:
+def test_the_replication_stays_possible(setting: Replication, node: str) -> None:
     nodes = {**EIGHT, "rare": ("dc1/r9", [50])} if node == "rare" else dict(EIGHT)
     state = placed(nodes, setting)
     if node:
-        rejection = refused(state, m.Leave(node))
+        rejection = refused(state, Leave(node))
         assert rejection.code == "replication_impossible"
     else:
         for name in list(nodes)[:-1]:
-            state, operation = begun(state, m.Leave(name))
+            state, operation = begun(state, Leave(name))
             state = driven(state, operation, "finished")
-        assert refused(state, m.Leave("n8")).code == "replication_impossible"
+        assert refused(state, Leave("n8")).code == "replication_impossible"
 
 
 def test_more_than_may_run_wait_in_the_order_of_their_priority() -> None:
     state = placed({**EIGHT, **IDLE})
-    state = applied(state, m.ChangeSettings((("operations_concurrent_max", 1), ("operations_admitted_max", 3))))
-    state, leave = begun(state, m.Leave("n6"))
-    state, join = begun(state, m.Join("x", (150,), SEED))
-    rejection = refused(state, m.AdvanceOperation(leave, "prepared"))
+    state = applied(state, ChangeSettings((("operations_concurrent_max", 1), ("operations_admitted_max", 3))))
+    state, leave = begun(state, Leave("n6"))
+    state, join = begun(state, Join("x", (150,), SEED))
+    rejection = refused(state, AdvanceOperation(leave, "prepared"))
     assert rejection.code == "waits_its_turn"
     assert join in rejection.detail
     state = stepped(state, join)
-    assert refused(state, m.AdvanceOperation(leave, "prepared")).code == "waits_its_turn"
-    state, third = begun(state, m.Leave("n3"))
-    assert refused(state, m.Leave("n1")).code == "too_many_operations"
+    assert refused(state, AdvanceOperation(leave, "prepared")).code == "waits_its_turn"
+    state, third = begun(state, Leave("n3"))
+    assert refused(state, Leave("n1")).code == "too_many_operations"
     state = driven(driven(state, join, "finished"), leave, "finished")
     assert canonical_everywhere(driven(state, third, "finished"))
 
@@ -126,45 +130,43 @@ def test_more_than_may_run_wait_in_the_order_of_their_priority() -> None:
 
 
 def test_replacements_stay_in_the_rack() -> None:
-    assert refused(QUIET, m.Replace("other", "n1")).code == "different_rack"
-    assert refused(QUIET, m.Replace("n2", "n1")).code == "wrong_node_state"
-    assert refused(QUIET, m.Replace("x", "y")).code == "wrong_node_state"
+    assert refused(QUIET, Replace("other", "n1")).code == "different_rack"
+    assert refused(QUIET, Replace("n2", "n1")).code == "wrong_node_state"
+    assert refused(QUIET, Replace("x", "y")).code == "wrong_node_state"
 
 
 def test_the_same_address_may_be_used_by_a_replacement() -> None:
-    again = m.RegisterNode(
-        "new", "00000000-0000-4000-8000-00000000000f", "n1.test:7000", "dc1", "r1", 2, 12, "1", (), 1
-    )
+    again = RegisterNode("new", "00000000-0000-4000-8000-00000000000f", "n1.test:7000", "dc1", "r1", 2, 12, "1", (), 1)
     assert refused(QUIET, again).code == "duplicate_address"
-    down = applied(QUIET, m.DeclareDown("n1", "disk"))
+    down = applied(QUIET, DeclareDown("n1", "disk"))
     state = applied(down, again)
-    assert refused(state, m.Join(again.id, (150,), SEED)).code == "duplicate_address"
-    assert refused(state, m.DeclareUp("n1", "")).code == "duplicate_address"
-    state, operation = begun(state, m.Replace(again.id, "n1"))
+    assert refused(state, Join(again.id, (150,), SEED)).code == "duplicate_address"
+    assert refused(state, DeclareUp("n1", "")).code == "duplicate_address"
+    state, operation = begun(state, Replace(again.id, "n1"))
     state = driven(state, operation, "finished")
     assert (state.nodes["n1"].state, state.nodes[again.id].tokens) == ("left", (100,))
     assert canonical_everywhere(state)
 
 
 def test_only_the_dead_are_removed_or_ignored() -> None:
-    assert refused(QUIET, m.Remove("n1")).code == "wrong_node_state"
-    assert refused(QUIET, m.Assassinate("n1")).code == "wrong_node_state"
-    down = applied(QUIET, m.DeclareDown("n1", "disk"))
-    assert refused(down, m.DeclareDown("n1", "again")).code == "wrong_node_state"
-    assert refused(down, m.Remove("n1", ("n2",))).code == "wrong_node_state"
-    assert refused(down, m.Remove("n1", ("n1",))).code == "bad_field"
-    gaining = applied(down, m.DeclareDown("n3", "disk"))
-    assert refused(gaining, m.Remove("n1", ("n3",))).code == "bad_field"
-    state, operation = begun(down, m.Remove("n1"))
-    assert refused(state, m.DeclareUp("n1", "")).code == "operations_in_flight"
+    assert refused(QUIET, Remove("n1")).code == "wrong_node_state"
+    assert refused(QUIET, Assassinate("n1")).code == "wrong_node_state"
+    down = applied(QUIET, DeclareDown("n1", "disk"))
+    assert refused(down, DeclareDown("n1", "again")).code == "wrong_node_state"
+    assert refused(down, Remove("n1", ("n2",))).code == "wrong_node_state"
+    assert refused(down, Remove("n1", ("n1",))).code == "bad_field"
+    gaining = applied(down, DeclareDown("n3", "disk"))
+    assert refused(gaining, Remove("n1", ("n3",))).code == "bad_field"
+    state, operation = begun(down, Remove("n1"))
+    assert refused(state, DeclareUp("n1", "")).code == "operations_in_flight"
     state = driven(state, operation, "finished")
-    assert refused(state, m.DeclareUp("n1", "")).code == "wrong_node_state"
+    assert refused(state, DeclareUp("n1", "")).code == "wrong_node_state"
 
 
 def test_with_too_few_survivors_only_an_assassination_is_left() -> None:
-    state = applied(placed(EIGHT, simple(1)), m.DeclareDown("n4", "disk"))
-    assert refused(state, m.Remove("n4")).code == "too_few_replicas"
-    after = applied(state, m.Assassinate("n4"))
+    state = applied(placed(EIGHT, simple(1)), DeclareDown("n4", "disk"))
+    assert refused(state, Remove("n4")).code == "too_few_replicas"
+    after = applied(state, Assassinate("n4"))
     record = after.operations[f"assassinate-{after.epoch}"]
     assert record.stage == "finished"
     assert "may be lost" in record.reason
@@ -178,42 +180,42 @@ def test_rebuild_streams_and_changes_no_group() -> None:
         f"{dc}{number}": (f"{dc}/r{number}", [100 * number + len(dc)]) for dc in ("a", "bb") for number in (1, 2, 3)
     }
     state = placed(nodes, network(a=3, bb=3))
-    begin, operation = begun(state, m.Rebuild("a1", "bb"))
+    begin, operation = begun(state, Rebuild("a1", "bb"))
     assert {source.source for source in begin.operations[operation].plan.sources} <= {"bb1", "bb2", "bb3"}
     assert {source.target for source in begin.operations[operation].plan.sources} == {"a1"}
     for at in at_every_stage(begin, operation).values():
         assert at.placements == state.placements
         assert at.nodes["a1"].state == "normal"
-    assert refused(state, m.Rebuild("a1", "nowhere")).code == "bad_field"
+    assert refused(state, Rebuild("a1", "nowhere")).code == "bad_field"
     alone = placed({"n": ("a/r", [1])}, simple(1))
-    assert refused(alone, m.Rebuild("n")).code == "too_few_replicas"
-    back = applied(driven(begin, operation, "streaming"), m.CancelOperation(operation, ""))
+    assert refused(alone, Rebuild("n")).code == "too_few_replicas"
+    back = applied(driven(begin, operation, "streaming"), CancelOperation(operation, ""))
     assert back.nodes["a1"].state == "normal"
 
 
 def test_a_node_without_tokens_goes_and_its_name_stays_taken() -> None:
-    state = applied(QUIET, m.UnregisterNode("x"))
+    state = applied(QUIET, UnregisterNode("x"))
     assert state.nodes["x"].state == "left"
-    assert refused(state, m.UnregisterNode("x")).code == "wrong_node_state"
-    assert refused(state, m.Join("x", (150,), SEED)).code == "wrong_node_state"
-    assert refused(state, m.UnregisterNode("n1")).code == "wrong_node_state"
+    assert refused(state, UnregisterNode("x")).code == "wrong_node_state"
+    assert refused(state, Join("x", (150,), SEED)).code == "wrong_node_state"
+    assert refused(state, UnregisterNode("n1")).code == "wrong_node_state"
 
 
 def test_a_failure_rolls_back_or_is_recorded() -> None:
-    state, operation = begun(QUIET, m.Leave("n6"))
-    early = applied(driven(state, operation, "write_both_read_old"), m.FailOperation(operation, "no room"))
+    state, operation = begun(QUIET, Leave("n6"))
+    early = applied(driven(state, operation, "write_both_read_old"), FailOperation(operation, "no room"))
     assert early.operations[operation].stage == "cancelled"
     assert early.operations[operation].failures[-1].reason == "no room"
     assert early.placements == QUIET.placements
-    late = applied(driven(state, operation, "write_both_read_new"), m.FailOperation(operation, "no room"))
+    late = applied(driven(state, operation, "write_both_read_new"), FailOperation(operation, "no room"))
     assert late.operations[operation].stage == "write_both_read_new"
     assert [failure.epoch for failure in late.operations[operation].failures] == [late.epoch]
     assert refused(late, advance_of(late, operation)).code == "awaits_decision"
-    again = applied(late, m.RetryOperation(operation, "there is room now"))
+    again = applied(late, RetryOperation(operation, "there is room now"))
     assert canonical_everywhere(driven(again, operation, "finished"))
 
 
 def test_settings_of_turns_fit_together() -> None:
     state = placed(EIGHT)
     state = ClusterState(epoch=1, settings=Map(state.settings))
-    assert refused(state, m.ChangeSettings((("operations_concurrent_max", 9),))).code == "bad_setting"
+    assert refused(state, ChangeSettings((("operations_concurrent_max", 9),))).code == "bad_setting"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.movements import Join, Leave
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_of_keyspace
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import DatacenterReplication, Replication
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven, refused, stepped
 
@@ -25,12 +28,12 @@ def groups(state: ClusterState, group: str, keyspace: str = "ks0") -> dict[int, 
 
 @pytest.mark.parametrize("new", SETTINGS, ids=replication_key)
 @pytest.mark.parametrize("old", SETTINGS, ids=replication_key)
-def test_from_any_setting_to_any_other(old: m.Replication, new: m.Replication) -> None:
+def test_from_any_setting_to_any_other(old: Replication, new: Replication) -> None:
     state = placed(NODES, old, simple(2))
     if old == new:
-        assert refused(state, m.AlterKeyspace("ks0", new)).code == "bad_field"
+        assert refused(state, AlterKeyspace("ks0", new)).code == "bad_field"
         return
-    first, operation = begun(state, m.AlterKeyspace("ks0", new))
+    first, operation = begun(state, AlterKeyspace("ks0", new))
     for stage, at in at_every_stage(first, operation).items():
         assert at.placements["simple:2"] is state.placements["simple:2"]
         if stage == "finished":
@@ -44,14 +47,14 @@ def test_from_any_setting_to_any_other(old: m.Replication, new: m.Replication) -
         else:
             assert replication_key(old) in at.placements
         if stage not in ("write_both_read_new", "finished"):
-            back = applied(at, m.CancelOperation(operation, ""))
+            back = applied(at, CancelOperation(operation, ""))
             assert back.placements == state.placements
             assert back.keyspaces == state.keyspaces
 
 
 def test_readers_and_writers_at_each_stage() -> None:
     first, operation = begun(
-        placed({"A": ("d/r", [1]), "B": ("d/r", [2]), "C": ("d/r", [3])}, simple(1)), m.AlterKeyspace("ks0", simple(2))
+        placed({"A": ("d/r", [1]), "B": ("d/r", [2]), "C": ("d/r", [3])}, simple(1)), AlterKeyspace("ks0", simple(2))
     )
     old, new = {1: {"A"}, 2: {"B"}, 3: {"C"}}, {1: {"A", "B"}, 2: {"B", "C"}, 3: {"C", "A"}}
     seen = {
@@ -69,7 +72,7 @@ def test_readers_and_writers_at_each_stage() -> None:
 def test_a_replica_of_the_shared_placement_is_a_member_since_the_later_epoch() -> None:
     """C is a replica under simple:3 for long, yet not of this keyspace: its older answers must not count for it."""
     nodes = {"A": ("d/r", [1]), "B": ("d/r", [2]), "C": ("d/r", [3])}
-    first, operation = begun(placed(nodes, simple(2), simple(3)), m.AlterKeyspace("ks0", simple(3)))
+    first, operation = begun(placed(nodes, simple(2), simple(3)), AlterKeyspace("ks0", simple(3)))
     states = at_every_stage(first, operation)
     group = states["finished"].placements["simple:3"].ranges[0]
     since = {replica.node: replica.since for replica in group.write}
@@ -78,20 +81,20 @@ def test_a_replica_of_the_shared_placement_is_a_member_since_the_later_epoch() -
 
 def test_nothing_else_is_in_flight_meanwhile() -> None:
     state = placed({**NODES, "x": ("a/r1", ())}, simple(2))
-    altering, operation = begun(state, m.AlterKeyspace("ks0", simple(3)))
-    assert operation in refused(altering, m.Join("x", (7,), SEED)).detail
-    assert refused(altering, m.DropKeyspace("ks0")).code == "operations_in_flight"
-    assert refused(altering, m.CreateKeyspace("new", simple(1))).code == "operations_in_flight"
-    applied(altering, m.CreateKeyspace("new", simple(2)))
-    joining, other = begun(state, m.Join("x", (7,), SEED))
-    rejection = refused(joining, m.AlterKeyspace("ks0", simple(3)))
+    altering, operation = begun(state, AlterKeyspace("ks0", simple(3)))
+    assert operation in refused(altering, Join("x", (7,), SEED)).detail
+    assert refused(altering, DropKeyspace("ks0")).code == "operations_in_flight"
+    assert refused(altering, CreateKeyspace("new", simple(1))).code == "operations_in_flight"
+    applied(altering, CreateKeyspace("new", simple(2)))
+    joining, other = begun(state, Join("x", (7,), SEED))
+    rejection = refused(joining, AlterKeyspace("ks0", simple(3)))
     assert rejection.code == "operations_in_flight"
     assert other in rejection.detail
 
 
 def test_an_alteration_that_moves_no_data_is_done_at_once() -> None:
     state = placed({"A": ("d/r", [1]), "B": ("d/r", [2])}, simple(2))
-    after = applied(state, m.AlterKeyspace("ks0", network(d=2)))
+    after = applied(state, AlterKeyspace("ks0", network(d=2)))
     assert not after.operations
     assert set(after.placements) == {"network:d=2"}
     assert groups(after, "write") == groups(state, "write")
@@ -99,37 +102,37 @@ def test_an_alteration_that_moves_no_data_is_done_at_once() -> None:
 
 def test_one_of_two_keyspaces_of_a_setting_changes_alone() -> None:
     state = placed(NODES, simple(2), simple(2))
-    first, operation = begun(state, m.AlterKeyspace("ks0", simple(3)))
+    first, operation = begun(state, AlterKeyspace("ks0", simple(3)))
     after = driven(first, operation, "finished")
     assert set(after.placements) == {"simple:2", "simple:3"}
     assert groups(after, "write", "ks1") == groups(state, "write", "ks1")
-    again, second = begun(after, m.AlterKeyspace("ks0", simple(2)))
+    again, second = begun(after, AlterKeyspace("ks0", simple(2)))
     last = driven(again, second, "finished")
     assert set(last.placements) == {"simple:2"}
-    assert stepped(begun(last, m.Leave("a1"))[0], f"leave-{last.epoch + 1}").placements
+    assert stepped(begun(last, Leave("a1"))[0], f"leave-{last.epoch + 1}").placements
 
 
 @pytest.mark.parametrize(
     ("setting", "code"),
     [
-        (m.Replication("simple", 7), "replication_impossible"),
+        (Replication("simple", 7), "replication_impossible"),
         (network(a=4), "replication_impossible"),
         (network(nowhere=1), "replication_impossible"),
         (network(a=("r1", "r9")), "replication_impossible"),
-        (m.Replication("network", 0), "bad_field"),
-        (m.Replication("network", 3, (m.DatacenterReplication("a", 2),)), "bad_field"),
-        (m.Replication("network", 0, (m.DatacenterReplication("a", 0),)), "bad_field"),
-        (m.Replication("network", 1, (m.DatacenterReplication("a", 1, ("r1", "r2")),)), "bad_field"),
-        (m.Replication("network", 2, (m.DatacenterReplication("a", 2, ("r2", "r1")),)), "bad_field"),
-        (m.Replication("network", 2, (m.DatacenterReplication("b", 1), m.DatacenterReplication("a", 1))), "bad_field"),
-        (m.Replication("network", 1, (m.DatacenterReplication("a b", 1),)), "bad_field"),
-        (m.Replication("entire", 1), "bad_field"),
-        (m.Replication("simple", 2, (m.DatacenterReplication("a", 2),)), "bad_field"),
-        (m.Replication("orbital", 2), "unknown_strategy"),
+        (Replication("network", 0), "bad_field"),
+        (Replication("network", 3, (DatacenterReplication("a", 2),)), "bad_field"),
+        (Replication("network", 0, (DatacenterReplication("a", 0),)), "bad_field"),
+        (Replication("network", 1, (DatacenterReplication("a", 1, ("r1", "r2")),)), "bad_field"),
+        (Replication("network", 2, (DatacenterReplication("a", 2, ("r2", "r1")),)), "bad_field"),
+        (Replication("network", 2, (DatacenterReplication("b", 1), DatacenterReplication("a", 1))), "bad_field"),
+        (Replication("network", 1, (DatacenterReplication("a b", 1),)), "bad_field"),
+        (Replication("entire", 1), "bad_field"),
+        (Replication("simple", 2, (DatacenterReplication("a", 2),)), "bad_field"),
+        (Replication("orbital", 2), "unknown_strategy"),
     ],
 )
-def test_a_setting_that_is_refused(setting: m.Replication, code: str) -> None:
+def test_a_setting_that_is_refused(setting: Replication, code: str) -> None:
     state = placed(NODES, simple(2))
-    assert refused(state, m.AlterKeyspace("ks0", setting)).code == code
-    assert refused(state, m.CreateKeyspace("more", setting)).code == code
-    assert refused(state, m.AlterKeyspace("none", simple(1))).code == "unknown_keyspace"
+    assert refused(state, AlterKeyspace("ks0", setting)).code == code
+    assert refused(state, CreateKeyspace("more", setting)).code == code
+    assert refused(state, AlterKeyspace("none", simple(1))).code == "unknown_keyspace"

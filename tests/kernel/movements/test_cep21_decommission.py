@@ -5,7 +5,7 @@ A owns token 100, B 200, C 300, D 400; the factor is 2; D leaves. The whole ring
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import Leave
+from ringlog.kernel.commands.movements import Leave
 from ringlog.kernel.state import Source
 from tests.kernel.movements.clusters import placed, simple
 from tests.kernel.operations.drive import at_every_stage, begun

@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.movements import Join, Remove
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.operations.failures import counts_from, stopped_by, told
 from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import Command
 from tests.kernel.movements.clusters import canonical_everywhere, network, placed, simple
 from tests.kernel.operations.drive import SEED, advance_of, applied, begun, driven, refused
 
@@ -17,8 +22,8 @@ OLD, NEW, FINISHED = "write_both_read_old", "write_both_read_new", "finished"
 FOUR = {f"n{number}": ("dc1/r1", (100 * number,)) for number in (1, 2, 3, 4)} | {"x": ("dc1/r1", ())}
 
 
-def asked(factor: int, stage: str, command: m.Command | None = None) -> tuple[ClusterState, str]:
-    state, operation = begun(placed(FOUR, simple(factor)), command or m.Join("x", (150,), SEED))
+def asked(factor: int, stage: str, command: Command | None = None) -> tuple[ClusterState, str]:
+    state, operation = begun(placed(FOUR, simple(factor)), command or Join("x", (150,), SEED))
     return driven(state, operation, stage), operation
 
 
@@ -26,11 +31,11 @@ def of(state: ClusterState, operation: str) -> Operation:
     return state.operations[operation]
 
 
-def gave_up(state: ClusterState, operation: str, node: str = "x", tries: int = 200) -> m.FailOperation:
-    return m.FailOperation(operation, "rows from n2: refused", node, tries, counts_from(of(state, operation)))
+def gave_up(state: ClusterState, operation: str, node: str = "x", tries: int = 200) -> FailOperation:
+    return FailOperation(operation, "rows from n2: refused", node, tries, counts_from(of(state, operation)))
 
 
-def acknowledged_by(state: ClusterState, operation: str, *silent: str) -> m.AdvanceOperation:
+def acknowledged_by(state: ClusterState, operation: str, *silent: str) -> AdvanceOperation:
     command = advance_of(state, operation)
     return replace(command, witnesses=tuple(one for one in command.witnesses if one.node not in silent))
 
@@ -45,7 +50,7 @@ def test_tries_in_vain_stop_an_operation_until_it_is_tried_again() -> None:
     assert refused(stopped, advance_of(stopped, operation)).code == "awaits_decision"
     assert refused(stopped, gave_up(stopped, operation)).code == "awaits_decision"
 
-    again = applied(stopped, m.RetryOperation(operation, "n2 is back"))
+    again = applied(stopped, RetryOperation(operation, "n2 is back"))
     assert stopped_by(of(again, operation)) == ()
     assert counts_from(of(again, operation)) == again.epoch
     late = replace(gave_up(stopped, operation), since=counts_from(of(state, operation)))
@@ -61,14 +66,14 @@ def test_what_stops_nothing() -> None:
     assert refused(state, gave_up(state, operation, "nobody")).code == "unknown_node"
     late = driven(state, operation, NEW)
     assert refused(late, gave_up(late, operation)).code == "wrong_stage", "nothing is streamed any more"
-    few = applied(state, m.ChangeSettings((("stream_tries_max", 3),)))
+    few = applied(state, ChangeSettings((("stream_tries_max", 3),)))
     assert stopped_by(of(applied(few, gave_up(few, operation, tries=3)), operation))
 
 
 def test_a_crowd_that_fails_reports_it_so_often_and_no_more() -> None:
     """Else the last reports would push out the first ones, and those would be made again, for ever."""
     nodes = {f"n{number}": ("dc1/r1", (100 * number,)) for number in range(1, 15)}
-    state, operation = begun(placed(nodes, simple(1)), m.AlterKeyspace("ks0", simple(2)))
+    state, operation = begun(placed(nodes, simple(1)), AlterKeyspace("ks0", simple(2)))
     state = driven(state, operation, OLD)
     gaining = gaining_nodes(of(state, operation))
     assert len(gaining) == 14
@@ -76,57 +81,57 @@ def test_a_crowd_that_fails_reports_it_so_often_and_no_more() -> None:
         state = applied(state, gave_up(state, operation, name))
     assert len(stopped_by(of(state, operation))) == 10
     assert {refused(state, gave_up(state, operation, name)).code for name in gaining} == {"awaits_decision"}
-    state = applied(state, m.RetryOperation(operation, "mended"))
+    state = applied(state, RetryOperation(operation, "mended"))
     assert canonical_everywhere(driven(state, operation, FINISHED))
 
 
 def test_a_stopped_operation_may_be_called_off() -> None:
     state, operation = asked(2, OLD)
     stopped = applied(state, gave_up(state, operation))
-    off = applied(stopped, m.CancelOperation(operation, "another day"))
+    off = applied(stopped, CancelOperation(operation, "another day"))
     assert of(off, operation).stage == "cancelled"
     assert off.placements == placed(FOUR, simple(2)).placements
 
 
 def test_an_error_past_the_point_of_no_return_waits_for_a_decision() -> None:
     state, operation = asked(2, NEW)
-    stopped = applied(state, m.FailOperation(operation, "disk full", "n2"))
+    stopped = applied(state, FailOperation(operation, "disk full", "n2"))
     assert refused(stopped, advance_of(stopped, operation)).code == "awaits_decision"
     assert "n2 at epoch" in refused(stopped, advance_of(stopped, operation)).detail
-    assert canonical_everywhere(driven(applied(stopped, m.RetryOperation(operation, "mended")), operation, FINISHED))
+    assert canonical_everywhere(driven(applied(stopped, RetryOperation(operation, "mended")), operation, FINISHED))
 
 
 def test_a_node_that_is_gone_for_good_is_left_out_when_nothing_can_be_called_off() -> None:
     """With two replicas the one that is left is in every quorum of both: whoever is late meets it."""
     state, operation = asked(2, NEW)
-    ignoring = m.RetryOperation(operation, "gone", ("n2",))
+    ignoring = RetryOperation(operation, "gone", ("n2",))
     assert refused(state, ignoring).code == "wrong_node_state", "nobody has said so"
-    dead = applied(state, m.DeclareDown("n2", "fire"))
+    dead = applied(state, DeclareDown("n2", "fire"))
     assert refused(dead, acknowledged_by(dead, operation, "n2")).code == "gate_not_met"
     again = applied(dead, ignoring)
     assert of(again, operation).ignored == ("n2",)
     done = applied(again, acknowledged_by(again, operation, "n2"))
     assert of(done, operation).stage == FINISHED
     assert canonical_everywhere(done)
-    assert refused(again, m.DeclareUp("n2", "it lives")).code == "operations_in_flight"
+    assert refused(again, DeclareUp("n2", "it lives")).code == "operations_in_flight"
     # And then, as ever, it is removed.
-    state, removal = begun(done, m.Remove("n2"))
+    state, removal = begun(done, Remove("n2"))
     assert canonical_everywhere(driven(state, removal, FINISHED))
 
 
 def test_nobody_is_left_out_of_what_can_be_called_off() -> None:
     state, operation = asked(2, OLD)
-    dead = applied(state, m.DeclareDown("n2", "fire"))
-    assert refused(dead, m.RetryOperation(operation, "gone", ("n2",))).code == "wrong_stage"
+    dead = applied(state, DeclareDown("n2", "fire"))
+    assert refused(dead, RetryOperation(operation, "gone", ("n2",))).code == "wrong_stage"
 
 
 @pytest.mark.parametrize(("factor", "gone"), [(1, ("n2",)), (3, ("n2", "n3"))])
 def test_to_leave_out_a_quorum_admits_a_loss(factor: int, gone: tuple[str, ...]) -> None:
     state, operation = asked(factor, NEW)
     for name in gone:
-        state = applied(state, m.DeclareDown(name, "fire"))
-    assert refused(state, m.RetryOperation(operation, "gone", gone)).code == "too_few_replicas"
-    again = applied(state, m.RetryOperation(operation, "gone", gone, admits_loss=True))
+        state = applied(state, DeclareDown(name, "fire"))
+    assert refused(state, RetryOperation(operation, "gone", gone)).code == "too_few_replicas"
+    again = applied(state, RetryOperation(operation, "gone", gone, admits_loss=True))
     assert "may have missed rows" in of(again, operation).reason
     done = applied(again, acknowledged_by(again, operation, *gone))
     assert of(done, operation).stage == FINISHED
@@ -134,16 +139,16 @@ def test_to_leave_out_a_quorum_admits_a_loss(factor: int, gone: tuple[str, ...])
 
 def test_a_quorum_is_asked_of_each_datacenter() -> None:
     nodes = {f"{dc}{n}": (f"{dc}/r1", [100 * n + len(dc)]) for dc in ("a", "bb") for n in (1, 2, 3)}
-    state, operation = begun(placed({**nodes, "x": ("a/r1", ())}, network(a=3, bb=1)), m.Join("x", (150,), SEED))
+    state, operation = begun(placed({**nodes, "x": ("a/r1", ())}, network(a=3, bb=1)), Join("x", (150,), SEED))
     state = driven(state, operation, NEW)
     for name in ("a1", "bb1"):
-        state = applied(state, m.DeclareDown(name, "fire"))
-    assert of(applied(state, m.RetryOperation(operation, "", ("a1",))), operation).ignored == ("a1",)
+        state = applied(state, DeclareDown(name, "fire"))
+    assert of(applied(state, RetryOperation(operation, "", ("a1",))), operation).ignored == ("a1",)
     # Nothing changes in the other datacenter, but where a range is cut its group is asked, too.
     assert "x" in gaining_nodes(of(state, operation))
 
 
 def test_an_ended_operation_is_not_tried_again() -> None:
     state, operation = asked(2, FINISHED)
-    assert refused(state, m.RetryOperation(operation, "why not")).code == "wrong_stage"
-    assert refused(state, m.RetryOperation("join-999", "why not")).code == "unknown_operation"
+    assert refused(state, RetryOperation(operation, "why not")).code == "wrong_stage"
+    assert refused(state, RetryOperation("join-999", "why not")).code == "unknown_operation"

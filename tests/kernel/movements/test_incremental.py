@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.movements import Move
 from ringlog.kernel.operations.admission import requested
 from ringlog.kernel.operations.compose import refused_composition
 from ringlog.kernel.operations.gates import gate, is_met, missing
@@ -22,6 +22,7 @@ from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context
 from ringlog.kernel.ownership.placements import merge, nodes_of, split
+from ringlog.kernel.values import Command, Witness
 from tests.kernel.movements import naive
 from tests.kernel.movements.clusters import network, placed
 from tests.kernel.movements.model import Moving
@@ -35,7 +36,7 @@ PLANNED = ("join", "leave", "move", "replace", "remove")
 class Watched(Run):
     """A run every step of which is compared with the naive definitions."""
 
-    def _ask(self, command: m.Command, moving: Moving) -> None:
+    def _ask(self, command: Command, moving: Moving) -> None:
         state = self.state
         super()._ask(command, moving)
         for operation in in_flight(self.state):
@@ -55,7 +56,7 @@ class Watched(Run):
                     assert list(members) == naive.walked(owners, beside, group.end, members)
         for operation in flying:
             some = self.draw.sample(sorted(self.state.nodes), self.draw.randint(0, len(self.state.nodes)))
-            witnesses = [m.Witness(node, operation.stage_epoch, operation.stage_epoch) for node in some]
+            witnesses = [Witness(node, operation.stage_epoch, operation.stage_epoch) for node in some]
             expected = not missing(gate(self.state, operation), witnesses)
             assert is_met(self.state, operation, witnesses) is expected
             self._count(f"gate met: {expected}")
@@ -88,7 +89,7 @@ def test_plans_compose_if_and_only_if_every_range_of_every_subset_does(datacente
         }
         state = placed(nodes, network(d0=draw.randint(1, 3), d1=1))
         for node in draw.sample(sorted(nodes), 6):
-            move = m.Move(node, (free.pop(),), SEED)
+            move = Move(node, (free.pop(),), SEED)
             gone = state.nodes[node].tokens
             asked = replace(requested(MOVE, node, Context(state.epoch + 1, "", 0)), tokens=move.tokens, gone=gone)
             planned = replace(asked, plan=plan_movement(state, asked))

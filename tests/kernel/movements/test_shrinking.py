@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands import model as m
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.movements import Assassinate, Leave, Remove
 from ringlog.kernel.operations.gates import gaining_nodes, gate
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Replication
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
 from tests.kernel.operations.drive import applied, at_every_stage, begun, refused
 
 
-def ring(count: int, *settings: m.Replication, down: tuple[str, ...] = ()) -> ClusterState:
+def ring(count: int, *settings: Replication, down: tuple[str, ...] = ()) -> ClusterState:
     return placed({f"n{n}": (f"d/r{n}", [10 * n]) for n in range(1, count + 1)}, *settings, down=down)
 
 
@@ -37,26 +39,26 @@ def streams(state: ClusterState, operation: str, end: int) -> dict[str, set[str]
     ],
 )
 def test_fewer_replicas(before: int, after: int, expected: dict[str, set[str]]) -> None:
-    state, operation = begun(ring(6, simple(before)), m.AlterKeyspace("ks0", simple(after)))
+    state, operation = begun(ring(6, simple(before)), AlterKeyspace("ks0", simple(after)))
     assert streams(state, operation, 10) == expected
 
 
 def test_a_datacenter_is_dropped() -> None:
     """A quorum of six may be one node here and three there: here two must know what they knew."""
     places = {f"{dc}{n}": (f"{dc}/r{n}", [10 * n + len(dc)]) for dc in ("a", "bb") for n in (1, 2, 3)}
-    state, operation = begun(placed(places, network(a=3, bb=3)), m.AlterKeyspace("ks0", network(a=3)))
+    state, operation = begun(placed(places, network(a=3, bb=3)), AlterKeyspace("ks0", network(a=3)))
     assert streams(state, operation, 11) == {"a1": {"a2", "bb1", "bb2"}, "a2": {"a1", "bb1", "bb2"}}
 
 
 def test_a_node_leaves_a_keyspace_that_is_everywhere() -> None:
-    state, operation = begun(ring(5, ENTIRE), m.Leave("n5"))
+    state, operation = begun(ring(5, ENTIRE), Leave("n5"))
     assert set(streams(state, operation, 2**63 - 1)) == {"n1", "n2", "n3"}
-    state, operation = begun(ring(4, ENTIRE), m.Leave("n4"))
+    state, operation = begun(ring(4, ENTIRE), Leave("n4"))
     assert state.operations[operation].plan.sources == ()
 
 
 def test_who_merges_is_waited_for_like_one_that_gains() -> None:
-    first, operation = begun(ring(3, simple(3)), m.AlterKeyspace("ks0", simple(1)))
+    first, operation = begun(ring(3, simple(3)), AlterKeyspace("ks0", simple(1)))
     assert gaining_nodes(first.operations[operation]) == ("n1", "n2", "n3")
     for stage, at in at_every_stage(first, operation).items():
         if stage in ("prepared", "write_both_read_old"):
@@ -64,14 +66,14 @@ def test_who_merges_is_waited_for_like_one_that_gains() -> None:
 
 
 def test_the_dead_neither_give_nor_learn() -> None:
-    state, operation = begun(ring(5, ENTIRE, down=("n1", "n5")), m.Remove("n5", ("n1",)))
+    state, operation = begun(ring(5, ENTIRE, down=("n1", "n5")), Remove("n5", ("n1",)))
     found = streams(state, operation, 2**63 - 1)
     assert found == {"n2": {"n3", "n4"}, "n3": {"n2", "n4"}, "n4": {"n2", "n3"}}
 
 
 def test_too_few_are_left_to_know_all() -> None:
     state = ring(5, ENTIRE, down=("n3", "n4", "n5"))
-    assert refused(state, m.Remove("n5", ("n3", "n4"))).code == "too_few_replicas"
-    ended = applied(state, m.Assassinate("n5"))
+    assert refused(state, Remove("n5", ("n3", "n4"))).code == "too_few_replicas"
+    ended = applied(state, Assassinate("n5"))
     (operation,) = ended.operations.values()
     assert "rows of 1 ranges may be lost" in operation.reason

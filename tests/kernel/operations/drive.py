@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    Command,
-    GenerationRange,
-    Join,
-    StreamReport,
-    Witness,
-)
-from ringlog.kernel.decide import RULES
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.registry import RULES
 from ringlog.kernel.state import ClusterState, Generation, Operation
+from ringlog.kernel.values import Command, GenerationRange, StreamReport, Witness
 
 SEED = bytes(range(16))
 

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.model import CancelOperation
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.operations.admission import requested
 from ringlog.kernel.operations.gates import gate, missing, quorum
 from ringlog.kernel.operations.kinds import JOIN

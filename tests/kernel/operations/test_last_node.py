@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ringlog.kernel.commands.model import Assassinate, DeclareDown, Leave, Remove, RequestCdcGeneration
+from ringlog.kernel.commands.cdc import RequestCdcGeneration
+from ringlog.kernel.commands.movements import Assassinate, Leave, Remove
+from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.generations.describe import to_prepare
 from ringlog.kernel.operations.stages import FINISHED
 from ringlog.kernel.state import ClusterState

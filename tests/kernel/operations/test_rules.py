@@ -9,12 +9,13 @@ import pytest
 from immutables import Map
 
 from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.model import AdvanceOperation, CancelOperation, Join, StreamReport, Witness
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
 from ringlog.kernel.operations.gates import gate, missing, shortfalls
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import JOIN_STAGES, STAGES, in_flight
 from ringlog.kernel.state import ClusterState, Plan, PreparedGeneration
-from ringlog.kernel.values import TOKEN_MIN
+from ringlog.kernel.values import TOKEN_MIN, StreamReport, Witness
 from tests.kernel.operations.drive import (
     SEED,
     advance_of,

@@ -12,10 +12,14 @@ import typer
 from typer.testing import CliRunner, Result
 
 from ringlog.cli.sim_quorums import register
-from ringlog.kernel.commands.model import Command, CreateKeyspace, InitializeCluster, Join, RegisterNode, Replication
+from ringlog.kernel.commands.cluster import InitializeCluster
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.values import Command, Replication
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ringlog.kernel.commands import movements
-from ringlog.kernel.commands.model import AlterKeyspace, Replication
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
 from ringlog.kernel.operations import sources
 from ringlog.kernel.operations.plan import plan_rebuild
 from ringlog.kernel.state import ClusterState, Plan
+from ringlog.kernel.values import Replication
 from ringlog.sim.quorums import walk
 from ringlog.sim.quorums.case import Options
 from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED

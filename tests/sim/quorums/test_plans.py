@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ringlog.kernel.commands import movements
-from ringlog.kernel.commands.model import Join
+from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.operations import kinds as known
 from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.ownership.placements import group_at, nodes_of

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ringlog.kernel.commands.model import CancelOperation, Command, DeclareUp
+from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.operations import plan as planner
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED, in_flight, is_ended
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.state import LockedRange
+from ringlog.kernel.values import Command
 from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.sim.quorums import plans
 from ringlog.sim.quorums.case import Case, Options

@@ -24,7 +24,7 @@ from typing import Any
 
 from ringlog.client.cdc.names import renamed
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.commands.model import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column
 
 UNDECODED = "cdc$undecoded"
 TABLES = "ringlog_tables"

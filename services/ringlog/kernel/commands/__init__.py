@@ -1,5 +1,5 @@
-"""The commands: what may change the state (``model``), and the rules that decide whether it does (one module a family).
+"""The commands, a file for each family: what may change the state, the rules that decide whether it does, their codes.
 
-This package imports none of its modules: the state is made of values of ``model``, so a package that imported the
-rules would close a circle. The way from a command to its rule is ``ringlog.kernel.decide``.
+``ringlog.kernel.registry`` lists the families. Values that a command brings and the state keeps are in
+``ringlog.kernel.values``: the state is below the commands.
 """

@@ -27,23 +27,12 @@ anything.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
 
-from ringlog.kernel.commands.cdc_source import SOURCE_LENGTH_MAX, held_source, source_holder
-from ringlog.kernel.commands.model import (
-    AdvanceCdcWriter,
-    CloseCdcGeneration,
-    CommitCdcGeneration,
-    FenceCdcWriter,
-    GenerationRange,
-    Position,
-    PublishCdcGeneration,
-    PutCdcGenerationData,
-    RegisterCdcWriter,
-    RequestCdcGeneration,
-)
-from ringlog.kernel.commands.nodes import REASON_LENGTH_MAX
-from ringlog.kernel.commands.rules import NAME_RULE, broken_field
+from ringlog.kernel.commands.cdc_writers import greatest
+from ringlog.kernel.commands.rules import NAME_RULE, broken_field, seed_rule
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest
 from ringlog.kernel.generations.expiry import has_log
@@ -52,7 +41,6 @@ from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import (
-    CdcWriter,
     ClusterState,
     Generation,
     Operation,
@@ -60,14 +48,32 @@ from ringlog.kernel.state import (
     advance,
     in_order,
 )
-from ringlog.kernel.values import MICROS_MAX, GenerationId, Micros, is_name
+from ringlog.kernel.values import MICROS_MAX, Command, GenerationId, GenerationRange, Micros, Position, is_name
 
-SEED_BYTES = 16
+CODES: Final = {
+    "digest_mismatch": "The digest is not that of the generation's data.",
+    "earlier_generation_open": "An earlier generation is open; generations close in their order.",
+    "generation_closed": "The generation is closed already.",
+    "generation_exists": "A generation of this id is committed.",
+    "generation_incomplete": "Parts of the generation's data are missing.",
+    "generation_malformed": "The parts of the generation's data do not fit together.",
+    "generation_operates": "The generation has begun, or begins within the minute; what is in use is not withdrawn.",
+    "generation_outdated": "The token owners changed since the generation was described.",
+    "generation_prepared": "Another generation is between its data and its publication.",
+    "generation_published": "The generation is published already.",
+    "horizon_too_far_ahead": "The horizon lies further ahead of the validator's clock than the settings allow.",
+    "next_generation_not_committed": "The generation operates still: none follows it.",
+    "no_writers": "No CDC writer is registered, so nobody has logged what lies in the generation.",
+    "timestamp_not_above_horizon": "A writer may already route writes at or above the timestamp.",
+    "timestamp_not_above_previous": "The timestamp is not above the last generation's.",
+    "timestamp_too_far_ahead": "The timestamp lies further ahead of the validator's clock than the settings allow.",
+    "unknown_generation": "No such generation.",
+    "writers_behind": "A registered writer is not done with the generation.",
+}
+
 PARTS_MAX = 4_096
-POSITIONS_MAX = 4_096
-OFFSET_MAX = 2**62
-INCARNATIONS_KEPT_MAX = 100
-"""Ended incarnations that a writer's record names; a delayed registration is stopped by its request's expiry anyway."""
+STREAMS_PER_PART = 16_384
+"""Streams in one PutCdcGenerationData: about 300 KB, well below the size limit of a record."""
 
 COMMITTED = "committed"
 PUBLISHED = "published"
@@ -77,9 +83,19 @@ CLOSED = "closed"
 # ------------------------------------------------------------------------------------------------ generations
 
 
+@dataclass(frozen=True, slots=True)
+class RequestCdcGeneration(Command):
+    """Check and repair: a new generation unless the current one is optimal.
+
+    ``seed``: 16 random bytes for its streams.
+    """
+
+    seed: bytes
+
+
 def decide_request_cdc_generation(state: ClusterState, command: RequestCdcGeneration, context: Context) -> Decision:
     """Begin a generation, unless the last one is optimal or one is being prepared already: then nothing changes."""
-    broken = broken_field((len(command.seed) == SEED_BYTES, "seed", f"must be {SEED_BYTES} bytes"))
+    broken = broken_field(seed_rule(command.seed))
     if broken is not None:
         return broken
     if is_optimal(state) or not target_owners(state) or state.prepared is not None:
@@ -89,6 +105,16 @@ def decide_request_cdc_generation(state: ClusterState, command: RequestCdcGenera
         return refused
     prepared = PreparedGeneration(f"generation-{context.epoch}", None, command.seed, 0, ())
     return Accepted(advance(state, context.epoch, prepared=prepared))
+
+
+@dataclass(frozen=True, slots=True)
+class PutCdcGenerationData(Command):
+    """Part ``part`` (from 0) of ``parts`` of the ranges of a generation that is being prepared."""
+
+    generation: str
+    part: int
+    parts: int
+    ranges: tuple[GenerationRange, ...]
 
 
 def decide_put_cdc_generation_data(state: ClusterState, command: PutCdcGenerationData, context: Context) -> Decision:
@@ -109,6 +135,23 @@ def decide_put_cdc_generation_data(state: ClusterState, command: PutCdcGeneratio
     state, prepared = begun
     kept = _with_part(prepared, command)
     return Accepted(state if kept is prepared else advance(state, context.epoch, prepared=kept))
+
+
+def parts_of(
+    generation: GenerationId, ranges: Sequence[GenerationRange], streams_per_part: int = STREAMS_PER_PART
+) -> tuple[PutCdcGenerationData, ...]:
+    """The commands that bring ``ranges`` (not empty) into the log: at most ``streams_per_part`` each, or one range."""
+    parts: list[list[GenerationRange]] = [[]]
+    streams = 0
+    for described in ranges:
+        if parts[-1] and streams + len(described.streams) > streams_per_part:
+            parts.append([])
+            streams = 0
+        parts[-1].append(described)
+        streams += len(described.streams)
+    return tuple(
+        PutCdcGenerationData(generation, part, len(parts), tuple(content)) for part, content in enumerate(parts)
+    )
 
 
 def _begun(
@@ -144,6 +187,15 @@ def _with_part(prepared: PreparedGeneration, command: PutCdcGenerationData) -> P
         received = {}
     received[command.part] = command.ranges
     return replace(prepared, parts=command.parts, received=tuple(sorted(received.items(), key=lambda item: item[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCdcGeneration(Command):
+    """The generation operates from ``timestamp`` (microseconds) on. ``digest``: hex SHA-256 of its ranges."""
+
+    generation: str
+    timestamp: int
+    digest: str
 
 
 def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGeneration, context: Context) -> Decision:
@@ -223,6 +275,13 @@ def _timestamp_too_low(state: ClusterState, timestamp: Micros) -> Rejected | Non
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class PublishCdcGeneration(Command):
+    """The committed generation's description is in the change topics."""
+
+    generation: str
+
+
 def decide_publish_cdc_generation(state: ClusterState, command: PublishCdcGeneration, context: Context) -> Decision:
     """The description of the committed generation is in the change topics."""
     generation = _find(state, command.generation)
@@ -234,6 +293,21 @@ def decide_publish_cdc_generation(state: ClusterState, command: PublishCdcGenera
         return Rejected("generation_published", f"generation: {generation.id} is {generation.status} already")
     published = replace(generation, status=PUBLISHED, published=context.epoch)
     return Accepted(advance(state, context.epoch, generations=_replaced(state, published)))
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCdcGeneration(Command):
+    """Every registered writer is done with the generation; consumers may move on after its recorded positions.
+
+    ``unwatched``: close it also if no writer is registered, and nobody logs what lies in it. ``closed_at``: the
+    author's clock, microseconds, from which the retention of the rows counts.
+    """
+
+    VERSION: ClassVar[int] = 2
+
+    generation: str
+    unwatched: bool = False
+    closed_at: int = 0
 
 
 def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration, context: Context) -> Decision:
@@ -268,7 +342,7 @@ def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration
         return Rejected("writers_behind", f"generation: {text}")
     positions: tuple[Position, ...] = ()
     for writer in writers:
-        positions = _greatest(positions, writer.positions)
+        positions = greatest(positions, writer.positions)
     closed = replace(generation, status=CLOSED, closed=context.epoch, positions=positions, closed_at=command.closed_at)
     return Accepted(advance(state, context.epoch, generations=_replaced(state, closed)))
 
@@ -291,175 +365,3 @@ def _last_unpublished(state: ClusterState) -> Rejected | None:
     if last is None or last.published is not None:
         return None
     return Rejected("generation_prepared", f"{last.id} is committed and not published yet, one at a time")
-
-
-# ---------------------------------------------------------------------------------------------------- writers
-
-
-def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, context: Context) -> Decision:
-    """A new incarnation takes over the writer's promises and ends the earlier ones.
-
-    An incarnation registers once. The same one again is refused and not repeated in silence: it may be a second process
-    that was given the same name, and the two would keep one promise between them.
-    """
-    broken = broken_field(
-        (is_name(command.writer), "writer", NAME_RULE),
-        (is_name(command.incarnation), "incarnation", NAME_RULE),
-        (len(command.source) <= SOURCE_LENGTH_MAX, "source", f"must have at most {SOURCE_LENGTH_MAX} characters"),
-    )
-    if broken is not None:
-        return broken
-    known = state.writers.get(command.writer)
-    # Who says nothing logs what the name logged before.
-    source = command.source or (known.source if known is not None else "")
-    other = source_holder(state, command.writer, source)
-    if other is not None:
-        return Rejected("source_in_use", f"source: {held_source(other, source)}")
-    start = next((other.timestamp for other in state.generations if other.closed is None), 0)
-    if known is None:
-        writer = CdcWriter(
-            command.writer, command.incarnation, context.epoch, start, start, start, (), (), source=source
-        )
-    elif command.incarnation == known.incarnation:
-        text = f"{command.incarnation} is registered since epoch {known.registered}; every start needs a new one"
-        return Rejected("incarnation_reused", f"incarnation: {text}")
-    elif command.incarnation in known.ended:
-        return Rejected("stale_incarnation", f"incarnation: {command.incarnation} of {known.name} has ended")
-    else:
-        # After a fence it begins anew; but what the fenced one may have routed stays below the horizon of the name.
-        horizon = known.horizon if known.fenced is None else max(known.horizon, start)
-        writer = replace(
-            known,
-            incarnation=command.incarnation,
-            registered=context.epoch,
-            horizon=horizon,
-            floor=horizon,
-            low_watermark=known.low_watermark if known.fenced is None else start,
-            ended=(*known.ended, known.incarnation)[-INCARNATIONS_KEPT_MAX:],
-            fenced=None,
-            fence_reason="",
-            source=source,
-            decided=known.decided if source == known.source else (),
-        )
-    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, writer)))
-
-
-def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, context: Context) -> Decision:
-    """The writer's current incarnation moves its horizon, its low watermark and its positions."""
-    broken = broken_field(
-        (0 <= command.low_watermark <= command.horizon, "low_watermark", "must be between 0 and the horizon"),
-        (command.horizon <= MICROS_MAX, "horizon", f"must be at most {MICROS_MAX}"),
-        *_position_rules(command.positions),
-        *_position_rules(command.decided, "decided"),
-    )
-    if broken is not None:
-        return broken
-    writer = _unfenced(state, command.writer, command.incarnation)
-    if isinstance(writer, Rejected):
-        return writer
-    refused = (
-        _horizon_refused(state, writer, command.horizon)
-        or _watermark_went_back(writer, command)
-        or _positions_went_back(writer, command.positions)
-    )
-    if refused is not None:
-        return refused
-    # With another checkpoint a writer begins its source anew: what was decided before stays so.
-    decided = _greatest(writer.decided, command.decided)
-    if len(decided) > POSITIONS_MAX:
-        text = f"with those of before {len(decided)} partitions, and {POSITIONS_MAX} at most"
-        return Rejected("too_many", f"decided: {text}: name only partitions of the source")
-    moved = replace(
-        writer,
-        horizon=command.horizon,
-        low_watermark=command.low_watermark,
-        positions=_greatest(writer.positions, command.positions),
-        decided=decided,
-    )
-    if moved == writer:
-        return Accepted(state)
-    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, moved)))
-
-
-def _horizon_refused(state: ClusterState, writer: CdcWriter, horizon: Micros) -> Rejected | None:
-    if horizon < writer.floor:
-        text = f"{horizon} is below {writer.floor}, which the incarnation found when it registered"
-        return Rejected("horizon_below_floor", f"horizon: {text}")
-    if horizon > writer.horizon and state.prepared is not None:
-        text = f"{horizon} is above {writer.horizon} and {state.prepared.id} is being prepared"
-        return Rejected("horizon_frozen", f"horizon: {text}")
-    return None
-
-
-def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, context: Context) -> Decision:
-    """The writer's current incarnation, and all before it, are ended for ever; no close waits for them any more.
-
-    The fold cannot see a broker: the operator's word is that these incarnations can write nothing behind ``positions``.
-    """
-    broken = broken_field(
-        (1 <= len(command.reason) <= REASON_LENGTH_MAX, "reason", f"must have 1 to {REASON_LENGTH_MAX} characters"),
-        *_position_rules(command.positions),
-    )
-    if broken is not None:
-        return broken
-    writer = _unfenced(state, command.writer, command.incarnation)
-    if isinstance(writer, Rejected):
-        return writer
-    refused = _positions_went_back(writer, command.positions)
-    if refused is not None:
-        return refused
-    fenced = replace(
-        writer,
-        positions=_greatest(writer.positions, command.positions),
-        fenced=context.epoch,
-        fence_reason=command.reason,
-    )
-    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, fenced)))
-
-
-def _position_rules(positions: tuple[Position, ...], name: str = "positions") -> tuple[tuple[bool, str, str], ...]:
-    partitions = [position.partition for position in positions]
-    return (
-        (len(partitions) <= POSITIONS_MAX, name, f"must be at most {POSITIONS_MAX}"),
-        (len(set(partitions)) == len(partitions), name, "must name each partition once"),
-        (all(0 <= partition < 2**31 for partition in partitions), name, "partitions must be 0 or above"),
-        (all(0 <= p.offset <= OFFSET_MAX for p in positions), name, "offsets must be 0 or above"),
-    )
-
-
-def _unfenced(state: ClusterState, name: str, incarnation: str) -> CdcWriter | Rejected:
-    """The writer, if ``incarnation`` is the one that it is now, and may still promise."""
-    writer = state.writers.get(name)
-    if writer is None:
-        return Rejected("unknown_writer", f"writer: {name} is not registered")
-    if incarnation != writer.incarnation:
-        text = f"{incarnation} is not the current one of {name}, {writer.incarnation}"
-        return Rejected("stale_incarnation", f"incarnation: {text}")
-    if writer.fenced is not None:
-        text = f"{incarnation} of {name} was fenced with epoch {writer.fenced}: {writer.fence_reason}"
-        return Rejected("writer_fenced", f"incarnation: {text}")
-    return writer
-
-
-def _watermark_went_back(writer: CdcWriter, command: AdvanceCdcWriter) -> Rejected | None:
-    if command.low_watermark < writer.low_watermark:
-        text = f"{command.low_watermark} is below {writer.low_watermark}, which was claimed before"
-        return Rejected("low_watermark_went_back", f"low_watermark: {text}")
-    return None
-
-
-def _positions_went_back(writer: CdcWriter, positions: tuple[Position, ...]) -> Rejected | None:
-    claimed = {position.partition: position.offset for position in writer.positions}
-    for position in positions:
-        if position.offset < claimed.get(position.partition, 0):
-            text = f"offset {position.offset} of partition {position.partition} is below {claimed[position.partition]}"
-            return Rejected("positions_went_back", f"positions: {text}")
-    return None
-
-
-def _greatest(first: tuple[Position, ...], second: tuple[Position, ...]) -> tuple[Position, ...]:
-    """The greater offset for each partition that either names, by partition."""
-    greatest: dict[int, int] = {}
-    for position in (*first, *second):
-        greatest[position.partition] = max(position.offset, greatest.get(position.partition, 0))
-    return tuple(Position(partition, offset) for partition, offset in sorted(greatest.items()))

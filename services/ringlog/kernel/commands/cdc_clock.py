@@ -26,25 +26,43 @@ generation above it, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
-from ringlog.kernel.commands.cdc import SEED_BYTES, decide_request_cdc_generation
-from ringlog.kernel.commands.model import LowerCdcWriter, RequestCdcGeneration, WithdrawCdcGeneration
-from ringlog.kernel.commands.nodes import REASON_LENGTH_MAX
-from ringlog.kernel.commands.rules import broken_field
+from ringlog.kernel.commands.cdc import RequestCdcGeneration, decide_request_cdc_generation
+from ringlog.kernel.commands.rules import broken_field, reason_rule, seed_rule
 from ringlog.kernel.generations.describe import current
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState, Generation, advance, in_order
-from ringlog.kernel.values import MICROS_MAX
+from ringlog.kernel.values import MICROS_MAX, Command
 
-_REASON_RULE = f"must have 1 to {REASON_LENGTH_MAX} characters"
+CODES: Final = {
+    "generation_in_use": "A writer may have routed into the generation, or an operation in flight rests on it.",
+    "generation_not_last": "Another generation follows; only the last one can be withdrawn.",
+    "horizon_below_low_watermark": "The horizon is below what the writer has claimed to be durable.",
+    "horizon_not_lower": "The horizon is above the one that the writer has promised.",
+    "writer_not_fenced": "The writer is alive: only the horizon of a fenced one can be lowered for it.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LowerCdcWriter(Command):
+    """A fenced writer has used nothing at or above ``horizon``, though it had promised more (a clock was ahead).
+
+    ``reason``: the operator's words, with how it is known.
+    """
+
+    writer: str
+    incarnation: str
+    horizon: int
+    reason: str
 
 
 def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, context: Context) -> Decision:
     """The horizon of a fenced writer sinks to ``horizon``; it never rises, nor sinks below what the writer claimed."""
     broken = broken_field(
-        (1 <= len(command.reason) <= REASON_LENGTH_MAX, "reason", _REASON_RULE),
+        reason_rule(command.reason),
         (0 <= command.horizon <= MICROS_MAX, "horizon", f"must be between 0 and {MICROS_MAX}"),
     )
     if broken is not None:
@@ -70,14 +88,26 @@ def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, contex
     return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, lowered)))
 
 
+@dataclass(frozen=True, slots=True)
+class WithdrawCdcGeneration(Command):
+    """The last generation, which lies far ahead and which nobody has used, goes (it was committed by a wrong clock).
+
+    ``seed``: 16 random bytes for the streams of one that takes its place; ``reason``: the operator's words.
+    """
+
+    generation: str
+    seed: bytes
+    reason: str
+
+
 def decide_withdraw_cdc_generation(state: ClusterState, command: WithdrawCdcGeneration, context: Context) -> Decision:
     """The last generation goes, if nobody may have used it; the ends of the ring that lack streams then are prepared.
 
     An operation that it was made for must have ended: its tokens would come into use without streams of their own.
     """
     broken = broken_field(
-        (1 <= len(command.reason) <= REASON_LENGTH_MAX, "reason", _REASON_RULE),
-        (len(command.seed) == SEED_BYTES, "seed", f"must be {SEED_BYTES} bytes"),
+        reason_rule(command.reason),
+        seed_rule(command.seed),
     )
     if broken is not None:
         return broken

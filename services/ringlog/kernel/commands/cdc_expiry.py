@@ -17,17 +17,33 @@ expire in their order: one whose rows are kept for ever holds back none that cam
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
-from ringlog.kernel.commands.model import ExpireCdcGeneration, ForgetCdcGeneration
 from ringlog.kernel.commands.rules import broken_field
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.generations.expiry import expires_at, still_needed
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState, Generation, PastTtl, advance
-from ringlog.kernel.values import MICROS_MAX, GenerationId
+from ringlog.kernel.values import MICROS_MAX, Command, GenerationId
+
+CODES: Final = {
+    "generation_expired": "The generation has expired already.",
+    "generation_forgotten": "The generation's streams have left the state already.",
+    "generation_not_closed": "The generation is open: CDC writers may still log into it.",
+    "generation_not_expired": "The generation has not expired: rows of it are kept.",
+    "retention_not_over": "Rows of the generation are kept beyond this time, or for ever.",
+}
 
 EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireCdcGeneration(Command):
+    """No row of the closed generation is kept any more at ``expired_at`` (microseconds)."""
+
+    generation: str
+    expired_at: int
 
 
 def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGeneration, context: Context) -> Decision:
@@ -59,6 +75,13 @@ def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGenerati
             past_ttls=_same_if_equal(state, still_needed(state.past_ttls, generations)),
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCdcGeneration(Command):
+    """The expired generation's streams leave the state; its id, times, numbers and digest stay."""
+
+    generation: str
 
 
 def decide_forget_cdc_generation(state: ClusterState, command: ForgetCdcGeneration, context: Context) -> Decision:

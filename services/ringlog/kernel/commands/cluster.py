@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.commands.model import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import SETTINGS, broken_setting, leeway_at, setting
 from ringlog.kernel.state import ClusterState, Term, advance
-from ringlog.kernel.values import is_name
+from ringlog.kernel.values import Command, is_name
+
+CODES: Final = {
+    "already_founded": "The cluster exists; it can be founded only once.",
+    "bad_setting": "The value lies outside the bounds of the setting.",
+    "stale_term": "The term is not above the last one of the role.",
+    "unknown_setting": "This release does not know the setting.",
+}
 
 TERM_MAX = 2**62
 TERM_STEP_MAX = 1_000
 """How far a term may lie above the last one: with the greatest of all, nobody could ever take the role over again."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeCluster(Command):
+    """Found the cluster; only as the first entry. ``settings``: (name, value) pairs that differ from the defaults."""
+
+    name: str
+    settings: tuple[tuple[str, int], ...] = ()
 
 
 def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, context: Context) -> Decision:
@@ -28,6 +43,13 @@ def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, c
     if isinstance(settings, Rejected):
         return settings
     return Accepted(advance(state, context.epoch, name=command.name, settings=settings))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSettings(Command):
+    """Set known settings to sane values; all or none."""
+
+    settings: tuple[tuple[str, int], ...]
 
 
 def decide_change_settings(state: ClusterState, command: ChangeSettings, context: Context) -> Decision:
@@ -58,6 +80,15 @@ def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) ->
     return state.settings if settings == state.settings else settings
 
 
+@dataclass(frozen=True, slots=True)
+class TakeOver(Command):
+    """``instance`` becomes the one that acts in ``role``; refused unless ``term`` is above the role's last."""
+
+    role: str
+    instance: str
+    term: int
+
+
 def decide_take_over(state: ClusterState, command: TakeOver, context: Context) -> Decision:
     """A greater term of a role: its instance acts from this epoch on, an earlier one stops when it folds this."""
     broken = broken_field(
@@ -75,6 +106,14 @@ def decide_take_over(state: ClusterState, command: TakeOver, context: Context) -
         return Rejected("bad_field", f"term: must not be above {highest}, which is {TERM_STEP_MAX} above the last one")
     term = Term(command.role, command.instance, command.term, context.epoch)
     return Accepted(advance(state, context.epoch, terms=state.terms.set(command.role, term)))
+
+
+@dataclass(frozen=True, slots=True)
+class Noop(Command):
+    """Changes nothing but the epoch.
+
+    A strict barrier, and the way to withdraw a request or to settle an entry's fate.
+    """
 
 
 def decide_noop(state: ClusterState, _command: Noop, _context: Context) -> Decision:

@@ -9,12 +9,12 @@ An alteration that moves no data is done at once; one that does is an operation,
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar, Final
 
 from immutables import Map
 
-from ringlog.kernel.commands.model import AlterKeyspace, CreateKeyspace, DropKeyspace, Replication
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field
 from ringlog.kernel.operations.admission import admit, requested
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
@@ -25,12 +25,30 @@ from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ownership.placements import new_placement
 from ringlog.kernel.ownership.strategies import NETWORK, SIMPLE, STRATEGIES, census_of, impossible, replication_key
 from ringlog.kernel.state import ClusterState, Keyspace, Placement, Plan, advance, in_order
-from ringlog.kernel.values import is_identifier, is_name
+from ringlog.kernel.values import Command, Replication, is_identifier, is_name
+
+CODES: Final = {
+    "keyspace_exists": "A keyspace of this name exists.",
+    "keyspace_not_empty": "The keyspace has tables or user types.",
+    "replication_impossible": "There are not enough normal nodes, or not in the racks, for the replicas asked for.",
+    "unknown_keyspace": "No such keyspace.",
+    "unknown_strategy": "This release does not know the replication strategy.",
+}
 
 FACTOR_MAX = 64
 DATACENTERS_MAX = 64
 REPLICATION_BYTES_MAX = 16_384
 """The longest key of a replication: it stands in the records of every range, twice where one changes to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateKeyspace(Command):
+    """A new keyspace; its replication must be possible on the nodes that are normal now."""
+
+    VERSION: ClassVar[int] = 2
+
+    name: str
+    replication: Replication
 
 
 def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: Context) -> Decision:
@@ -52,6 +70,14 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
         placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
     keyspace = Keyspace(command.name, replication, context.state_id)
     return _accept(state, context, state.keyspaces.set(keyspace.name, keyspace), placements)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterKeyspace(Command):
+    """Another replication for a keyspace; an operation, unless no range changes hands."""
+
+    name: str
+    replication: Replication
 
 
 def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: Context) -> Decision:
@@ -78,6 +104,13 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
         alone = replace(state, **prepared_alteration(state, operation))
         return Accepted(advance(state, context.epoch, **altered(alone, operation, context)))
     return admit(state, operation, plan, context)
+
+
+@dataclass(frozen=True, slots=True)
+class DropKeyspace(Command):
+    """Drop an empty keyspace."""
+
+    name: str
 
 
 def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Context) -> Decision:

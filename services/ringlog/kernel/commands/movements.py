@@ -16,9 +16,9 @@ row of the kind (``operations.kinds``). A change of a keyspace's replication is 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
-from ringlog.kernel.commands.model import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.rules import to_ignore
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
 from ringlog.kernel.operations.admission import admit, planned, refusal, requested
@@ -30,7 +30,27 @@ from ringlog.kernel.operations.stages import FINISHED, POINT_OF_NO_RETURN, has_r
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ownership.placements import read_ranges_of
 from ringlog.kernel.state import ClusterState, Node, Operation, Plan, StageMark
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import Command, NodeId
+
+CODES: Final = {
+    "different_rack": "A node is replaced only by one in the same datacenter and rack.",
+    "duplicate_token": "The same token is asked for twice.",
+    "operations_in_flight": "An operation in flight has a plan that this would break.",
+    "plans_conflict": "With another operation in flight, ranges would not end as the strategy lays them out.",
+    "range_locked": "A range that would change is locked by another operation.",
+    "too_few_replicas": "Too few replicas of a range are alive to know every row of it.",
+    "token_owned": "A token belongs to another node.",
+    "too_many_operations": "As many operations are in flight as may be.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Command):
+    """A registered node asks for ``tokens`` (resolved by the author). ``seed``: 16 random bytes for its CDC streams."""
+
+    node: str
+    tokens: tuple[int, ...]
+    seed: bytes
 
 
 def decide_join(state: ClusterState, command: Join, context: Context) -> Decision:
@@ -53,6 +73,13 @@ def decide_join(state: ClusterState, command: Join, context: Context) -> Decisio
     return admit(state, operation, plan_movement(state, operation), context)
 
 
+@dataclass(frozen=True, slots=True)
+class Leave(Command):
+    """A normal node gives its tokens up and leaves for good."""
+
+    node: str
+
+
 def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decision:
     """The node is ``leaving``; its tokens are nobody's when it has left."""
     node = _normal(state, command.node, "node")
@@ -60,6 +87,15 @@ def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decis
         return node
     operation = replace(requested(LEAVE, node.id, context), gone=node.tokens)
     return admit(state, operation, plan_movement(state, operation), context)
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Command):
+    """A normal node exchanges its tokens for ``tokens``, all that it owns then. ``seed`` as in Join."""
+
+    node: str
+    tokens: tuple[int, ...]
+    seed: bytes
 
 
 def decide_move(state: ClusterState, command: Move, context: Context) -> Decision:
@@ -79,6 +115,18 @@ def decide_move(state: ClusterState, command: Move, context: Context) -> Decisio
     gone = tuple(token for token in node.tokens if token not in tokens)
     operation = replace(requested(MOVE, node.id, context, command.seed), tokens=tokens, gone=gone)
     return admit(state, operation, plan_movement(state, operation), context)
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Command):
+    """A registered node takes over the tokens of ``replaced``, which leaves for good.
+
+    ``ignore_nodes``: nodes declared down that are neither waited for nor read from.
+    """
+
+    node: str
+    replaced: str
+    ignore_nodes: tuple[str, ...] = ()
 
 
 def decide_replace(state: ClusterState, command: Replace, context: Context) -> Decision:
@@ -102,6 +150,14 @@ def decide_replace(state: ClusterState, command: Replace, context: Context) -> D
     return admit(state, operation, plan_movement(state, operation), context)
 
 
+@dataclass(frozen=True, slots=True)
+class Remove(Command):
+    """A node that was declared down leaves for good, driven by the others. ``ignore_nodes`` as in Replace."""
+
+    node: str
+    ignore_nodes: tuple[str, ...] = ()
+
+
 def decide_remove(state: ClusterState, command: Remove, context: Context) -> Decision:
     """The node that was declared down is ``leaving``."""
     node = _down(state, command.node)
@@ -117,6 +173,13 @@ def decide_remove(state: ClusterState, command: Remove, context: Context) -> Dec
     if dead:
         return Rejected("bad_field", f"ignore_nodes: {state.nodes[dead[0]].name} would get rows that {node.name} has")
     return admit(state, operation, plan, context)
+
+
+@dataclass(frozen=True, slots=True)
+class Assassinate(Command):
+    """Last resort: a node that was declared down leaves at once, nothing is streamed, rows may be lost."""
+
+    node: str
 
 
 def decide_assassinate(state: ClusterState, command: Assassinate, context: Context) -> Decision:
@@ -164,6 +227,16 @@ def _may_be_lost(plan: Plan) -> str:
         return f"{told}; enough old replicas of every range are left"
     key, (start, end) = lossy[0]
     return f"{told}; rows of {len(lossy)} ranges may be lost, the first is ({start}, {end}] under {key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild(Command):
+    """A normal node streams all its ranges anew, from ``source_datacenter`` (empty: from wherever there are
+    replicas).
+    """
+
+    node: str
+    source_datacenter: str = ""
 
 
 def decide_rebuild(state: ClusterState, command: Rebuild, context: Context) -> Decision:

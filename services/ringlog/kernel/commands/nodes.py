@@ -8,20 +8,27 @@ Assassinate, ``ignore_nodes``, and a replacement under the same address.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
-from ringlog.kernel.commands.model import DeclareDown, DeclareUp, RegisterNode, UnregisterNode, UpdateNode
-from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field
+from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, reason_rule
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import ClusterState, Node, advance, in_order
-from ringlog.kernel.values import is_name, is_uuid
+from ringlog.kernel.values import Command, is_name, is_uuid
+
+CODES: Final = {
+    "duplicate_address": "Another node that has not left has this address.",
+    "duplicate_id": "A node with this id exists or existed; ids are never reused.",
+    "duplicate_name": "A node with this name exists or existed; names are never reused.",
+    "unknown_node": "No such node is registered.",
+    "wrong_node_state": "The node's state does not allow it.",
+}
 
 SHARDS_MAX = 4_096
 IGNORE_MSB_MAX = 63
 FEATURES_MAX = 256
 CAPACITY_MAX = 2**62
-REASON_LENGTH_MAX = 500
 
 UPDATED = ("address", "release", "features", "capacity", "shards")
 """What UpdateNode changes."""
@@ -33,6 +40,25 @@ def is_address(text: str) -> bool:
     """True for ``host:port`` (an IPv6 host in brackets) with a port from 1 to 65535."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and text.isascii() and 1 <= int(match[2]) <= 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNode(Command):
+    """A node makes itself known.
+
+    It owns nothing yet (node state ``none``). ``address`` is host:port of its own server.
+    """
+
+    name: str
+    id: str
+    address: str
+    datacenter: str
+    rack: str
+    shards: int
+    ignore_msb: int
+    release: str
+    features: tuple[str, ...]
+    capacity: int
 
 
 def decide_register_node(state: ClusterState, command: RegisterNode, context: Context) -> Decision:
@@ -75,6 +101,21 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
     )
     nodes = state.nodes.set(node.id, node)
     return Accepted(advance(state, context.epoch, nodes=nodes, node_names=state.node_names.set(node.name, node.id)))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateNode(Command):
+    """What a node said of itself is not so any more: after a move to another machine, an upgrade, more disks.
+
+    What is None stays. ``features`` are all that it has from now on.
+    """
+
+    node: str
+    address: str | None = None
+    release: str | None = None
+    features: tuple[str, ...] | None = None
+    capacity: int | None = None
+    shards: int | None = None
 
 
 def decide_update_node(state: ClusterState, command: UpdateNode, context: Context) -> Decision:
@@ -133,6 +174,13 @@ def _taken(state: ClusterState, address: str) -> Rejected | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class UnregisterNode(Command):
+    """A node that owns nothing and wants nothing is gone for good; its id and name stay taken."""
+
+    node: str
+
+
 def decide_unregister_node(state: ClusterState, command: UnregisterNode, context: Context) -> Decision:
     """A node that owns nothing and asks for nothing has left."""
     node = state.nodes.get(command.node)
@@ -143,9 +191,25 @@ def decide_unregister_node(state: ClusterState, command: UnregisterNode, context
     return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, replace(node, state="left"))))
 
 
+@dataclass(frozen=True, slots=True)
+class DeclareDown(Command):
+    """An operator or an external system says that a node does not run: the only liveness that the log knows."""
+
+    node: str
+    reason: str
+
+
 def decide_declare_down(state: ClusterState, command: DeclareDown, context: Context) -> Decision:
     """From now on the node counts as dead where it was asked to be ignored, removed or replaced."""
     return _declared(state, command.node, command.reason, context, down=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareUp(Command):
+    """A node that was declared down runs again."""
+
+    node: str
+    reason: str
 
 
 def decide_declare_up(state: ClusterState, command: DeclareUp, context: Context) -> Decision:
@@ -162,8 +226,8 @@ def decide_declare_up(state: ClusterState, command: DeclareUp, context: Context)
 
 
 def _declared(state: ClusterState, name: str, reason: str, context: Context, *, down: bool) -> Decision:
-    if len(reason) > REASON_LENGTH_MAX:
-        return Rejected("bad_field", f"reason: at most {REASON_LENGTH_MAX} characters, not {len(reason)}")
+    if (broken := broken_field(reason_rule(reason, 0))) is not None:
+        return broken
     node = state.nodes.get(name)
     if node is None:
         return Rejected("unknown_node", f"node: {name} is not registered")

@@ -6,16 +6,10 @@ no clock and no count of waits does, only what participants report of themselves
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    CancelOperation,
-    FailOperation,
-    RetryOperation,
-    StreamReport,
-)
-from ringlog.kernel.commands.rules import broken_field, to_ignore
+from ringlog.kernel.commands.rules import broken_field, reason_rule, to_ignore
 from ringlog.kernel.operations.cancel import cancel
 from ringlog.kernel.operations.failures import counts_from, stopped_by
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, outnumbered
@@ -26,12 +20,33 @@ from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, is
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation, Retry, advance
+from ringlog.kernel.values import Command, StreamReport, Witness
 
-REASON_LENGTH_MAX = 500
+CODES: Final = {
+    "awaits_decision": "Somebody has failed of it for good or too often: an operator decides how it goes on.",
+    "gate_not_met": "Not every node that matters has acknowledged enough.",
+    "generation_not_committed": "The CDC generation made for the operation is not committed.",
+    "generation_not_published": "The CDC generation made for the operation is not published.",
+    "past_point_of_no_return": "The operation can only go on: a new owner may already be read.",
+    "unknown_operation": "No such operation is known.",
+    "waits_its_turn": "As many operations run as may at once, or one of a kind that comes first is waiting.",
+    "wrong_stage": "The operation is not in the stage that this follows.",
+}
+
 FAILURES_KEPT_MAX = 10
 
 
 # --------------------------------------------------------------------------------------------------- advance
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceOperation(Command):
+    """Move an operation to its next stage; the witnesses must satisfy the gate of the stage it leaves."""
+
+    operation: str
+    to: str
+    witnesses: tuple[Witness, ...] = ()
+    reports: tuple[StreamReport, ...] = ()
 
 
 def decide_advance_operation(state: ClusterState, command: AdvanceOperation, context: Context) -> Decision:
@@ -85,6 +100,14 @@ def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> 
 # ---------------------------------------------------------------------------------------------------- cancel
 
 
+@dataclass(frozen=True, slots=True)
+class CancelOperation(Command):
+    """An operator calls an operation off; only before ``write_both_read_new``."""
+
+    operation: str
+    reason: str
+
+
 def decide_cancel_operation(state: ClusterState, command: CancelOperation, context: Context) -> Decision:
     """The placements become as if the operation had never been admitted; its nodes are what they were."""
     operation = _going_on(state, command.operation, command.reason)
@@ -96,6 +119,19 @@ def decide_cancel_operation(state: ClusterState, command: CancelOperation, conte
             f"operation: {operation.id} is in {operation.stage}, from there it can only finish",
         )
     return Accepted(cancel(state, operation, command.reason, context))
+
+
+@dataclass(frozen=True, slots=True)
+class FailOperation(Command):
+    """``node`` (if known) has an error that no retry can mend (rolled back before ``write_both_read_new``), or asked
+    for its rows ``tries`` times since epoch ``since``. What is not rolled back stops the operation.
+    """
+
+    operation: str
+    reason: str
+    node: str = ""
+    tries: int = 0
+    since: int = 0
 
 
 def decide_fail_operation(state: ClusterState, command: FailOperation, context: Context) -> Decision:
@@ -133,6 +169,18 @@ def _not_tried_in_vain(state: ClusterState, operation: Operation, command: FailO
     return broken_field((command.tries >= most, "tries", f"are fewer than {most}: try again"))
 
 
+@dataclass(frozen=True, slots=True)
+class RetryOperation(Command):
+    """An operator's decision: the operation is tried again; ``ignore_nodes``: from ``write_both_read_new`` on without
+    these, declared down; ``admits_loss``: even if late reads of others may then miss rows.
+    """
+
+    operation: str
+    reason: str
+    ignore_nodes: tuple[str, ...] = ()
+    admits_loss: bool = False
+
+
 def decide_retry_operation(state: ClusterState, command: RetryOperation, context: Context) -> Decision:
     """The operation goes on from where it is, from now on without those who are to be ignored."""
     operation = _going_on(state, command.operation, command.reason)
@@ -157,8 +205,8 @@ def decide_retry_operation(state: ClusterState, command: RetryOperation, context
 
 def _going_on(state: ClusterState, name: str, reason: str) -> Operation | Rejected:
     """The operation, which has not ended; ``reason`` is short enough."""
-    if len(reason) > REASON_LENGTH_MAX:
-        return Rejected("bad_field", f"reason: at most {REASON_LENGTH_MAX} characters, not {len(reason)}")
+    if (broken := broken_field(reason_rule(reason, 0))) is not None:
+        return broken
     operation = state.operations.get(name)
     if operation is None:
         return Rejected("unknown_operation", f"operation: {name} is not known")

@@ -24,6 +24,19 @@ def broken_field(*checks: Check) -> Rejected | None:
 NAME_RULE = "must be 1 to 100 letters, digits or _ . - and begin with a letter or digit"
 IDENTIFIER_RULE = "must be a letter followed by up to 47 letters, digits or _"
 UUID_RULE = "must be a canonical lower-case UUID"
+REASON_LENGTH_MAX = 500
+SEED_BYTES = 16
+
+
+def reason_rule(reason: str, least: int = 1) -> Check:
+    """An operator's words, of which there are ``least`` at least."""
+    rule = f"must have {least} to {REASON_LENGTH_MAX} characters"
+    return least <= len(reason) <= REASON_LENGTH_MAX, "reason", rule
+
+
+def seed_rule(seed: bytes) -> Check:
+    """What the random bits of stream ids are made of."""
+    return len(seed) == SEED_BYTES, "seed", f"must be {SEED_BYTES} bytes"
 
 
 def to_ignore(

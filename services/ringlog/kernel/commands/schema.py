@@ -7,15 +7,9 @@ dropped tables.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
 
-from ringlog.kernel.commands.model import (
-    AlterTable,
-    CdcOptions,
-    Column,
-    CreateTable,
-    DropTable,
-)
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
 from ringlog.kernel.commands.user_types import with_types
 from ringlog.kernel.generations.expiry import past_ttls
@@ -23,11 +17,39 @@ from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.schema.collections import shape_of
 from ringlog.kernel.schema.types import TYPES, is_type
 from ringlog.kernel.state import ClusterState, Table, advance
-from ringlog.kernel.values import is_identifier, is_uuid
+from ringlog.kernel.values import CdcOptions, Column, Command, is_identifier, is_uuid
+
+CODES: Final = {
+    "bad_key": "The key columns are missing, repeated, unknown or of a type that no key may have.",
+    "column_exists": "The table has a column of this name already.",
+    "table_exists": "A table of this name exists.",
+    "table_id_reused": "The table id belongs or belonged to a table; ids are never reused.",
+    "unknown_table": "No such table.",
+}
 
 COLUMNS_MAX = 1_000
 KEY_COLUMNS_MAX = 100
 TTL_MAX_S = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable(Command):
+    """A new table; ``id`` (UUID) is never used again. A second create of the same name is refused, not merged.
+
+    ``types``: what columns may be. 1: of scalar types, all that version 1 knew; 2: also of collections, tuples,
+    user types, or static.
+    """
+
+    VERSION: ClassVar[int] = 2
+
+    keyspace: str
+    name: str
+    id: str
+    columns: tuple[Column, ...]
+    partition_key: tuple[str, ...]
+    clustering_key: tuple[str, ...]
+    cdc: CdcOptions
+    types: int = 2
 
 
 def decide_create_table(state: ClusterState, command: CreateTable, context: Context) -> Decision:
@@ -69,6 +91,19 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Cont
     return _accept(state, context, tables=tables, table_ids=state.table_ids.set(table.id, full_name))
 
 
+@dataclass(frozen=True, slots=True)
+class AlterTable(Command):
+    """Add columns and, where given, replace the CDC options. ``types``: as in ``CreateTable``."""
+
+    VERSION: ClassVar[int] = 2
+
+    keyspace: str
+    name: str
+    add_columns: tuple[Column, ...] = ()
+    cdc: CdcOptions | None = None
+    types: int = 2
+
+
 def decide_alter_table(state: ClusterState, command: AlterTable, context: Context) -> Decision:
     """More columns after those there are; CDC options as a whole."""
     table = _find_table(state, command.keyspace, command.name)
@@ -99,6 +134,14 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
     )
     past = past_ttls(state.past_ttls, table, altered, context.epoch)
     return _accept(state, context, tables=state.tables.set(table.full_name, altered), past_ttls=past)
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable(Command):
+    """Drop a table."""
+
+    keyspace: str
+    name: str
 
 
 def decide_drop_table(state: ClusterState, command: DropTable, context: Context) -> Decision:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from ringlog.kernel.commands.rules import broken_field, seed_rule
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Token, is_token
 
-SEED_BYTES = 16
-
 
 def bad_tokens(state: ClusterState, tokens: Sequence[Token], seed: bytes) -> Rejected | None:
     """The rules of the fields themselves."""
-    if len(seed) != SEED_BYTES:
-        return Rejected("bad_field", f"seed: must be {SEED_BYTES} bytes, not {len(seed)}")
+    if (broken := broken_field(seed_rule(seed))) is not None:
+        return broken
     most = setting(state, "tokens_per_node_max")
     if not 1 <= len(tokens) <= most:
         return Rejected("bad_field", f"tokens: must be 1 to {most} tokens, not {len(tokens)}")

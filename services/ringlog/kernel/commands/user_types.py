@@ -9,20 +9,26 @@ type; a column of a key keeps its values' bytes, so it forbids that.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.commands.model import Column
-from ringlog.kernel.commands.model_types import AlterType, CreateType, DropType, TypeField
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.schema.collections import LENGTH_MAX
 from ringlog.kernel.schema.types import is_type
 from ringlog.kernel.schema.user_types import BUILT_IN, Fields, is_part, resolved, spelled, used_in
 from ringlog.kernel.state import ClusterState, Table, UserType, advance, in_order
-from ringlog.kernel.values import is_identifier
+from ringlog.kernel.values import Column, Command, TypeField, is_identifier
+
+CODES: Final = {
+    "field_exists": "The user type has a field of this name already.",
+    "type_exists": "A user type of this name exists.",
+    "type_in_use": "A column or another type is of the user type; or a column of a key is, where it would change.",
+    "unknown_type": "No such column type, or one that this release does not support.",
+}
 
 FIELDS_MAX = LENGTH_MAX // 4
 """No type of more fields can be written: each takes two words."""
@@ -44,6 +50,15 @@ def with_types(state: ClusterState, keyspace: str, columns: tuple[Column, ...]) 
     return found, tuple(declared)
 
 
+@dataclass(frozen=True, slots=True)
+class CreateType(Command):
+    """A new user type of a keyspace. A second create of the same name is refused, not merged."""
+
+    keyspace: str
+    name: str
+    fields: tuple[TypeField, ...]
+
+
 def decide_create_type(state: ClusterState, command: CreateType, context: Context) -> Decision:
     """A new type of known types."""
     broken = _broken_names(command.keyspace, command.name)
@@ -59,6 +74,15 @@ def decide_create_type(state: ClusterState, command: CreateType, context: Contex
         return wrong
     made = UserType(command.keyspace, command.name, command.fields, context.state_id, context.epoch)
     return _accept(state, context, types=state.types.set(full_name, made))
+
+
+@dataclass(frozen=True, slots=True)
+class AlterType(Command):
+    """Add fields behind those that there are; whatever is of the type has them from then on."""
+
+    keyspace: str
+    name: str
+    fields: tuple[TypeField, ...]
 
 
 def decide_alter_type(state: ClusterState, command: AlterType, context: Context) -> Decision:
@@ -87,6 +111,14 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: Context)
             return changed
         tables = tables if changed is table else tables.set(name, changed)
     return _accept(state, context, types=types, tables=tables)
+
+
+@dataclass(frozen=True, slots=True)
+class DropType(Command):
+    """Drop a user type that no table and no other type uses."""
+
+    keyspace: str
+    name: str
 
 
 def decide_drop_type(state: ClusterState, command: DropType, context: Context) -> Decision:

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringlog.kernel.commands.model import GenerationRange
 from ringlog.kernel.generations.stream_id import INDEX_BITS, RANGES_MAX, STREAM_ID_BYTES, VERSION
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
-from ringlog.kernel.values import Token, is_token
+from ringlog.kernel.values import GenerationRange, Token, is_token
 
 _PLACE_BITS = INDEX_BITS + 4
 

@@ -21,18 +21,15 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from struct import Struct
 
-from ringlog.kernel.commands.model import GenerationRange, PutCdcGenerationData
 from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, in_flight
 from ringlog.kernel.ring.ranges import ranges_between
 from ringlog.kernel.ring.shards import first_token_of_shard
 from ringlog.kernel.state import ClusterState, Forgotten, Generation, Node
-from ringlog.kernel.values import GenerationId, NodeId, Token
+from ringlog.kernel.values import GenerationId, GenerationRange, NodeId, Token
 
 _HEAD = Struct(">qII")
-STREAMS_PER_PART = 16_384
-"""Streams in one PutCdcGenerationData: about 300 KB, well below the size limit of a record."""
 
 
 def generate(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], seed: bytes) -> tuple[GenerationRange, ...]:
@@ -91,23 +88,6 @@ def size_of(generation: Generation) -> Forgotten:
         return generation.forgotten
     ranges = generation.ranges
     return Forgotten(len(ranges), sum(len(described.streams) for described in ranges), ranges_digest(ranges))
-
-
-def parts_of(
-    generation: GenerationId, ranges: Sequence[GenerationRange], streams_per_part: int = STREAMS_PER_PART
-) -> tuple[PutCdcGenerationData, ...]:
-    """The commands that bring ``ranges`` (not empty) into the log: at most ``streams_per_part`` each, or one range."""
-    parts: list[list[GenerationRange]] = [[]]
-    streams = 0
-    for described in ranges:
-        if parts[-1] and streams + len(described.streams) > streams_per_part:
-            parts.append([])
-            streams = 0
-        parts[-1].append(described)
-        streams += len(described.streams)
-    return tuple(
-        PutCdcGenerationData(generation, part, len(parts), tuple(content)) for part, content in enumerate(parts)
-    )
 
 
 def current(state: ClusterState) -> Generation | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from ringlog.kernel.commands.model import GenerationRange
 from ringlog.kernel.ring.shards import shard_of
 from ringlog.kernel.state import Generation
-from ringlog.kernel.values import Micros, Token
+from ringlog.kernel.values import GenerationRange, Micros, Token
 
 
 def generation_at(generations: Sequence[Generation], at: Micros) -> Generation | None:

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.commands.model import GenerationRange
 from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ring.vectors import shards_of
-from ringlog.kernel.values import TOKEN_MAX
+from ringlog.kernel.values import TOKEN_MAX, GenerationRange
 
 I64 = NDArray[np.int64]
 

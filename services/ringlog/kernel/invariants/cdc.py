@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ringlog.kernel.commands.model import Position
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.invariants.shape import Details, invariant, news
 from ringlog.kernel.state import CdcWriter, ClusterState, Generation
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Position
 
 
 @invariant("generations have ids of their own, and start and were committed one after the other", "generations")

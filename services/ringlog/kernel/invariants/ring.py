@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from ringlog.kernel.commands.model import Replication
 from ringlog.kernel.invariants.shape import Details, invariant, news
 from ringlog.kernel.operations.plan import alteration_ends, alteration_key
 from ringlog.kernel.operations.rings import walk_order
@@ -26,7 +25,7 @@ from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.strategies import ENTIRE, natural, ring_of
 from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.state import ClusterState, Operation, Placement, RangeGroup
-from ringlog.kernel.values import NodeId, Token, is_token
+from ringlog.kernel.values import NodeId, Replication, Token, is_token
 
 ABSENT = ("none", "left")
 """The states of nodes that are in no group."""

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from ringlog.kernel.commands.model import Replication
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.stages import in_flight
@@ -26,7 +25,7 @@ from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.shifts import part_in, shifts
 from ringlog.kernel.ownership.strategies import NETWORK, Ring, census_of, impossible, natural, ring_of
 from ringlog.kernel.state import ClusterState, Operation
-from ringlog.kernel.values import NodeId, OperationId, Token
+from ringlog.kernel.values import NodeId, OperationId, Replication, Token
 
 Replicas = tuple[NodeId, ...]
 Together = tuple[Operation, ...]

@@ -24,14 +24,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ringlog.kernel.commands.model import Witness
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import PREPARED, STREAMING, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.deltas import Touched, touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node, Operation, RangeGroup
-from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
+from ringlog.kernel.values import Epoch, NodeId, OperationId, Token, Witness
 
 GATED_STAGES = (PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
 GAINING_MUST_STAGES = (PREPARED, STREAMING, WRITE_BOTH_READ_OLD)

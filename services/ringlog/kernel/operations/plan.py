@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from ringlog.kernel.commands.model import Replication
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
@@ -40,7 +39,7 @@ from ringlog.kernel.ownership.strategies import (
 )
 from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.state import Change, ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
-from ringlog.kernel.values import NodeId, Token
+from ringlog.kernel.values import NodeId, Replication, Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from immutables import Map
 
-from ringlog.kernel.commands.model import StreamReport, Witness
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
 from ringlog.kernel.operations.failures import stopped_by, told
 from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, is_met
@@ -34,7 +33,7 @@ from ringlog.kernel.ownership.deltas import apply_deltas, reordered
 from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Deltas, Generation, Node, Operation, Placement, Plan, StageMark, advance
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, StreamReport, Witness
 
 Moment = Literal["during", "finished", "cancelled"]
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import re
 
-from ringlog.kernel.commands.model import StreamReport
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, StreamReport
 
 _CHECKSUM = re.compile(r"[0-9a-f]{2,128}")
 CHECKSUM_RULE = "must be 2 to 128 lower-case hex digits"

@@ -19,12 +19,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ringlog.kernel.commands.model import Replication
 from ringlog.kernel.ownership.strategies import ENTIRE, ends_of, natural, ring_of
 from ringlog.kernel.ownership.strategies import replication_key as replication_key
 from ringlog.kernel.ring.ranges import Range, index_at, ranges_between
 from ringlog.kernel.state import ClusterState, Keyspace, Node, Placement, RangeGroup, Replica
-from ringlog.kernel.values import Epoch, NodeId, Token
+from ringlog.kernel.values import Epoch, NodeId, Replication, Token
 
 
 def placement_key(keyspace: Keyspace) -> str:

@@ -17,10 +17,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from ringlog.kernel.commands.model import Replication
 from ringlog.kernel.ownership.strategies import ENTIRE, ENTIRE_END, NETWORK, Ring, filling, natural
 from ringlog.kernel.ring.ranges import Range, index_at
-from ringlog.kernel.values import NodeId, Token
+from ringlog.kernel.values import NodeId, Replication, Token
 
 Shift = tuple[Range, tuple[NodeId, ...], tuple[NodeId, ...]]
 """A range whose members change: its replicas in the ring before and in the ring after, in the order of the walk."""

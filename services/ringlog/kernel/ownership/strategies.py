@@ -20,10 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ringlog.kernel.commands.model import DatacenterReplication, Replication
 from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.state import Node
-from ringlog.kernel.values import TOKEN_MAX, NodeId, Token
+from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, NodeId, Replication, Token
 
 SIMPLE: Final = "simple"
 NETWORK: Final = "network"

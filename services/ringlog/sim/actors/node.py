@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.commands.model import Command, DeclareDown, Join, RegisterNode, Replace
+from ringlog.kernel.commands.movements import Join, Replace
+from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Command, Micros
 from ringlog.node import membership
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.node.tries import Tries

@@ -7,25 +7,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.commands.model import (
-    Assassinate,
-    CancelOperation,
-    ChangeSettings,
-    CloseCdcGeneration,
-    Command,
-    DeclareDown,
-    DeclareUp,
-    FailOperation,
-    FenceCdcWriter,
-    LowerCdcWriter,
-    Noop,
-    Position,
-    Remove,
-)
+from ringlog.kernel.commands.cdc import CloseCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter
+from ringlog.kernel.commands.cdc_writers import FenceCdcWriter
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.movements import Assassinate, Remove
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.operations import CancelOperation, FailOperation
 from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import in_order
-from ringlog.kernel.values import Micros, NodeId, OperationId
+from ringlog.kernel.values import Command, Micros, NodeId, OperationId, Position
 from ringlog.sim.broker import CDC, MUTATIONS
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient, TimedOut

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.model import Command, DropKeyspace, Noop
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.sim.actors.registers import Message
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, RejectedResult
-from ringlog.kernel.commands.model import AdvanceCdcWriter, Command, Position, RegisterCdcWriter
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Command, Micros, Position
 from ringlog.sim.actors.checkpoint import Checkpoint
 from ringlog.sim.broker import CDC, MUTATIONS
 from ringlog.sim.client import SimClient, TimedOut

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.client.submission import Asked
-from ringlog.kernel.commands.model import Noop
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import (

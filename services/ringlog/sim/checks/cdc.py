@@ -12,22 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from ringlog.kernel.commands.model import (
-    AdvanceCdcWriter,
-    CloseCdcGeneration,
-    CommitCdcGeneration,
-    ExpireCdcGeneration,
-    FenceCdcWriter,
-    ForgetCdcGeneration,
-    GenerationRange,
-    LowerCdcWriter,
-    RegisterCdcWriter,
-    WithdrawCdcGeneration,
-)
+from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState, Generation, in_order
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import GenerationRange, Micros
 from ringlog.sim.actors.consumer import name_of
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Partition, Record
 from ringlog.sim.checks.base import Check

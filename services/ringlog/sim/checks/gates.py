@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.model import AdvanceOperation, RetryOperation, StreamReport
+from ringlog.kernel.commands.operations import AdvanceOperation, RetryOperation
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import StreamReport
 from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.movements import Move, Movements, movements

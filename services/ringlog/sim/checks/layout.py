@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ringlog.kernel.commands.model import Replication
+from ringlog.kernel.values import Replication
 
 Owners = Mapping[int, str]
 """Token to node id."""

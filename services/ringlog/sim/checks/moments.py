@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringlog.kernel.commands.model import AdvanceOperation
+from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check

@@ -17,29 +17,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    AlterKeyspace,
-    Assassinate,
-    CancelOperation,
-    ChangeSettings,
-    CreateKeyspace,
-    DeclareDown,
-    DeclareUp,
-    DropKeyspace,
-    FailOperation,
-    Join,
-    Leave,
-    Rebuild,
-    RegisterNode,
-    Remove,
-    Replace,
-    Replication,
-    RetryOperation,
-    UnregisterNode,
-)
-from ringlog.kernel.commands.model import Move as MoveTokens
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Rebuild, Remove, Replace
+from ringlog.kernel.commands.movements import Move as MoveTokens
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.outcome import Entry
+from ringlog.kernel.values import Replication
 from ringlog.sim.checks.layout import Owners, covering, ends_of, key_of, replicas, walk
 
 if TYPE_CHECKING:

@@ -6,14 +6,9 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    Assassinate,
-    CancelOperation,
-    CommitCdcGeneration,
-    FailOperation,
-    PublishCdcGeneration,
-)
+from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration
+from ringlog.kernel.commands.movements import Assassinate
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState, Operation, Plan
 from ringlog.sim.checks.base import Check

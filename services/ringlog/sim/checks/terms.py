@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.model import TakeOver
+from ringlog.kernel.commands.cluster import TakeOver
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.protocol.validator_core import FORGOTTEN, is_floor_mark

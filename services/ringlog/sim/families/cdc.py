@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import (
-    AdvanceCdcWriter,
+from ringlog.kernel.commands.cdc import (
     CloseCdcGeneration,
     CommitCdcGeneration,
-    ExpireCdcGeneration,
-    FenceCdcWriter,
-    ForgetCdcGeneration,
-    LowerCdcWriter,
-    Position,
     PublishCdcGeneration,
     PutCdcGenerationData,
-    RegisterCdcWriter,
     RequestCdcGeneration,
-    WithdrawCdcGeneration,
 )
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import Position
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.cdc import Cdc
 from ringlog.sim.checks.images import ImageRows

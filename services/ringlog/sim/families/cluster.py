@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import (
-    ChangeSettings,
-    DeclareDown,
-    DeclareUp,
-    InitializeCluster,
-    Noop,
-    RegisterNode,
-    TakeOver,
-    UnregisterNode,
-    UpdateNode,
-)
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode, UpdateNode
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.model import Command
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.base import Check
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import (
-    AdvanceOperation,
-    Assassinate,
-    CancelOperation,
-    FailOperation,
-    Join,
-    Leave,
-    Move,
-    Rebuild,
-    Remove,
-    Replace,
-    RetryOperation,
-    Witness,
-)
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.operations.failures import counts_from, stopped_by
 from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import STAGES, in_flight
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import Witness
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.gates import Acknowledgements, Gates
 from ringlog.sim.checks.operations import Stages

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.model import (
-    AlterKeyspace,
-    AlterTable,
-    CdcOptions,
-    Column,
-    CreateKeyspace,
-    CreateTable,
-    DatacenterReplication,
-    DropKeyspace,
-    DropTable,
-    Replication,
-)
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import CdcOptions, Column, DatacenterReplication, Replication
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
 from ringlog.sim.families.family import Family

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringlog.sim.mutants.plant import Mutant
 
-RULES = "ringlog.kernel.commands.cdc"
+RULES, WRITERS = "ringlog.kernel.commands.cdc", "ringlog.kernel.commands.cdc_writers"
 ACCEPTANCE, VECTORS = "ringlog.kernel.generations.acceptance", "ringlog.kernel.generations.vectors"
 PROMISES, PLAN, CHAIN = "ringlog_cdc.promises", "ringlog_cdc.plan", "ringlog_cdc.chain"
 DECISIONS, ROUTING = "ringlog_cdc.decisions", "ringlog_cdc.routing"
@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "horizon_rises_while_prepared",
-        RULES,
+        WRITERS,
         "if horizon > writer.horizon and state.prepared is not None:",
         "if horizon > writer.horizon and state.epoch < 0:",
         "a horizon may rise while a generation is prepared",
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "floor_ignored",
-        RULES,
+        WRITERS,
         "floor=horizon,",
         "floor=known.low_watermark,",
         "a new incarnation may lower the horizon below what the old ones have used",
@@ -69,7 +69,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "zombie_promises",
-        RULES,
+        WRITERS,
         "if incarnation != writer.incarnation:",
         'if incarnation == "":',
         "an incarnation that has ended still moves the horizon",
@@ -118,8 +118,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "close_without_positions",
         RULES,
-        "positions = _greatest(positions, writer.positions)",
-        "positions = _greatest(positions, ())",
+        "positions = greatest(positions, writer.positions)",
+        "positions = greatest(positions, ())",
         "the close does not say how far a consumer must read",
         30,
     ),
@@ -205,15 +205,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "fence_forgets_positions",
-        RULES,
-        "positions=_greatest(writer.positions, command.positions),\n        fenced=context.epoch",
+        WRITERS,
+        "positions=greatest(writer.positions, command.positions),\n        fenced=context.epoch",
         "fenced=context.epoch",
         "a generation that closes without a fenced writer ends where that one had last said, not where its rows end",
         4_000,
     ),
     Mutant(
         "fence_forgets_horizon",
-        RULES,
+        WRITERS,
         "horizon = known.horizon if known.fenced is None else max(known.horizon, start)",
         "horizon = known.horizon if known.fenced is None else start",
         "a writer that comes back after a fence may be overtaken by a generation where it has routed already",

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, pairwise
 
-from ringlog.kernel.commands.model import Command, RegisterNode
+from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.state import ClusterState, Node, in_order
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Token
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Command, Token
 
 SEED = bytes(16)
 STEP_MAX = 100

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from ringlog.kernel.commands.model import Command, InitializeCluster
+from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Command
 from ringlog.operator.author_json import from_json
 from ringlog.operator.intents import InvalidCommand
 from ringlog.sim.quorums.model import MEMBERS_MAX, History, Mask, Passage, Stream, View, demanded

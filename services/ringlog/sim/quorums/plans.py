@@ -15,19 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from ringlog.kernel.commands.model import (
-    Assassinate,
-    Command,
-    DeclareDown,
-    Join,
-    Leave,
-    Move,
-    Rebuild,
-    Remove,
-    Replace,
-)
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.operations import kinds
 from ringlog.kernel.state import ClusterState, Node
+from ringlog.kernel.values import Command
 from ringlog.sim.quorums.case import (
     SEED,
     Case,

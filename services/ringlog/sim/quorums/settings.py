@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from ringlog.kernel.commands.model import AlterKeyspace, DatacenterReplication, Replication
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import DatacenterReplication, Replication
 from ringlog.sim.quorums.case import Case, Options, members
 
 REPLICAS_MAX = 6

@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ringlog.kernel.commands.model import Witness
 from ringlog.kernel.operations.gates import GATED_STAGES, Gate, GateNeed, gate, missing
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of, placement_key
 from ringlog.kernel.ownership.strategies import SIMPLE
 from ringlog.kernel.ring.ranges import in_range, ranges_between
 from ringlog.kernel.state import ClusterState, Plan
-from ringlog.kernel.values import NodeId, Token
+from ringlog.kernel.values import NodeId, Token, Witness
 from ringlog.sim.quorums.model import MEMBERS_MAX, History, Mask, Passage, Stream, View, bits, minimal_where
 from ringlog.sim.quorums.walk import Step
 

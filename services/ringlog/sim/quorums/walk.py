@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.model import CancelOperation, Command, Replication, StreamReport
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, in_flight, is_ended
 from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_key, replications_in_use
 from ringlog.kernel.state import ClusterState, Operation, Placement, in_order
+from ringlog.kernel.values import Command, Replication, StreamReport
 from ringlog.log.author import Author
 from ringlog.protocol.coordinator_core import Known, propose
 from ringlog.runtime.clock import ManualClock
