@@ -20,9 +20,7 @@ from ringlog.client.direct import DirectAuthor
 from ringlog.client.engine import RESEND_S, Engine
 from ringlog.client.errors import ClientError, InvalidSubmission, NotFounded, SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.client.submission import Asked
 from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
@@ -35,10 +33,9 @@ from ringlog.log.replay import Tell, catch_up, say
 from ringlog.log.replica import Replica
 from ringlog.log.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
 from ringlog.protocol.draw import Draw
+from ringlog.protocol.submission import Question, question
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw
-from ringlog.wire.commands import encode_command
-from ringlog.wire.records import Request, encode_request
 
 TIMEOUT_S = 30.0
 ENVELOPE_BYTES_MAX = 4 * 1024
@@ -197,7 +194,7 @@ class Client:
             left = timeout_s - (time.monotonic() - started)
             if direct_after_s is None or left <= 0:
                 raise
-            return self._change_way(command, Asked(error.request_id, error.since_epoch, ""), left)
+            return self.direct.instead(command, error.request_id, error.since_epoch, timeout_s=left)
 
     def submit_future(
         self,
@@ -208,8 +205,7 @@ class Client:
         since_epoch: Epoch | None = None,
     ) -> Future[Submitted]:
         """As ``submit``, without waiting. The future's callbacks run in threads of the client: they must be quick."""
-        asked, data = self._request(command, request_id, since_epoch)
-        return self._engine.submit(asked, data, timeout_s)
+        return self._engine.submit(self._question(command, request_id, since_epoch), timeout_s)
 
     def submit_many(self, commands: Sequence[Command], *, timeout_s: float = TIMEOUT_S) -> tuple[Submitted, ...]:
         """Submit commands that do not build on one another.
@@ -225,7 +221,7 @@ class Client:
         """End a request whose fate is open. AppliedResult if it was applied after all."""
         return self.direct.withdraw(request_id, since_epoch, timeout_s=timeout_s)
 
-    def _request(self, command: Command, request_id: str | None, since_epoch: Epoch | None) -> tuple[Asked, bytes]:
+    def _question(self, command: Command, request_id: str | None, since_epoch: Epoch | None) -> Question:
         if (request_id is None) != (since_epoch is None):
             raise InvalidSubmission(
                 "request_id and since_epoch belong together", "give both of the earlier try, or none"
@@ -234,20 +230,9 @@ class Client:
         if since > self.replica.state.epoch and since > self.read_barrier().epoch:
             raise InvalidSubmission(f"since_epoch {since} is above the epoch", "use an epoch that was seen")
         asked_id = request_id if request_id is not None else self._author.new_request_id()
-        kind, version, payload = encode_command(command)
-        data = encode_request(Request(asked_id, since, self._author.submitter, kind, version, payload))
-        if len(data) > RECORD_BYTES_MAX - ENVELOPE_BYTES_MAX:
-            raise InvalidSubmission(f"{kind}: {len(data)} bytes are too many for one record", "send it in parts")
-        return Asked(asked_id, since, command_digest(kind, version, payload)), data
-
-    def _change_way(self, command: Command, asked: Asked, timeout_s: float) -> Submitted:
-        """Decide here what the validator did not answer; a rejection counts only once the request is withdrawn."""
-        deadline = time.monotonic() + timeout_s
-        answer = self.direct.submit(
-            command, timeout_s=timeout_s, request_id=asked.request_id, since_epoch=asked.since_epoch
-        )
-        if not isinstance(answer, RejectedResult) or answer.code == "request_id_reused":
-            return answer
-        left = max(deadline - time.monotonic(), 0.0)
-        ended = self.direct.withdraw(asked.request_id, asked.since_epoch, timeout_s=left)
-        return answer if isinstance(ended, WithdrawnResult) else ended
+        made = question(command, asked_id, since, self._author.submitter)
+        if len(made.data) > RECORD_BYTES_MAX - ENVELOPE_BYTES_MAX:
+            raise InvalidSubmission(
+                f"{made.kind}: {len(made.data)} bytes are too many for one record", "send it in parts"
+            )
+        return made

@@ -17,6 +17,7 @@ from ringlog.protocol.answers import AppliedResult, ExpiredResult, Submitted, Wi
 from ringlog.protocol.commit import Undecided
 from ringlog.protocol.direct import AheadOfLog, Direct, NoCluster, RoleRefused
 from ringlog.protocol.draw import Draw
+from ringlog.protocol.submission import change_way
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw
 
@@ -56,6 +57,12 @@ class DirectAuthor:
         """
         with self.translated():
             return self.driver.carry_out(self.protocol.submit(command, request_id, since_epoch, micros(timeout_s)))
+
+    def instead(self, command: Command, request_id: str, since_epoch: Epoch, *, timeout_s: float) -> Submitted:
+        """Decide here a request that went to the validator and has no answer. Raises as ``submit``."""
+        with self.translated():
+            steps = change_way(self.protocol, command, request_id, since_epoch, micros(timeout_s))
+            return self.driver.carry_out(steps)
 
     def withdraw(
         self, request_id: str, since_epoch: Epoch, *, timeout_s: float = TIMEOUT_S

@@ -1,11 +1,14 @@
-"""The part of a client that keeps at it: sends requests, sends them again, and takes the answers from log and results.
+"""The part of a client that keeps at it: performs ``ringlog.protocol.submission`` for all requests that are under way.
 
-Two threads and a follower. The *sender* takes everything that waits and appends it at once, so submissions that come
-together travel together. The *listener* reads the results from their end at the start, judges answers behind a read
-barrier, and looks at deadlines. The *follower* hears of every applied entry from the replica and answers at once,
-without waiting for results.
+Each request is a protocol of its own that stands at one of its waits. It is taken on, one step at a time and by one
+thread at a time, by whatever ends that wait:
 
-A request goes out with the same id, ``since_epoch`` and bytes every time, until it has an answer or its deadline comes.
+- the *follower*, in the replica's thread, at an applied entry of the request;
+- the *listener*, a thread that reads the results from their end at the start, makes one read barrier for all requests
+  whose results are to be judged, and looks at the times.
+
+The *sender*, another thread, takes everything that waits to be sent and appends it at once, so submissions that come
+together travel together.
 """
 
 from __future__ import annotations
@@ -14,15 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from ringlog.client.errors import ClientBroken, InvalidSubmission, SubmissionTimedOut
 from ringlog.client.results import Submitted
-from ringlog.client.submission import Asked, answer_of_log, answer_of_result
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.log.driver import micros
 from ringlog.log.errors import (
     LogDamaged,
     LogError,
@@ -34,27 +38,36 @@ from ringlog.log.errors import (
 )
 from ringlog.log.port import LogRecord, MetadataLog, Tail
 from ringlog.log.replica import Replica, Subscription
+from ringlog.protocol.effects import Newest, Now
+from ringlog.protocol.submission import RESEND, Asked, Fresh, Hear, NoAnswer, Question, Send, ask
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Result, decode_result
 
-RESEND_S = 1.0
+RESEND_S = RESEND / 1e6
 LISTEN_S = 0.1
 BARRIER_S = 5.0
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
-    """A request without an answer. Times are of the monotonic clock, in seconds."""
+class _Pending:
+    """A question without an answer. ``waits``: the effect that it stands at; ``until``: when that ends by itself.
 
-    asked: Asked
-    data: bytes
-    started: float
-    deadline: float
-    send_again: float
-    queued: bool
-    future: Future[Submitted]
+    ``heard``: results that came in; ``noted``: an entry of it was applied.
+    """
+
+    __slots__ = ("future", "heard", "noted", "question", "started", "steps", "until", "waits")
+
+    def __init__(self, question: Question, patience: Micros, resend: Micros) -> None:
+        self.question = question
+        self.steps = ask(question, patience, resend)
+        self.future: Future[Submitted] = Future()
+        self.future.set_running_or_notify_cancel()
+        self.heard: list[Result] = []
+        self.noted = False
+        self.waits: Hear | Fresh | None = None
+        self.until: Micros = 0
+        self.started = _now()
 
 
 class Engine:
@@ -66,11 +79,11 @@ class Engine:
         self._replica = replica
         self._requests = requests
         self._results = results
-        self._resend_s = resend_s
+        self._resend = micros(resend_s)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._pending: dict[str, Pending] = {}
-        self._queue: list[Pending] = []
+        self._pending: dict[str, _Pending] = {}
+        self._queue: dict[str, _Pending] = {}
         self._stopping = threading.Event()
         self._threads: tuple[threading.Thread, ...] = ()
         self._subscription: Subscription | None = None
@@ -97,30 +110,89 @@ class Engine:
         if self._subscription is not None:
             self._subscription.close()
         for pending in self._all():
-            self._fail(pending, self._timed_out(pending, "an answer, until the client was closed"))
+            self._fail(pending, _timed_out(pending, "an answer, until the client was closed"))
 
-    def submit(self, asked: Asked, data: bytes, timeout_s: float) -> Future[Submitted]:
-        """Send a request; the future gives its answer or raises SubmissionTimedOut, ReplicaHalted.
+    def submit(self, question: Question, timeout_s: float) -> Future[Submitted]:
+        """Ask; the future gives the answer or raises SubmissionTimedOut, ReplicaHalted.
 
         The same request twice is one request. Raises InvalidSubmission if its id is busy with another command,
         ClientBroken if a thread of the client has failed.
         """
-        now = time.monotonic()
-        with self._wake:
+        asked = question.asked
+        with self._lock:
             if self._broken is not None:
                 raise self._broken
             busy = self._pending.get(asked.request_id)
             if busy is not None:
-                if busy.asked != asked:
+                if busy.question.asked != asked:
                     raise InvalidSubmission(f"request id {asked.request_id} is in use", "take another one")
                 return busy.future
-            pending = Pending(asked, data, now, now + timeout_s, now + self._resend_s, True, Future())
-            pending.future.set_running_or_notify_cancel()
-            self._pending[asked.request_id] = pending
-            self._queue.append(pending)
-            self._wake.notify_all()
-        self._answer_from_log(self._replica.state, pending)
+            pending = self._pending[asked.request_id] = _Pending(question, micros(timeout_s), self._resend)
+            settle = self._go_on(pending, None)
+        settle()
         return pending.future
+
+    # -------------------------------------------------------------------------------------- one question
+
+    def _go_on(self, pending: _Pending, outcome: Any) -> Callable[[], None]:
+        """Perform the protocol up to its next wait, or its end, under the lock; returns what is to be done without it.
+
+        Whoever waits for the future may do anything in its callbacks.
+        """
+        pending.waits = None
+        try:
+            while True:
+                effect = pending.steps.send(outcome)
+                match effect:
+                    case Newest():
+                        outcome = self._replica.state
+                    case Now():
+                        outcome = _now()
+                    case Send():
+                        outcome = None
+                        self._queue[effect.question.asked.request_id] = pending
+                        self._wake.notify_all()
+                    case Hear() if pending.heard or pending.noted:
+                        outcome = self._taken(pending)
+                    case _:
+                        pending.waits = effect
+                        pending.until = effect.until if isinstance(effect, Hear) else _now() + effect.patience
+                        return _nothing
+        except StopIteration as done:
+            answer: Submitted = done.value
+            del self._pending[pending.question.asked.request_id]
+            return lambda: pending.future.set_result(answer)
+        except NoAnswer:
+            del self._pending[pending.question.asked.request_id]
+            error = _timed_out(pending, "the validator's answer")
+            return lambda: pending.future.set_exception(error)
+
+    @staticmethod
+    def _taken(pending: _Pending) -> list[Result]:
+        heard, pending.heard, pending.noted = pending.heard, [], False
+        return heard
+
+    def _rouse(self, pending: _Pending) -> None:
+        """Something has come in for the question, or its time has come."""
+        with self._lock:
+            if pending.waits is None:
+                return
+            is_heard = isinstance(pending.waits, Hear)
+            settle = self._go_on(pending, self._taken(pending) if is_heard else None)
+        settle()
+
+    def _fail(self, pending: _Pending, error: LogError) -> None:
+        with self._lock:
+            if self._pending.get(pending.question.asked.request_id) is not pending:
+                return
+            del self._pending[pending.question.asked.request_id]
+            pending.waits = None
+            pending.steps.close()
+        pending.future.set_exception(error)
+
+    def _all(self) -> list[_Pending]:
+        with self._lock:
+            return list(self._pending.values())
 
     # ------------------------------------------------------------------------------------------- threads
 
@@ -135,34 +207,36 @@ class Engine:
             for pending in self._all():
                 self._fail(pending, self._broken)
 
+    def _follow(
+        self, _: ClusterState, _after: ClusterState, item: Entry | Unreadable, outcome: Outcome, _offset: int
+    ) -> None:
+        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
+            pending = self._pending.get(item.request_id)
+            if pending is not None:
+                pending.noted = True
+                self._rouse(pending)
+
     def _send(self) -> None:
         while not self._stopping.is_set():
             with self._wake:
                 while not self._queue and not self._stopping.is_set():
                     self._wake.wait()
-                batch, self._queue = self._queue, []
-            waiting = [pending for pending in batch if not pending.future.done()]
+                waiting, self._queue = [one for one in self._queue.values() if not one.future.done()], {}
             try:
                 if waiting:
-                    self._requests.append([pending.data for pending in waiting])
+                    self._requests.append([pending.question.data for pending in waiting])
             except RecordTooLarge as error:
                 for pending in waiting:
-                    if len(pending.data) >= error.size:
+                    if len(pending.question.data) >= error.size:
                         self._fail(pending, error)
             except LogUnavailable as error:
                 log.warning("requests_unanswered", requests=len(waiting), error=error.message)
-            with self._lock:
-                for pending in batch:
-                    pending.queued = False
-                    pending.send_again = time.monotonic() + self._resend_s
 
     def _listen(self, tail: Tail) -> None:
-        unjudged: list[Result] = []
         while not self._stopping.is_set():
             try:
-                unjudged.extend(self._relevant(tail.poll(LISTEN_S)))
-                if unjudged:
-                    unjudged = self._judge(unjudged)
+                self._hear(tail.poll(LISTEN_S))
+                self._judge()
                 self._look_at_times()
             except LogDamaged as error:
                 log.warning("results_lost", error=error.message)
@@ -182,85 +256,56 @@ class Engine:
         tail.close()
         return fresh
 
-    def _follow(
-        self, _: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, _offset: int
-    ) -> None:
-        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
-            pending = self._pending.get(item.request_id)
-            if pending is not None:
-                self._answer_from_log(after, pending)
-
-    # ------------------------------------------------------------------------------------------- answers
-
-    def _relevant(self, records: Sequence[LogRecord]) -> list[Result]:
-        found = []
+    def _hear(self, records: Sequence[LogRecord]) -> None:
         for record in records:
             try:
                 result = decode_result(record.data)
             except WireError as error:
                 log.warning("result_unreadable", offset=record.offset, error=str(error))
                 continue
-            if result.request_id in self._pending:
-                found.append(result)
-        return found
-
-    def _judge(self, results: list[Result]) -> list[Result]:
-        """Answer what the results justify; returns those that could not be judged yet."""
-        waiting = [result for result in results if result.request_id in self._pending]
-        if not waiting:
-            return []
-        nearest_s = min((pending.deadline for pending in self._all()), default=0.0) - time.monotonic()
-        try:
-            state = self._replica.read_barrier(min(BARRIER_S, max(nearest_s, LISTEN_S)))
-        except (LogUnavailable, TopicMissing, WaitTimedOut):
-            return waiting
-        for result in waiting:
             pending = self._pending.get(result.request_id)
             if pending is not None:
-                answer = answer_of_result(state, pending.asked, result)
-                if answer is not None:
-                    self._succeed(pending, answer)
-        return []
+                with self._lock:
+                    pending.heard.append(result)
+                    settle = self._go_on(pending, self._taken(pending)) if isinstance(pending.waits, Hear) else _nothing
+                settle()
+
+    def _judge(self) -> None:
+        """One read barrier for all questions that ask for one."""
+        with self._lock:
+            asking = [pending for pending in self._pending.values() if isinstance(pending.waits, Fresh)]
+        if not asking:
+            return
+        nearest_s = (min(pending.until for pending in asking) - _now()) / 1e6
+        state: ClusterState | None = None
+        try:
+            state = self._replica.read_barrier(min(BARRIER_S, max(nearest_s, LISTEN_S)))
+        except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
+            log.debug("answers_not_judged_yet", error=error.message)
+        for pending in asking:
+            with self._lock:
+                settle = self._go_on(pending, state) if isinstance(pending.waits, Fresh) else _nothing
+            settle()
 
     def _look_at_times(self) -> None:
-        halted = self._replica.halted
-        now = time.monotonic()
+        halt = self._replica.halted
+        now = _now()
         for pending in self._all():
-            if halted is not None:
-                self._fail(pending, ReplicaHalted(halted.code, halted.detail, halted.offset, halted.hint))
-            elif self._answer_from_log(self._replica.state, pending):
-                continue
-            elif now >= pending.deadline:
-                self._fail(pending, self._timed_out(pending, "the validator's answer"))
-            elif now >= pending.send_again and not pending.queued:
-                with self._wake:
-                    pending.queued = True
-                    self._queue.append(pending)
-                    self._wake.notify_all()
+            if halt is not None:
+                self._fail(pending, ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint))
+            elif now >= pending.until:
+                self._rouse(pending)
 
-    def _answer_from_log(self, state: ClusterState, pending: Pending) -> bool:
-        answer = answer_of_log(state, pending.asked)
-        if answer is not None:
-            self._succeed(pending, answer)
-        return answer is not None
 
-    def _succeed(self, pending: Pending, answer: Submitted) -> None:
-        if self._take(pending):
-            pending.future.set_result(answer)
+def _now() -> Micros:
+    return time.monotonic_ns() // 1_000
 
-    def _fail(self, pending: Pending, error: LogError) -> None:
-        if self._take(pending):
-            pending.future.set_exception(error)
 
-    def _take(self, pending: Pending) -> bool:
-        with self._lock:
-            return self._pending.pop(pending.asked.request_id, None) is not None
+def _nothing() -> None:
+    """The question goes on waiting."""
 
-    def _all(self) -> list[Pending]:
-        with self._lock:
-            return list(self._pending.values())
 
-    @staticmethod
-    def _timed_out(pending: Pending, waited_for: str) -> SubmissionTimedOut:
-        waited = time.monotonic() - pending.started
-        return SubmissionTimedOut(pending.asked.request_id, pending.asked.since_epoch, waited, waited_for)
+def _timed_out(pending: _Pending, waited_for: str) -> SubmissionTimedOut:
+    asked: Asked = pending.question.asked
+    waited_s = (_now() - pending.started) / 1e6
+    return SubmissionTimedOut(asked.request_id, asked.since_epoch, waited_s, waited_for)

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -43,6 +43,7 @@ from ringlog.log.errors import (
 from ringlog.log.folding import BEGINNING, FoldedRecord, Founder, Start, follow
 from ringlog.log.identity import GROWN, Memory, Recorded, RecordFile, Seen, Topic, check_identity, compared
 from ringlog.log.port import LogRecord, MetadataLog, Tail
+from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barrier
 
 POLL_S = 0.2
 WATCH_S = 5.0
@@ -223,14 +224,17 @@ class Replica:
         As fresh as the partition's leader. Raises WaitTimedOut, LogUnavailable, TopicMissing, ReplicaHalted,
         ReplicaStopped.
         """
-        deadline = time.monotonic() + timeout_s
-        end = self.end_offset(timeout_s)
-        left = max(deadline - time.monotonic(), 0.0)
-        return self.wait_for(
-            lambda _: self._state if self._position >= end else None,
-            left,
-            f"{self.log.name} to be read up to offset {end}",
-        )
+        return carry_out(read_barrier(round(timeout_s * 1e6)), self._perform)
+
+    def _perform(self, effect: Any) -> Any:
+        match effect:
+            case Now():
+                return time.monotonic_ns() // 1_000
+            case LogEnd():
+                return self.end_offset(effect.patience / 1e6)
+            case ReadUpTo(end, patience):
+                what = f"{self.log.name} to be read up to offset {end}"
+                return self.wait_for(lambda _: self._state if self._position >= end else None, patience / 1e6, what)
 
     def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, what: str) -> T:
         """The first value other than None (or False) that ``predicate`` gives on the newest state.

@@ -52,6 +52,23 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Outcome: the offset after the last record of the metadata log now. The driver asks until it is answered, and
+    raises after ``patience``.
+    """
+
+    patience: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUpTo:
+    """Wait until all before offset ``end`` is folded; outcome: that state. The driver raises after ``patience``."""
+
+    end: int
+    patience: Micros
+
+
+@dataclass(frozen=True, slots=True)
 class CatchUp:
     """As ``Barrier``, for as long as it takes while the replica gets on: a log of months takes minutes."""
 
@@ -84,6 +101,14 @@ class At:
     """A named point between two effects, where faults like to strike. Production passes by."""
 
     moment: str
+
+
+def read_barrier(patience: Micros) -> Steps[ClusterState]:
+    """What performs ``Barrier``: the end is asked for after this begins, since what is behind it was not yet there."""
+    deadline = (yield Now()) + patience
+    end: int = yield LogEnd(patience)
+    state: ClusterState = yield ReadUpTo(end, max(deadline - (yield Now()), 0))
+    return state
 
 
 def carry_out(steps: Steps[T], perform: Callable[[Any], Any]) -> T:

@@ -1,6 +1,6 @@
-"""A simulated client: submission through the validator, as ``ringlog.client`` does it, and direct authors.
+"""A simulated client: performs ``ringlog.protocol.submission``, and direct authors.
 
-What a client believes is decided by ``ringlog.client.submission``. Every question and every answer goes to the checks.
+Every question and every answer goes to the checks.
 """
 
 from __future__ import annotations
@@ -8,28 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.client.results import Submitted
-from ringlog.client.submission import Asked, answer_of_log, answer_of_result
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
+from ringlog.protocol.submission import Asked, Fresh, Hear, Send, ask, question
 from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, Record, Tail
 from ringlog.sim.memo import cached_result
-from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
-from ringlog.sim.world import SECOND, Host, Signal, Unanswered
+from ringlog.sim.replica import Performers, SimAuthor, SimReplica, Step, draw_of, perform
+from ringlog.sim.world import Host, Signal, Unanswered
 from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
-from ringlog.wire.records import Request, Result, encode_request
+from ringlog.wire.records import Result
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
-
-RESEND_US: Micros = SECOND
-
-
-class TimedOut(Exception):
-    """The deadline came without an answer: the request may still be applied."""
 
 
 class SimClient:
@@ -43,7 +37,8 @@ class SimClient:
         self.draw = draw_of(sim, name)
         self.direct = SimAuthor(self.replica, name, self.draw)
         self._signals: dict[str, Signal] = {}
-        self._results: dict[str, list[Result]] = {}
+        self._heard: dict[str, list[Result]] = {}
+        self._noted: set[str] = set()
         self._tail: Tail | None = None
         self.replica.followers.append(self._follow)
 
@@ -70,12 +65,28 @@ class SimClient:
     def submit(
         self, command: Command, timeout: Micros, request_id: str | None = None, since: int | None = None
     ) -> Step:
-        """The answer to a command. Raises TimedOut, WireError (the command cannot be encoded)."""
-        kind, version, payload = encode_command(command)
+        """The answer to a command. Raises NoAnswer, WireError (the command cannot be encoded)."""
         since = self.replica.state.epoch if since is None else since
-        asked = Asked(request_id or self.new_request_id(), since, command_digest(kind, version, payload))
-        request = Request(asked.request_id, since, self.name, kind, version, payload)
-        return (yield from self._ask(asked, kind, encode_request(request), timeout))
+        what = question(command, request_id or self.new_request_id(), since, self.name)
+        asked = what.asked
+        for check in self.sim.on_asked:
+            check.asked(self.name, asked, what.kind)
+        self._signals.setdefault(asked.request_id, Signal())
+        self._heard.setdefault(asked.request_id, [])
+        in_time: Performers = {
+            **self.replica.in_time,
+            Send: self._send,
+            Hear: self._hear,
+            Fresh: lambda _: self.replica.barrier(),
+        }
+        try:
+            answer = yield from perform(ask(what, timeout), self.replica.at_once, in_time)
+        finally:
+            self._signals.pop(asked.request_id, None)
+            self._heard.pop(asked.request_id, None)
+            self._noted.discard(asked.request_id)
+        self._tell(asked, answer)
+        return answer
 
     def withdraw(self, command: Command, request_id: str, since: int) -> Step:
         """Give a request up that went to the validator; the checks hear how it ended."""
@@ -84,42 +95,16 @@ class SimClient:
         for check in self.sim.on_withdrawn:
             check.withdrawn(self.name, asked, ended)
 
-    def _ask(self, asked: Asked, kind: str, data: bytes, timeout: Micros) -> Step:
-        sim, world = self.sim, self.sim.world
-        for check in sim.on_asked:
-            check.asked(self.name, asked, kind)
-        signal = self._signals.setdefault(asked.request_id, Signal())
-        self._results.setdefault(asked.request_id, [])
-        deadline, again = world.now + timeout, world.now
-        try:
-            while True:
-                answer = answer_of_log(self.replica.state, asked)
-                if answer is None and self._results[asked.request_id]:
-                    answer = yield from self._judge(asked)
-                if answer is not None:
-                    self._tell(asked, answer)
-                    return answer
-                if world.now >= deadline:
-                    raise TimedOut
-                if world.now >= again:
-                    again = world.now + RESEND_US
-                    yield from sim.broker.try_append(self.host, REQUESTS, [("", data)])
-                    if answer_of_log(self.replica.state, asked) is not None or self._results[asked.request_id]:
-                        continue
-                yield signal, max(1, min(again, deadline) - world.now)
-        finally:
-            self._signals.pop(asked.request_id, None)
-            self._results.pop(asked.request_id, None)
+    def _send(self, effect: Send) -> Step:
+        yield from self.sim.broker.try_append(self.host, REQUESTS, [("", effect.question.data)])
 
-    def _judge(self, asked: Asked) -> Step:
-        """Answer what the results justify, behind a read barrier that begins after they were read."""
-        results, self._results[asked.request_id] = self._results[asked.request_id], []
-        state = yield from self.replica.barrier()
-        for result in results:
-            answer = answer_of_result(state, asked, result)
-            if answer is not None:
-                return answer
-        return None
+    def _hear(self, effect: Hear) -> Step:
+        request = effect.asked.request_id
+        if not self._heard[request] and request not in self._noted:
+            yield self._signals[request], max(1, effect.until - self.sim.world.now)
+        self._noted.discard(request)
+        heard, self._heard[request] = self._heard[request], []
+        return heard
 
     def _tell(self, asked: Asked, answer: Submitted) -> None:
         if self.sim.world.tracing:
@@ -131,6 +116,7 @@ class SimClient:
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
             signal = self._signals.get(item.request_id)
             if signal is not None:
+                self._noted.add(item.request_id)
                 signal.fire()
 
     def _take(self, records: list[Record]) -> None:
@@ -139,6 +125,6 @@ class SimClient:
                 result = cached_result(record.value)
             except WireError:
                 continue
-            if result.request_id in self._results:
-                self._results[result.request_id].append(result)
+            if result.request_id in self._heard:
+                self._heard[result.request_id].append(result)
                 self._signals[result.request_id].fire()

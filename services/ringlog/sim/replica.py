@@ -19,11 +19,14 @@ from ringlog.protocol.effects import (
     At,
     Barrier,
     CatchUp,
+    LogEnd,
     Newest,
     Now,
+    ReadUpTo,
     Steps,
     Until,
     WallClock,
+    read_barrier,
 )
 from ringlog.sim.broker import METADATA, RETRY_US, Record
 from ringlog.sim.chance import Chance
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 Step = Generator[Any, bool, Any]
+Performers = dict[type, Callable[[Any], Step]]
 Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, int], None]
 
 
@@ -80,10 +84,12 @@ class SimReplica:
             Now: lambda _: world.now,
             WallClock: lambda _: world.clock(host),
         }
-        self.in_time: dict[type, Callable[[Any], Step]] = {
+        self.in_time: Performers = {
             Append: self._append,
             Barrier: lambda _: self.barrier(),
             CatchUp: lambda _: self.barrier(),
+            LogEnd: self._end,
+            ReadUpTo: self._read_up_to,
             Until: self._until,
             Alone: self._alone,
             At: lambda effect: sim.moments.at(effect.moment, host),
@@ -128,30 +134,25 @@ class SimReplica:
 
     def perform(self, steps: Steps[Any]) -> Step:
         """Perform a protocol to its end; between any two effects its process may be cut off."""
-        at_once, in_time, send = self.at_once, self.in_time, steps.send
-        outcome: Any = None
-        try:
-            while True:
-                effect = send(outcome)
-                kind = type(effect)
-                outcome = at_once[kind](effect) if kind in at_once else (yield from in_time[kind](effect))
-        except StopIteration as done:
-            return done.value
-        finally:
-            steps.close()
+        return perform(steps, self.at_once, self.in_time)
 
     def barrier(self) -> Step:
         """A state that holds every entry that was in the log when this began; asks until it is answered."""
         begun = self.sim.recording.invoke(self.name, Op.BARRIER, LOG)
+        state: ClusterState = yield from self.perform(read_barrier(FOREVER))
+        self.sim.recording.ok(begun, state.epoch)
+        return state
+
+    def _end(self, _: LogEnd) -> Step:
         while True:
             try:
-                end = yield from self.sim.broker.end(self.host, METADATA)
-                break
+                return (yield from self.sim.broker.end(self.host, METADATA))
             except Unanswered:
                 yield RETRY_US
-        while self.position < end:
+
+    def _read_up_to(self, effect: ReadUpTo) -> Step:
+        while self.position < effect.end:
             yield self.changed
-        self.sim.recording.ok(begun, self.state.epoch)
         return self.state
 
     def until_founded(self) -> Step:
@@ -183,6 +184,21 @@ class SimReplica:
         finally:
             self.busy = False
             self.free.fire()
+
+
+def perform(steps: Steps[Any], at_once: dict[type, Callable[[Any], Any]], in_time: Performers) -> Step:
+    """Perform a protocol to its end; between any two effects its process may be cut off."""
+    send = steps.send
+    outcome: Any = None
+    try:
+        while True:
+            effect = send(outcome)
+            kind = type(effect)
+            outcome = at_once[kind](effect) if kind in at_once else (yield from in_time[kind](effect))
+    except StopIteration as done:
+        return done.value
+    finally:
+        steps.close()
 
 
 class HostClock:

@@ -8,9 +8,10 @@ from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.values import Micros
 from ringlog.protocol.coordinator import Forget, NewAcks, Note, PublishedEpoch, ReadAcks, Submit, Wait, coordinate
 from ringlog.protocol.role import Accept
+from ringlog.protocol.submission import NoAnswer
 from ringlog.sim.actors.role import NEWS_US, Worker
 from ringlog.sim.broker import ACKS, CHANGES, Record, Tail
-from ringlog.sim.client import SimClient, TimedOut
+from ringlog.sim.client import SimClient
 from ringlog.sim.memo import cached_ack, cached_change
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND
@@ -80,7 +81,7 @@ class CoordinatorWorker(Worker):
             return (
                 yield from self._client.submit(proposal.command, SUBMIT_US, proposal.request_id, proposal.since_epoch)
             )
-        except TimedOut:
+        except NoAnswer:
             return None
 
     def _new_acks(self, effect: NewAcks) -> Step:

@@ -21,10 +21,11 @@ from ringlog.kernel.values import Command, Micros
 from ringlog.node import membership
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.node.tries import Tries
+from ringlog.protocol.submission import NoAnswer
 from ringlog.sim.actors.registers import SimRegisters
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
 from ringlog.sim.chance import Chance
-from ringlog.sim.client import SimClient, TimedOut
+from ringlog.sim.client import SimClient
 from ringlog.sim.memo import cached_mutation
 from ringlog.sim.replica import SimReplica, Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
@@ -254,7 +255,7 @@ class SimNode:
         while True:
             try:
                 answer = yield from self._client.submit(command, SUBMIT_US, request, since)
-            except TimedOut:
+            except NoAnswer:
                 continue
             if isinstance(answer, RejectedResult) and answer.code not in JOIN_RETRIED:
                 return None

@@ -18,9 +18,10 @@ from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import in_order
 from ringlog.kernel.values import Command, Micros, NodeId, OperationId, Position
+from ringlog.protocol.submission import NoAnswer
 from ringlog.sim.broker import CDC, MUTATIONS
 from ringlog.sim.chance import Chance
-from ringlog.sim.client import SimClient, TimedOut
+from ringlog.sim.client import SimClient
 from ringlog.sim.replica import Step
 from ringlog.sim.rest import helpless
 from ringlog.sim.world import MS, SECOND, Host, Unanswered
@@ -75,7 +76,7 @@ class SimOperator:
         while self._insisted:
             try:
                 answer = yield from self._client.submit(self._insisted[0], PATIENCE_US)
-            except TimedOut:
+            except NoAnswer:
                 continue
             done = isinstance(answer, AppliedResult) or (
                 isinstance(answer, RejectedResult)
@@ -101,7 +102,7 @@ class SimOperator:
     def _change(self, name: str, value: int) -> Step:
         request, since = self._client.new_request_id(), self._client.replica.state.epoch
         while True:
-            with suppress(TimedOut):
+            with suppress(NoAnswer):
                 return (yield from self._client.submit(ChangeSettings(((name, value),)), PATIENCE_US, request, since))
 
     def cancel(self) -> None:
@@ -112,7 +113,7 @@ class SimOperator:
                 self.sim.world.spawn(self.host, "operator.cancel", self._cancel(operation.id), self._ended)
 
     def _cancel(self, operation: OperationId) -> Step:
-        with suppress(TimedOut):
+        with suppress(NoAnswer):
             yield from self._client.submit(CancelOperation(operation, "called off"), PATIENCE_US)
 
     def bury(self, node: NodeId, what: str) -> None:
@@ -137,7 +138,7 @@ class SimOperator:
     def _told(self, command: Command) -> Step:
         """The answer to a command in one word, counted."""
         told = "timed out"
-        with suppress(TimedOut):
+        with suppress(NoAnswer):
             answer = yield from self._client.submit(command, PATIENCE_US)
             told = answer.code if isinstance(answer, RejectedResult) else type(answer).__name__
         self.sim.did["command", type(command).__name__, told] += 1
@@ -216,7 +217,7 @@ class SimOperator:
                         yield from self._client.submit(
                             CancelOperation(operation.id, "a node that gains does not run"), PATIENCE_US
                         )
-                    except TimedOut:
+                    except NoAnswer:
                         continue
             yield AGAIN_US
 
@@ -225,7 +226,7 @@ class SimOperator:
             try:
                 if self._ready and isinstance((yield from self._client.submit(Noop(), PATIENCE_US)), AppliedResult):
                     return
-            except TimedOut:
+            except NoAnswer:
                 pass
             yield AGAIN_US
 
@@ -239,7 +240,7 @@ class SimOperator:
 
     def _reuse(self, request: str, since: int) -> Step:
         """Somebody uses a request id a second time, for another command."""
-        with suppress(TimedOut):
+        with suppress(NoAnswer):
             yield from self._other.submit(ChangeSettings((("ranges_max", 60_000),)), PATIENCE_US, request, since)
 
     def _ended(self, _: str) -> None:
@@ -260,7 +261,7 @@ class SimOperator:
         if self.sim.world.tracing:
             self.sim.world.tell("operator", f"asks for {command} ({way})"[:300])
         if isinstance(command, Remove) and chance.happens(0.7):
-            with suppress(TimedOut):
+            with suppress(NoAnswer):
                 yield from self._client.submit(DeclareDown(command.node, "no heartbeat"), PATIENCE_US)
         request, since = self._client.new_request_id(), self._client.replica.state.epoch
         patience = chance.pick([PATIENCE_US, PATIENCE_US, HASTE_US])
@@ -271,7 +272,7 @@ class SimOperator:
                 if chance.happens(0.1):
                     self.sim.world.spawn(self.host, "operator.twice", self._reuse(request, since))
                 answer = yield from self._client.submit(command, patience, request, since)
-        except TimedOut:
+        except NoAnswer:
             self.sim.did["command", kind, "timed out"] += 1
             yield from self._client.withdraw(command, request, since)
             return

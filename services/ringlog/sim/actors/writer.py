@@ -13,9 +13,10 @@ from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWri
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.kernel.values import Command, Micros, Position
+from ringlog.protocol.submission import NoAnswer
 from ringlog.sim.actors.checkpoint import Checkpoint
 from ringlog.sim.broker import CDC, MUTATIONS
-from ringlog.sim.client import SimClient, TimedOut
+from ringlog.sim.client import SimClient
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog_cdc.errors import CdcError, WriterReplaced
@@ -259,7 +260,7 @@ class Promises:
         while True:
             try:
                 return (yield from self._client.submit(command, SUBMIT_US, request, since))
-            except TimedOut:
+            except NoAnswer:
                 continue
 
     def _lead(self) -> int:

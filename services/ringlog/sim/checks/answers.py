@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.client.submission import Asked
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
@@ -20,6 +19,7 @@ from ringlog.kernel.outcome import (
     Unreadable,
 )
 from ringlog.kernel.state import ClusterState
+from ringlog.protocol.submission import Asked
 from ringlog.protocol.validator_core import is_floor_mark
 from ringlog.sim.broker import REQUESTS
 from ringlog.sim.checks.base import Check

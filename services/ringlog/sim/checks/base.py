@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
-from ringlog.client.submission import Asked
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.node.holder import Fetch, Snapshot
 from ringlog.node.registers import Reply
+from ringlog.protocol.submission import Asked
 from ringlog.wire.cells import Key
 from ringlog.wire.records import Mutation, NodeAck
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ringlog.client.results import RejectedResult, Submitted
-from ringlog.client.submission import Asked
 from ringlog.kernel.decide import DEFECT
+from ringlog.protocol.submission import Asked
 from ringlog.sim.checks.base import Check
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.client.submission import Asked
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.node.registers import Reply
+from ringlog.protocol.submission import Asked
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.layout import key_of
 from ringlog.sim.checks.movements import movements

@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "other_commands_answer_believed",
-        "ringlog.client.submission",
+        "ringlog.protocol.submission",
         "if found.digest == asked.digest:",
         "if found.epoch:",
         "a client takes the epoch of another command under its request id for its own",

@@ -1,0 +1,161 @@
+"""Submission through the validator: ask, ask again, judge what may be an answer.
+
+What a client may believe: *applied* is learned from the log alone. A *rejection* comes from the results and counts only
+if it answers this very command (the digest says so) and if, after a read barrier, its term is still that of the
+validator: a later one may have decided otherwise. *Expired* is learned from the log: once ``since_epoch`` has left the
+history, nobody can tell, and nothing can happen any more.
+
+A request goes out with the same id, ``since_epoch`` and bytes every time, until it has an answer or its deadline comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.history import find_request, is_expired
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.protocol.answers import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
+from ringlog.protocol.direct import Direct
+from ringlog.protocol.effects import Newest, Now, Steps
+from ringlog.wire.commands import encode_command
+from ringlog.wire.records import REJECTED, Request, Result, encode_request
+
+VALIDATOR = "validator"
+RESEND: Micros = 1_000_000
+JUDGE_AGAIN: Micros = 100_000
+"""How long results wait for another try when the end of the log could not be learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it was sent; kept over all retries. ``digest``: of its command."""
+
+    request_id: str
+    since_epoch: Epoch
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request, the kind of its command, and the bytes that travel."""
+
+    asked: Asked
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Append the question to the requests, once. No outcome: whether it arrived is learned from its answer."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Hear:
+    """Wait for what may be an answer, at most until ``until``; outcome: its results since the last time.
+
+    The wait ends at once if such a result, or an applied entry of this request, has come in since the last time.
+    """
+
+    asked: Asked
+    until: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """As ``Barrier``; the outcome is None if the log's end was not learned in time, or something else came in."""
+
+    asked: Asked
+    patience: Micros
+
+
+class NoAnswer(Exception):
+    """The deadline came without an answer: the request may still be applied."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(f"no answer to request {asked.request_id}")
+        self.asked = asked
+
+
+def question(command: Command, request_id: str, since_epoch: Epoch, submitter: str) -> Question:
+    """The command as a question. Raises WireError (a value that does not fit its field)."""
+    kind, version, payload = encode_command(command)
+    data = encode_request(Request(request_id, since_epoch, submitter, kind, version, payload))
+    return Question(Asked(request_id, since_epoch, command_digest(kind, version, payload)), kind, data)
+
+
+def ask(what: Question, patience: Micros, resend: Micros = RESEND) -> Steps[Submitted]:
+    """The final answer. Raises NoAnswer."""
+    asked = what.asked
+    again = yield Now()
+    deadline = again + patience
+    results: tuple[Result, ...] = ()
+    while True:
+        answer = answer_of_log((yield Newest()), asked)
+        if answer is None and results:
+            state = yield Fresh(asked, max(deadline - (yield Now()), 0))
+            if state is not None:
+                answer, results = answer_of_results(state, asked, results), ()
+        if answer is not None:
+            return answer
+        now = yield Now()
+        if now >= deadline:
+            raise NoAnswer(asked)
+        if now >= again:
+            again = now + resend
+            yield Send(what)
+        until = min(again, deadline)
+        results += tuple((yield Hear(asked, min(until, now + JUDGE_AGAIN) if results else until)))
+
+
+def change_way(
+    direct: Direct, command: Command, request_id: str, since_epoch: Epoch, patience: Micros
+) -> Steps[Submitted]:
+    """Decide here what the validator did not answer; a rejection counts only once the request is withdrawn.
+
+    Raises as ``Direct.submit``.
+    """
+    deadline = (yield Now()) + patience
+    answer = yield from direct.submit(command, request_id, since_epoch, patience)
+    if not isinstance(answer, RejectedResult) or answer.code == "request_id_reused":
+        return answer
+    left = max(deadline - (yield Now()), 0)
+    ended = yield from direct.withdraw(request_id, since_epoch, left)
+    return answer if isinstance(ended, WithdrawnResult) else ended
+
+
+def answer_of_log(state: ClusterState, asked: Asked) -> Submitted | None:
+    """The answer that the log gives at ``state``, or None while it gives none.
+
+    ``state`` has reached ``asked.since_epoch``: the epoch was taken from it, or from an earlier one.
+    """
+    found = find_request(state, asked.request_id)
+    if found is not None:
+        if found.digest == asked.digest:
+            return AppliedResult(asked.request_id, found.epoch)
+        detail = f"epoch {found.epoch} has another command under this request id"
+        return RejectedResult(asked.request_id, "request_id_reused", detail, state.epoch)
+    return ExpiredResult(asked.request_id, asked.since_epoch) if is_expired(state, asked.since_epoch) else None
+
+
+def answer_of_results(state: ClusterState, asked: Asked, results: Sequence[Result]) -> Submitted | None:
+    """The answer that the first believable of the results justifies, judged on a state behind a read barrier that began
+    after they were read.
+
+    None: they say nothing that may be believed (another command's, a replaced validator's, or a mere hint).
+    """
+    assert all(result.request_id == asked.request_id for result in results)
+    answer = answer_of_log(state, asked)
+    if answer is not None:
+        return answer
+    for result in results:
+        if result.outcome != REJECTED or result.digest != asked.digest:
+            continue
+        term = state.terms.get(VALIDATOR)
+        if term is not None and term.term == result.term:
+            return RejectedResult(asked.request_id, result.code, result.detail, result.epoch)
+    return None
