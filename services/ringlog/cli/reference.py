@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from inspect import formatannotation
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from ringlog.private import FileUnusable
 from ringlog.runtime import kafka_config
 from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.settings import Settings
+from ringlog.wire.avsc import documented
 from ringlog.wire.data import REFUSALS
 from ringlog_cdc.debezium.mutations import REASONS as IMPORT_REASONS
 from ringlog_cdc.verdicts import REASONS
@@ -196,9 +197,13 @@ def _log_commands() -> Iterator[str]:
     for kind, model in COMMANDS.items():
         yield from (f"## {kind}", "", f"Version {VERSIONS[kind]}. {_prose(model.__doc__)}", "")
         yield from (f"Rule: {_prose(RULES[model].__doc__)}", "")
-        rows = [(f"`{field.name}`", f"`{field.type}`") for field in fields(model)]
+        rows = [(f"`{name}`", f"`{_type_name(hint)}`", doc) for name, hint, doc, _ in documented(model)]
         if rows:
-            yield from _table(("field", "type"), rows)
+            yield from _table(("field", "type", "meaning"), rows)
+
+
+def _type_name(hint: Any) -> str:
+    return formatannotation(hint).replace("ringlog.kernel.values.", "")
 
 
 # ------------------------------------------------------------------------------------------------------- codes

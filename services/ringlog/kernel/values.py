@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Any, Final
 
 Epoch = int
 """Number of applied entries; 0 is the empty state before founding."""
@@ -67,102 +67,130 @@ class Command:
     name, the fields are those of the Avro record ``ringlog.commands.<kind>`` and of the JSON that operators type.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Of a field that came later: what records have that were written before it."""
+
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Bytes of one ``size``, which have a ``name`` of their own in the schemas."""
+
+    name: str
+    size: int
+    doc: str
+
+
+STREAM_ID: Final = Fixed(
+    "ringlog.StreamId",
+    16,
+    "A CDC stream id: token (8 bytes, big-endian), then random bits, range index and version.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of the cluster and its value.
+
+    The shape of the pairs of a command's ``settings``.
+    """
+
+    name: Annotated[str, "A name of the settings reference."]
+    value: Annotated[int, "Its value, in the unit of the setting."]
 
 
 @dataclass(frozen=True, slots=True)
 class DatacenterReplication:
-    """Replicas of each range in one datacenter: ``factor`` of them, or one in each of ``racks`` (factor = their
-    number).
-    """
+    """Replicas in one datacenter."""
 
-    datacenter: str
-    factor: int
-    racks: tuple[str, ...] = ()
+    datacenter: Annotated[str, "Its name."]
+    factor: Annotated[int, "Number of replicas there."]
+    racks: Annotated[
+        tuple[str, ...],
+        "One replica in each of these racks, by ascending name; empty if any will do.",
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """How a keyspace is replicated.
+    """How a keyspace is replicated."""
 
-    ``simple`` has a ``factor``; ``network`` has ``datacenters`` by ascending name, and ``factor`` is the sum of
-    theirs; ``entire`` (every node has everything) has factor 0.
-    """
-
-    strategy: str
-    factor: int
-    datacenters: tuple[DatacenterReplication, ...] = ()
+    strategy: Annotated[str, "Name of the strategy: simple, network or entire."]
+    factor: Annotated[int, "Number of replicas of each range; network: the sum over the datacenters; entire: 0."]
+    datacenters: Annotated[tuple[DatacenterReplication, ...], "For network: by ascending name.", Before(())] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column and its CQL type name, e.g. ``text``, ``bigint``, ``map<text, int>``.
+    """A column of a table."""
 
-    ``static``: all rows of a partition share its value.
-    """
-
-    name: str
-    type: str
-    static: bool = False
+    name: Annotated[str, "Its name."]
+    type: Annotated[str, "Its CQL type, e.g. text, bigint, map<text, int>."]
+    static: Annotated[bool, "Whether all rows of a partition share its value.", Before(False)] = False
 
 
 @dataclass(frozen=True, slots=True)
 class CdcOptions:
-    """What a table's CDC log holds.
+    """What a table's CDC log holds."""
 
-    ``preimage``: false, true or full; ``delta``: full or keys; ``ttl`` in seconds, 0 = never.
-    """
-
-    enabled: bool = False
-    preimage: str = "false"
-    postimage: bool = False
-    delta: str = "full"
-    ttl: int = 86_400
+    enabled: Annotated[bool, "Whether writes are logged."] = False
+    preimage: Annotated[str, "false, true or full."] = "false"
+    postimage: Annotated[bool, "Whether the row after the write is logged too."] = False
+    delta: Annotated[str, "full or keys."] = "full"
+    ttl: Annotated[int, "Seconds that a row of the log is kept; 0 = for ever."] = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class TypeField:
-    """A field of a user type and its CQL type name, which may be that of another user type, frozen."""
+    """A field of a user type."""
 
-    name: str
-    type: str
+    name: Annotated[str, "Its name."]
+    type: Annotated[str, "Its CQL type; another user type is frozen."]
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRange:
-    """One range of a generation, stored under its end token.
+    """One range of a generation, stored under its end token."""
 
-    ``streams``: 16-byte stream ids in slot order, slot j for shard j of the range's owner. **Slot order is data**:
-    a reader that sorts them loses the mapping. ``ignore_msb``: the owner's number of ignored bits.
-    """
-
-    end: int
-    ignore_msb: int
-    streams: tuple[bytes, ...]
+    end: Annotated[int, "The range's last token."]
+    ignore_msb: Annotated[
+        int,
+        "How many of the highest bits of a token the range's owner ignores when it chooses a shard.",
+    ]
+    streams: Annotated[
+        tuple[bytes, ...],
+        "Stream ids in slot order: slot j is for shard j. The order is data; sorting loses the mapping.",
+        STREAM_ID,
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """``offset`` = the first offset not covered, of ``partition`` of the CDC topic."""
+    """A position in a topic."""
 
-    partition: int
-    offset: int
+    partition: Annotated[int, "The partition."]
+    offset: Annotated[int, "The first offset that is not covered."]
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A node's acknowledgement: it applied epoch ``applied`` and every write admitted below ``drained`` is applied."""
+    """A node's acknowledgement."""
 
-    node: str
-    applied: int
-    drained: int
+    node: Annotated[str, "Id of the node."]
+    applied: Annotated[int, "It has applied this epoch durably."]
+    drained: Annotated[int, "Every write that it admitted below this epoch is applied."]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """A gaining node has fetched all rows it gains: count and checksum (hex) agree with what the sources sent."""
+    """A gaining node has fetched all rows it gains."""
 
-    node: str
-    operation: str
-    rows: int
-    checksum: str
+    node: Annotated[str, "Id of the gaining node."]
+    operation: Annotated[str, "Id of the operation that the rows were streamed for."]
+    rows: Annotated[int, "How many rows it received."]
+    checksum: Annotated[str, "Checksum of the rows in hex; it agrees with what the sources sent."]

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Annotated, Final
 
 from ringlog.kernel.commands.cdc_writers import greatest
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field, seed_rule
@@ -48,7 +48,7 @@ from ringlog.kernel.state import (
     advance,
     in_order,
 )
-from ringlog.kernel.values import MICROS_MAX, Command, GenerationId, GenerationRange, Micros, Position, is_name
+from ringlog.kernel.values import MICROS_MAX, Before, Command, GenerationId, GenerationRange, Micros, Position, is_name
 
 CODES: Final = {
     "digest_mismatch": "The digest is not that of the generation's data.",
@@ -85,12 +85,9 @@ CLOSED = "closed"
 
 @dataclass(frozen=True, slots=True)
 class RequestCdcGeneration(Command):
-    """Check and repair: a new generation unless the current one is optimal.
+    """Check and repair: make a new CDC generation unless the current one is optimal."""
 
-    ``seed``: 16 random bytes for its streams.
-    """
-
-    seed: bytes
+    seed: Annotated[bytes, "16 random bytes for its stream ids."]
 
 
 def decide_request_cdc_generation(state: ClusterState, command: RequestCdcGeneration, context: Context) -> Decision:
@@ -109,12 +106,12 @@ def decide_request_cdc_generation(state: ClusterState, command: RequestCdcGenera
 
 @dataclass(frozen=True, slots=True)
 class PutCdcGenerationData(Command):
-    """Part ``part`` (from 0) of ``parts`` of the ranges of a generation that is being prepared."""
+    """A part of the ranges of a generation that is being prepared."""
 
-    generation: str
-    part: int
-    parts: int
-    ranges: tuple[GenerationRange, ...]
+    generation: Annotated[str, "Id of the generation, a UUID in text form."]
+    part: Annotated[int, "Which part, from 0."]
+    parts: Annotated[int, "How many parts there are."]
+    ranges: Annotated[tuple[GenerationRange, ...], "The ranges of this part, by ascending end token."]
 
 
 def decide_put_cdc_generation_data(state: ClusterState, command: PutCdcGenerationData, context: Context) -> Decision:
@@ -191,11 +188,11 @@ def _with_part(prepared: PreparedGeneration, command: PutCdcGenerationData) -> P
 
 @dataclass(frozen=True, slots=True)
 class CommitCdcGeneration(Command):
-    """The generation operates from ``timestamp`` (microseconds) on. ``digest``: hex SHA-256 of its ranges."""
+    """The generation operates from a timestamp on."""
 
-    generation: str
-    timestamp: int
-    digest: str
+    generation: Annotated[str, "Id of the generation."]
+    timestamp: Annotated[int, "Microseconds since 1970 UTC."]
+    digest: Annotated[str, "SHA-256 of its ranges in hex."]
 
 
 def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGeneration, context: Context) -> Decision:
@@ -277,9 +274,9 @@ def _timestamp_too_low(state: ClusterState, timestamp: Micros) -> Rejected | Non
 
 @dataclass(frozen=True, slots=True)
 class PublishCdcGeneration(Command):
-    """The committed generation's description is in the change topics."""
+    """The description of a committed generation is in the change topics."""
 
-    generation: str
+    generation: Annotated[str, "Id of the generation."]
 
 
 def decide_publish_cdc_generation(state: ClusterState, command: PublishCdcGeneration, context: Context) -> Decision:
@@ -297,17 +294,25 @@ def decide_publish_cdc_generation(state: ClusterState, command: PublishCdcGenera
 
 @dataclass(frozen=True, slots=True)
 class CloseCdcGeneration(Command):
-    """Every registered writer is done with the generation; consumers may move on after its recorded positions.
+    """Every registered writer is done with the generation.
 
-    ``unwatched``: close it also if no writer is registered, and nobody logs what lies in it. ``closed_at``: the
-    author's clock, microseconds, from which the retention of the rows counts.
+    Consumers may move on after its recorded positions.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION = 2
 
-    generation: str
-    unwatched: bool = False
-    closed_at: int = 0
+    generation: Annotated[str, "Id of the generation."]
+    unwatched: Annotated[
+        bool,
+        "Close it also if no writer is registered, so that nobody has logged what lies in it: as version 1 did.",
+        Before(True),
+    ] = False
+    closed_at: Annotated[
+        int,
+        "When, by the author's clock: the retention of its rows counts from here; microseconds since 1970 "
+        "UTC, 0: unknown, as in version 1.",
+        Before(0),
+    ] = 0
 
 
 def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration, context: Context) -> Decision:

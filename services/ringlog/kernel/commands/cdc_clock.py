@@ -27,7 +27,7 @@ generation above it, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from ringlog.kernel.commands.cdc import RequestCdcGeneration, decide_request_cdc_generation
 from ringlog.kernel.commands.rules import broken_field, reason_rule, seed_rule
@@ -48,15 +48,18 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LowerCdcWriter(Command):
-    """A fenced writer has used nothing at or above ``horizon``, though it had promised more (a clock was ahead).
+    """The horizon of a fenced CDC writer sinks: it has used nothing at or above the new one.
 
-    ``reason``: the operator's words, with how it is known.
+    It had promised more: a clock was ahead.
     """
 
-    writer: str
-    incarnation: str
-    horizon: int
-    reason: str
+    writer: Annotated[str, "Name of the writer."]
+    incarnation: Annotated[str, "Its current incarnation, which is fenced."]
+    horizon: Annotated[
+        int,
+        "Microseconds: no write that it has routed has a timestamp or an append time at or above.",
+    ]
+    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
 
 
 def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, context: Context) -> Decision:
@@ -90,14 +93,14 @@ def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, contex
 
 @dataclass(frozen=True, slots=True)
 class WithdrawCdcGeneration(Command):
-    """The last generation, which lies far ahead and which nobody has used, goes (it was committed by a wrong clock).
+    """The last CDC generation, far ahead and used by nobody, goes as if it had never been committed.
 
-    ``seed``: 16 random bytes for the streams of one that takes its place; ``reason``: the operator's words.
+    A wrong clock had committed it.
     """
 
-    generation: str
-    seed: bytes
-    reason: str
+    generation: Annotated[str, "Its id."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the one that takes its place."]
+    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
 
 
 def decide_withdraw_cdc_generation(state: ClusterState, command: WithdrawCdcGeneration, context: Context) -> Decision:

@@ -18,7 +18,7 @@ expire in their order: one whose rows are kept for ever holds back none that cam
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import broken_field
 from ringlog.kernel.generations.describe import size_of
@@ -40,10 +40,10 @@ EXPIRED = "expired"
 
 @dataclass(frozen=True, slots=True)
 class ExpireCdcGeneration(Command):
-    """No row of the closed generation is kept any more at ``expired_at`` (microseconds)."""
+    """No row of the closed generation is kept any more."""
 
-    generation: str
-    expired_at: int
+    generation: Annotated[str, "Id of the generation."]
+    expired_at: Annotated[int, "When the last of its rows was gone; microseconds since 1970 UTC."]
 
 
 def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGeneration, context: Context) -> Decision:
@@ -79,9 +79,12 @@ def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGenerati
 
 @dataclass(frozen=True, slots=True)
 class ForgetCdcGeneration(Command):
-    """The expired generation's streams leave the state; its id, times, numbers and digest stay."""
+    """The expired generation's streams leave the state and the change topics.
 
-    generation: str
+    Its id, times, numbers and digest stay.
+    """
+
+    generation: Annotated[str, "Id of the generation."]
 
 
 def decide_forget_cdc_generation(state: ClusterState, command: ForgetCdcGeneration, context: Context) -> Decision:

@@ -8,12 +8,12 @@ moment are told apart, since the metadata log takes one registration after the o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field, reason_rule
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import CdcWriter, ClusterState, advance, in_order
-from ringlog.kernel.values import MICROS_MAX, Command, Micros, Position, is_name
+from ringlog.kernel.values import MICROS_MAX, Before, Command, Micros, Position, is_name
 
 CODES: Final = {
     "horizon_below_floor": "The horizon is below the one found at registration.",
@@ -57,16 +57,17 @@ def held_source(other: CdcWriter, source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RegisterCdcWriter(Command):
-    """A new incarnation of a CDC writer; it ends the earlier ones of that name.
+    """A new incarnation of a CDC writer; it ends the earlier ones of that name."""
 
-    ``source``: the topic that it logs, which nobody else may; empty: it does not say, as writers of the first release.
-    """
+    VERSION = 2
 
-    VERSION: ClassVar[int] = 2
-
-    writer: str
-    incarnation: str
-    source: str = ""
+    writer: Annotated[str, "Name of the writer."]
+    incarnation: Annotated[str, "Id of the incarnation."]
+    source: Annotated[
+        str,
+        "The topic that it logs; empty: it does not say, as in version 1, and no other writer is refused for it.",
+        Before(""),
+    ] = ""
 
 
 def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, context: Context) -> Decision:
@@ -119,20 +120,21 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceCdcWriter(Command):
-    """Promise of a writer: it routes only writes below ``horizon``.
+    """Promise of a CDC writer."""
 
-    All below ``low_watermark`` is durable up to ``positions``. ``decided``: positions of its source; what becomes of
-    each write below them is decided and durable, also where nothing does.
-    """
+    VERSION = 2
 
-    VERSION: ClassVar[int] = 2
-
-    writer: str
-    incarnation: str
-    horizon: int
-    low_watermark: int
-    positions: tuple[Position, ...] = ()
-    decided: tuple[Position, ...] = ()
+    writer: Annotated[str, "Name of the writer."]
+    incarnation: Annotated[str, "Its current incarnation."]
+    horizon: Annotated[int, "It routes only writes whose timestamp and append time lie below this; microseconds."]
+    low_watermark: Annotated[int, "All writes below this are durable in the CDC topic; microseconds."]
+    positions: Annotated[tuple[Position, ...], "Positions of the CDC topic up to which they are."] = ()
+    decided: Annotated[
+        tuple[Position, ...],
+        "Positions of the source below which what becomes of each write is decided and durable, also where "
+        "nothing does.",
+        Before(()),
+    ] = ()
 
 
 def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, context: Context) -> Decision:
@@ -184,15 +186,15 @@ def _horizon_refused(state: ClusterState, writer: CdcWriter, horizon: Micros) ->
 
 @dataclass(frozen=True, slots=True)
 class FenceCdcWriter(Command):
-    """The writer's incarnation, and all before it, have lost the right to write the CDC topic for ever.
+    """A CDC writer's incarnation, and all before it, have lost the right to write the CDC topic for ever.
 
-    ``positions``: where the topic ended after that; nothing of theirs lies behind. ``reason``: the operator's words.
+    Nothing of theirs lies behind the positions.
     """
 
-    writer: str
-    incarnation: str
-    positions: tuple[Position, ...]
-    reason: str
+    writer: Annotated[str, "Name of the writer."]
+    incarnation: Annotated[str, "Its current incarnation."]
+    positions: Annotated[tuple[Position, ...], "Positions at which the CDC topic ended after that."]
+    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
 
 
 def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, context: Context) -> Decision:

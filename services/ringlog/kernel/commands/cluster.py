@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from immutables import Map
 
@@ -11,7 +11,7 @@ from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import SETTINGS, broken_setting, leeway_at, setting
 from ringlog.kernel.state import ClusterState, Term, advance
-from ringlog.kernel.values import Command, is_name
+from ringlog.kernel.values import Command, Setting, is_name
 
 CODES: Final = {
     "already_founded": "The cluster exists; it can be founded only once.",
@@ -27,10 +27,14 @@ TERM_STEP_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class InitializeCluster(Command):
-    """Found the cluster; only as the first entry. ``settings``: (name, value) pairs that differ from the defaults."""
+    """Found the cluster; only as the first entry."""
 
-    name: str
-    settings: tuple[tuple[str, int], ...] = ()
+    name: Annotated[str, "Name of the cluster."]
+    settings: Annotated[
+        tuple[tuple[str, int], ...],
+        "Settings that differ from the defaults, by ascending name.",
+        Setting,
+    ] = ()
 
 
 def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, context: Context) -> Decision:
@@ -49,7 +53,7 @@ def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, c
 class ChangeSettings(Command):
     """Set known settings to sane values; all or none."""
 
-    settings: tuple[tuple[str, int], ...]
+    settings: Annotated[tuple[tuple[str, int], ...], "The new values, by ascending name.", Setting]
 
 
 def decide_change_settings(state: ClusterState, command: ChangeSettings, context: Context) -> Decision:
@@ -82,11 +86,11 @@ def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class TakeOver(Command):
-    """``instance`` becomes the one that acts in ``role``; refused unless ``term`` is above the role's last."""
+    """An instance becomes the one that acts in a role."""
 
-    role: str
-    instance: str
-    term: int
+    role: Annotated[str, "The role."]
+    instance: Annotated[str, "The instance."]
+    term: Annotated[int, "Must be above the role's last term."]
 
 
 def decide_take_over(state: ClusterState, command: TakeOver, context: Context) -> Decision:
@@ -110,9 +114,8 @@ def decide_take_over(state: ClusterState, command: TakeOver, context: Context) -
 
 @dataclass(frozen=True, slots=True)
 class Noop(Command):
-    """Changes nothing but the epoch.
-
-    A strict barrier, and the way to withdraw a request or to settle an entry's fate.
+    """Changes nothing but the epoch: a strict barrier, and the way to withdraw a request or to settle an entry's
+    fate.
     """
 
 

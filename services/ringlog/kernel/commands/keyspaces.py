@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Final
+from typing import Annotated, Final
 
 from immutables import Map
 
@@ -43,12 +43,12 @@ REPLICATION_BYTES_MAX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class CreateKeyspace(Command):
-    """A new keyspace; its replication must be possible on the nodes that are normal now."""
+    """A new keyspace."""
 
-    VERSION: ClassVar[int] = 2
+    VERSION = 2
 
-    name: str
-    replication: Replication
+    name: Annotated[str, "Its name."]
+    replication: Annotated[Replication, "Its replication; must be possible on the nodes that are normal now."]
 
 
 def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: Context) -> Decision:
@@ -74,10 +74,13 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
 
 @dataclass(frozen=True, slots=True)
 class AlterKeyspace(Command):
-    """Another replication for a keyspace; an operation, unless no range changes hands."""
+    """Another replication for a keyspace.
 
-    name: str
-    replication: Replication
+    An operation, unless no range changes hands.
+    """
+
+    name: Annotated[str, "Name of the keyspace."]
+    replication: Annotated[Replication, "Its new replication; must be possible on the nodes that own tokens now."]
 
 
 def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: Context) -> Decision:
@@ -110,7 +113,7 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
 class DropKeyspace(Command):
     """Drop an empty keyspace."""
 
-    name: str
+    name: Annotated[str, "Its name."]
 
 
 def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Context) -> Decision:

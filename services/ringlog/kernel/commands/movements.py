@@ -17,7 +17,7 @@ row of the kind (``operations.kinds``). A change of a keyspace's replication is 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import to_ignore
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
@@ -46,11 +46,14 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Join(Command):
-    """A registered node asks for ``tokens`` (resolved by the author). ``seed``: 16 random bytes for its CDC streams."""
+    """A registered node asks for tokens.
 
-    node: str
-    tokens: tuple[int, ...]
-    seed: bytes
+    The author resolves a number of tokens.
+    """
+
+    node: Annotated[str, "Id of the node."]
+    tokens: Annotated[tuple[int, ...], "The tokens that it will own; none of them is owned."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation that the join brings."]
 
 
 def decide_join(state: ClusterState, command: Join, context: Context) -> Decision:
@@ -75,9 +78,9 @@ def decide_join(state: ClusterState, command: Join, context: Context) -> Decisio
 
 @dataclass(frozen=True, slots=True)
 class Leave(Command):
-    """A normal node gives its tokens up and leaves for good."""
+    """A normal node leaves for good."""
 
-    node: str
+    node: Annotated[str, "Id of the node."]
 
 
 def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decision:
@@ -91,11 +94,11 @@ def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decis
 
 @dataclass(frozen=True, slots=True)
 class Move(Command):
-    """A normal node exchanges its tokens for ``tokens``, all that it owns then. ``seed`` as in Join."""
+    """A normal node exchanges its tokens."""
 
-    node: str
-    tokens: tuple[int, ...]
-    seed: bytes
+    node: Annotated[str, "Id of the node."]
+    tokens: Annotated[tuple[int, ...], "All tokens that it will own."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation that the move brings."]
 
 
 def decide_move(state: ClusterState, command: Move, context: Context) -> Decision:
@@ -119,14 +122,14 @@ def decide_move(state: ClusterState, command: Move, context: Context) -> Decisio
 
 @dataclass(frozen=True, slots=True)
 class Replace(Command):
-    """A registered node takes over the tokens of ``replaced``, which leaves for good.
+    """A registered node takes over the tokens of another, which leaves for good."""
 
-    ``ignore_nodes``: nodes declared down that are neither waited for nor read from.
-    """
-
-    node: str
-    replaced: str
-    ignore_nodes: tuple[str, ...] = ()
+    node: Annotated[str, "Id of the node."]
+    replaced: Annotated[str, "Id of the node whose tokens it takes over."]
+    ignore_nodes: Annotated[
+        tuple[str, ...],
+        "Ids of nodes declared down that are neither waited for nor read from.",
+    ] = ()
 
 
 def decide_replace(state: ClusterState, command: Replace, context: Context) -> Decision:
@@ -152,10 +155,13 @@ def decide_replace(state: ClusterState, command: Replace, context: Context) -> D
 
 @dataclass(frozen=True, slots=True)
 class Remove(Command):
-    """A node that was declared down leaves for good, driven by the others. ``ignore_nodes`` as in Replace."""
+    """A node that was declared down leaves for good, driven by the others."""
 
-    node: str
-    ignore_nodes: tuple[str, ...] = ()
+    node: Annotated[str, "Id of the node."]
+    ignore_nodes: Annotated[
+        tuple[str, ...],
+        "Ids of nodes declared down that are neither waited for nor read from.",
+    ] = ()
 
 
 def decide_remove(state: ClusterState, command: Remove, context: Context) -> Decision:
@@ -177,9 +183,12 @@ def decide_remove(state: ClusterState, command: Remove, context: Context) -> Dec
 
 @dataclass(frozen=True, slots=True)
 class Assassinate(Command):
-    """Last resort: a node that was declared down leaves at once, nothing is streamed, rows may be lost."""
+    """Last resort: a node that was declared down leaves at once, nothing is streamed.
 
-    node: str
+    Rows may be lost.
+    """
+
+    node: Annotated[str, "Id of the node."]
 
 
 def decide_assassinate(state: ClusterState, command: Assassinate, context: Context) -> Decision:
@@ -231,12 +240,10 @@ def _may_be_lost(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild(Command):
-    """A normal node streams all its ranges anew, from ``source_datacenter`` (empty: from wherever there are
-    replicas).
-    """
+    """A normal node streams all its ranges anew."""
 
-    node: str
-    source_datacenter: str = ""
+    node: Annotated[str, "Id of the node."]
+    source_datacenter: Annotated[str, "Where from; empty: from wherever there are replicas."] = ""
 
 
 def decide_rebuild(state: ClusterState, command: Rebuild, context: Context) -> Decision:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, reason_rule
 from ringlog.kernel.operations.stages import in_flight
@@ -44,21 +44,21 @@ def is_address(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RegisterNode(Command):
-    """A node makes itself known.
+    """A node makes itself known; it owns nothing yet.
 
-    It owns nothing yet (node state ``none``). ``address`` is host:port of its own server.
+    Its node state is ``none``.
     """
 
-    name: str
-    id: str
-    address: str
-    datacenter: str
-    rack: str
-    shards: int
-    ignore_msb: int
-    release: str
-    features: tuple[str, ...]
-    capacity: int
+    name: Annotated[str, "Its unique name."]
+    id: Annotated[str, "Its unique id, a UUID in text form."]
+    address: Annotated[str, "host:port of its own server; unique."]
+    datacenter: Annotated[str, "The datacenter it is in."]
+    rack: Annotated[str, "The rack it is in."]
+    shards: Annotated[int, "Its number of shards."]
+    ignore_msb: Annotated[int, "How many of the highest bits of a token it ignores when it chooses a shard."]
+    release: Annotated[str, "The release it runs."]
+    features: Annotated[tuple[str, ...], "The features it supports."]
+    capacity: Annotated[int, "Its weight relative to other nodes."]
 
 
 def decide_register_node(state: ClusterState, command: RegisterNode, context: Context) -> Decision:
@@ -105,17 +105,17 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
 
 @dataclass(frozen=True, slots=True)
 class UpdateNode(Command):
-    """What a node said of itself is not so any more: after a move to another machine, an upgrade, more disks.
+    """What a node said of itself is not so any more; what is null stays.
 
-    What is None stays. ``features`` are all that it has from now on.
+    After a move to another machine, an upgrade, more disks.
     """
 
-    node: str
-    address: str | None = None
-    release: str | None = None
-    features: tuple[str, ...] | None = None
-    capacity: int | None = None
-    shards: int | None = None
+    node: Annotated[str, "Id of the node."]
+    address: Annotated[str | None, "host:port of its own server; unique."] = None
+    release: Annotated[str | None, "The release it runs."] = None
+    features: Annotated[tuple[str, ...] | None, "All features that it supports from now on."] = None
+    capacity: Annotated[int | None, "Its weight relative to other nodes."] = None
+    shards: Annotated[int | None, "Its number of shards; only of a node without tokens."] = None
 
 
 def decide_update_node(state: ClusterState, command: UpdateNode, context: Context) -> Decision:
@@ -176,9 +176,12 @@ def _taken(state: ClusterState, address: str) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterNode(Command):
-    """A node that owns nothing and wants nothing is gone for good; its id and name stay taken."""
+    """A node that owns nothing is gone for good.
 
-    node: str
+    Its id and name stay taken.
+    """
+
+    node: Annotated[str, "Id of the node."]
 
 
 def decide_unregister_node(state: ClusterState, command: UnregisterNode, context: Context) -> Decision:
@@ -193,10 +196,13 @@ def decide_unregister_node(state: ClusterState, command: UnregisterNode, context
 
 @dataclass(frozen=True, slots=True)
 class DeclareDown(Command):
-    """An operator or an external system says that a node does not run: the only liveness that the log knows."""
+    """A node does not run, says an operator or an external system.
 
-    node: str
-    reason: str
+    The only liveness that the log knows.
+    """
+
+    node: Annotated[str, "Id of the node."]
+    reason: Annotated[str, "Why."]
 
 
 def decide_declare_down(state: ClusterState, command: DeclareDown, context: Context) -> Decision:
@@ -208,8 +214,8 @@ def decide_declare_down(state: ClusterState, command: DeclareDown, context: Cont
 class DeclareUp(Command):
     """A node that was declared down runs again."""
 
-    node: str
-    reason: str
+    node: Annotated[str, "Id of the node."]
+    reason: Annotated[str, "Why."]
 
 
 def decide_declare_up(state: ClusterState, command: DeclareUp, context: Context) -> Decision:

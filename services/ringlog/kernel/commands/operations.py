@@ -7,7 +7,7 @@ no clock and no count of waits does, only what participants report of themselves
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import broken_field, reason_rule, to_ignore
 from ringlog.kernel.operations.cancel import cancel
@@ -20,7 +20,7 @@ from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, is
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation, Retry, advance
-from ringlog.kernel.values import Command, StreamReport, Witness
+from ringlog.kernel.values import Before, Command, StreamReport, Witness
 
 CODES: Final = {
     "awaits_decision": "Somebody has failed of it for good or too often: an operator decides how it goes on.",
@@ -41,12 +41,12 @@ FAILURES_KEPT_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class AdvanceOperation(Command):
-    """Move an operation to its next stage; the witnesses must satisfy the gate of the stage it leaves."""
+    """Move an operation to its next stage."""
 
-    operation: str
-    to: str
-    witnesses: tuple[Witness, ...] = ()
-    reports: tuple[StreamReport, ...] = ()
+    operation: Annotated[str, "Id of the operation."]
+    to: Annotated[str, "The stage that it enters."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that satisfy the gate of the stage it leaves."] = ()
+    reports: Annotated[tuple[StreamReport, ...], "Reports of the gaining nodes, where the stage needs them."] = ()
 
 
 def decide_advance_operation(state: ClusterState, command: AdvanceOperation, context: Context) -> Decision:
@@ -102,10 +102,10 @@ def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> 
 
 @dataclass(frozen=True, slots=True)
 class CancelOperation(Command):
-    """An operator calls an operation off; only before ``write_both_read_new``."""
+    """Call an operation off; only before ``write_both_read_new``."""
 
-    operation: str
-    reason: str
+    operation: Annotated[str, "Id of the operation."]
+    reason: Annotated[str, "Why."]
 
 
 def decide_cancel_operation(state: ClusterState, command: CancelOperation, context: Context) -> Decision:
@@ -123,15 +123,25 @@ def decide_cancel_operation(state: ClusterState, command: CancelOperation, conte
 
 @dataclass(frozen=True, slots=True)
 class FailOperation(Command):
-    """``node`` (if known) has an error that no retry can mend (rolled back before ``write_both_read_new``), or asked
-    for its rows ``tries`` times since epoch ``since``. What is not rolled back stops the operation.
+    """An operation cannot go on by itself: a node has an error that no retry can mend, or has tried often enough.
+
+    What no retry can mend is rolled back before ``write_both_read_new``; what is not rolled back stops the
+    operation.
     """
 
-    operation: str
-    reason: str
-    node: str = ""
-    tries: int = 0
-    since: int = 0
+    operation: Annotated[str, "Id of the operation."]
+    reason: Annotated[str, "What it is."]
+    node: Annotated[str, "Id of the node whose error it is; empty if that is not known.", Before("")] = ""
+    tries: Annotated[
+        int,
+        "How often the node has tried to get its rows before it stopped; 0: no retry can mend it.",
+        Before(0),
+    ] = 0
+    since: Annotated[
+        int,
+        "The epoch from which the tries count: that of the stage, or of the last RetryOperation.",
+        Before(0),
+    ] = 0
 
 
 def decide_fail_operation(state: ClusterState, command: FailOperation, context: Context) -> Decision:
@@ -171,14 +181,18 @@ def _not_tried_in_vain(state: ClusterState, operation: Operation, command: FailO
 
 @dataclass(frozen=True, slots=True)
 class RetryOperation(Command):
-    """An operator's decision: the operation is tried again; ``ignore_nodes``: from ``write_both_read_new`` on without
-    these, declared down; ``admits_loss``: even if late reads of others may then miss rows.
-    """
+    """An operator's decision: an operation is tried again from its present stage."""
 
-    operation: str
-    reason: str
-    ignore_nodes: tuple[str, ...] = ()
-    admits_loss: bool = False
+    operation: Annotated[str, "Id of the operation."]
+    reason: Annotated[str, "Why."]
+    ignore_nodes: Annotated[
+        tuple[str, ...],
+        "Ids of nodes declared down that are not waited for any more, from write_both_read_new on.",
+    ] = ()
+    admits_loss: Annotated[
+        bool,
+        "Also if they are so many that reads and writes which others planned before may miss rows.",
+    ] = False
 
 
 def decide_retry_operation(state: ClusterState, command: RetryOperation, context: Context) -> Decision:

@@ -8,7 +8,7 @@ dropped tables.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
 from ringlog.kernel.commands.user_types import with_types
@@ -17,7 +17,7 @@ from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.schema.collections import shape_of
 from ringlog.kernel.schema.types import TYPES, is_type
 from ringlog.kernel.state import ClusterState, Table, advance
-from ringlog.kernel.values import CdcOptions, Column, Command, is_identifier, is_uuid
+from ringlog.kernel.values import Before, CdcOptions, Column, Command, is_identifier, is_uuid
 
 CODES: Final = {
     "bad_key": "The key columns are missing, repeated, unknown or of a type that no key may have.",
@@ -34,22 +34,26 @@ TTL_MAX_S = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class CreateTable(Command):
-    """A new table; ``id`` (UUID) is never used again. A second create of the same name is refused, not merged.
+    """A new table.
 
-    ``types``: what columns may be. 1: of scalar types, all that version 1 knew; 2: also of collections, tuples,
-    user types, or static.
+    A second create of the same name is refused, not merged.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION = 2
 
-    keyspace: str
-    name: str
-    id: str
-    columns: tuple[Column, ...]
-    partition_key: tuple[str, ...]
-    clustering_key: tuple[str, ...]
-    cdc: CdcOptions
-    types: int = 2
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the table."]
+    id: Annotated[str, "Its id, a UUID in text form; never used again."]
+    columns: Annotated[tuple[Column, ...], "All columns, keys included."]
+    partition_key: Annotated[tuple[str, ...], "Names of the columns of the partition key, in key order."]
+    clustering_key: Annotated[tuple[str, ...], "Names of the columns of the clustering key, in key order."]
+    cdc: Annotated[CdcOptions, "Its CDC options."]
+    types: Annotated[
+        int,
+        "What columns may be: 1 = of scalar types, as in version 1; 2 = also of collection types, tuples and "
+        "user types, or static.",
+        Before(1),
+    ] = 2
 
 
 def decide_create_table(state: ClusterState, command: CreateTable, context: Context) -> Decision:
@@ -93,15 +97,20 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Cont
 
 @dataclass(frozen=True, slots=True)
 class AlterTable(Command):
-    """Add columns and, where given, replace the CDC options. ``types``: as in ``CreateTable``."""
+    """Add columns and, where given, replace the CDC options."""
 
-    VERSION: ClassVar[int] = 2
+    VERSION = 2
 
-    keyspace: str
-    name: str
-    add_columns: tuple[Column, ...] = ()
-    cdc: CdcOptions | None = None
-    types: int = 2
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the table."]
+    add_columns: Annotated[tuple[Column, ...], "Columns to add."] = ()
+    cdc: Annotated[CdcOptions | None, "The new CDC options; null leaves them."] = None
+    types: Annotated[
+        int,
+        "What columns may be: 1 = of scalar types, as in version 1; 2 = also of collection types, tuples and "
+        "user types, or static.",
+        Before(1),
+    ] = 2
 
 
 def decide_alter_table(state: ClusterState, command: AlterTable, context: Context) -> Decision:
@@ -140,8 +149,8 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
 class DropTable(Command):
     """Drop a table."""
 
-    keyspace: str
-    name: str
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the table."]
 
 
 def decide_drop_table(state: ClusterState, command: DropTable, context: Context) -> Decision:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Final
+from typing import Annotated, Final
 
 from immutables import Map
 
@@ -52,11 +52,14 @@ def with_types(state: ClusterState, keyspace: str, columns: tuple[Column, ...]) 
 
 @dataclass(frozen=True, slots=True)
 class CreateType(Command):
-    """A new user type of a keyspace. A second create of the same name is refused, not merged."""
+    """A new user type of a keyspace.
 
-    keyspace: str
-    name: str
-    fields: tuple[TypeField, ...]
+    A second create of the same name is refused, not merged.
+    """
+
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the type."]
+    fields: Annotated[tuple[TypeField, ...], "Its fields, in order."]
 
 
 def decide_create_type(state: ClusterState, command: CreateType, context: Context) -> Decision:
@@ -78,11 +81,14 @@ def decide_create_type(state: ClusterState, command: CreateType, context: Contex
 
 @dataclass(frozen=True, slots=True)
 class AlterType(Command):
-    """Add fields behind those that there are; whatever is of the type has them from then on."""
+    """Add fields to a user type.
 
-    keyspace: str
-    name: str
-    fields: tuple[TypeField, ...]
+    Whatever is of the type has them from then on.
+    """
+
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the type."]
+    fields: Annotated[tuple[TypeField, ...], "The fields that follow those that there are."]
 
 
 def decide_alter_type(state: ClusterState, command: AlterType, context: Context) -> Decision:
@@ -115,10 +121,10 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: Context)
 
 @dataclass(frozen=True, slots=True)
 class DropType(Command):
-    """Drop a user type that no table and no other type uses."""
+    """Drop a user type that nobody uses."""
 
-    keyspace: str
-    name: str
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the type."]
 
 
 def decide_drop_type(state: ClusterState, command: DropType, context: Context) -> Decision:
