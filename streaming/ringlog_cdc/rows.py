@@ -23,6 +23,7 @@ from ringlog.kernel.generations.statements import TableShape, is_compound, unkno
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
+from ringlog.wire.partitions import dead_letter_key
 from ringlog.wire.records import CdcRow, DeadLetter, Mutation, decode_mutation, encode_cdc_row, encode_dead_letter
 from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_cdc.images.define import States
@@ -135,7 +136,7 @@ def _outgoing(
     if reason < ROUTED:
         return [Out(number, reason, 0, 0, b"", b"")]
     letter = encode_dead_letter(dead_letter(item, reason, part, shape))
-    return [Out(number, reason, 0, 0, f"{part.source_topic}/{item.partition}/{item.offset}".encode(), letter)]
+    return [Out(number, reason, 0, 0, dead_letter_key(part.source_topic, item.partition, item.offset), letter)]
 
 
 def _is_single(table: RoutingTable, mutation: Mutation, shape: TableShape) -> bool:

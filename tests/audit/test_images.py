@@ -12,9 +12,9 @@ from ringlog.audit.images import Images, Wanted
 from ringlog.kernel.generations import statements
 from ringlog.wire.records import mapper
 from ringlog_cdc.images.define import imaged
-from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.pieces import plain_piece
 from ringlog_cdc.split import Piece, split
+from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import image_table
 from tests.client.cdc.test_table import TABLE
 from tests.kernel.rows.histories import KEYS, SECOND, SHAPE, TYPES, draw, mutation_of

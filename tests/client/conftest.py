@@ -8,9 +8,9 @@ import pytest
 
 from ringlog.client.client import Client, Logs
 from ringlog.client.founding import found
-from ringlog.log.faulty import FaultyLog
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
+from tests.log.faulty import FaultyLog
 
 
 @pytest.fixture

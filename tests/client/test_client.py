@@ -19,7 +19,6 @@ from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable, RecordTooLarge, ReplicaHalted
-from ringlog.log.faulty import Fault, FaultyLog
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import too_large
@@ -28,6 +27,7 @@ from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import encode_command
 from ringlog.wire.records import REJECTED, Request, Result, decode_request, encode_result
 from tests.client.mini_validator import MiniValidator
+from tests.log.faulty import Fault, FaultyLog
 
 ID = "01890000-0000-7000-8000-000000000001"
 DROP = DropKeyspace("nowhere")

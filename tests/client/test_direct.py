@@ -15,11 +15,11 @@ from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.log.author import Author
-from ringlog.log.faulty import Fault, FaultyLog
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
+from tests.log.faulty import Fault, FaultyLog
 
 OTHER = Author("other", SystemClock(), SystemDraw())
 ID = "01890000-0000-7000-8000-000000000001"

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from ringlog.client.founding import Founding, FoundingRefused, found
-from ringlog.log.faulty import Fault, FaultyLog
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
+from tests.log.faulty import Fault, FaultyLog
 
 
 def test_a_second_founding_tells_who_was_first() -> None:

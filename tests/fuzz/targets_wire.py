@@ -42,7 +42,6 @@ from ringlog.wire.codec import decode, encode
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.errors import WireError
-from ringlog.wire.ids import time_of, timeuuid
 from ringlog_schemas import by_fingerprint, current
 from tests.fuzz.mutate import of_record
 from tests.fuzz.targets import Target
@@ -274,12 +273,6 @@ def stream_id(data: bytes) -> None:
         assert encode_stream_id(found) == data
 
 
-def time_uuid(data: bytes) -> None:
-    """The time of a version-1 UUID, and a UUID of that time."""
-    micros = time_of(data)
-    assert time_of(timeuuid(micros, b"")) == micros
-
-
 def _streams() -> tuple[bytes, ...]:
     found = story().state.generations[-1].ranges[0].streams
     return (*found, bytes(16), bytes(15) + b"\xff")
@@ -323,5 +316,4 @@ TARGETS = (
     Target("cql_values", ("kernel.schema.types.deserialize",), cql_value, (TypeMismatch,), _cql_values),
     Target("partition_keys", (), partition_key, (ValueError,), lambda: (b"", b"a", b"a\xffb", b"\xff\xff")),
     Target("stream_ids", ("kernel.generations.stream_id.decode",), stream_id, (StreamIdError,), _streams),
-    Target("time_uuids", (), time_uuid, (WireError,), lambda: (timeuuid(START, b"a"), bytes(16))),
 )

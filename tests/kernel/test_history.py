@@ -9,7 +9,7 @@ from ringlog.kernel import history
 from ringlog.kernel.commands.cluster import ChangeSettings, Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_HISTORY, EMPTY_STATE, Applied, History
+from ringlog.kernel.state import EMPTY_HISTORY, Applied, History
 from tests.kernel.entries import applied, entry, founded, uuid
 
 
@@ -74,11 +74,3 @@ def test_lookups() -> None:
     assert history.find_state(state, uuid(70)) == found
     assert history.find_request(state, uuid(50, space=1)) is None
     assert history.find_state(state, uuid(50)) is None
-    assert history.successor(state, uuid(69)) == found
-    assert history.successor(state, uuid(150)) is None, "nothing follows the head"
-    assert history.successor(state, uuid(50)) is None, "forgotten"
-    assert history.successor(state, None) is None, "the founding entry is forgotten"
-    first = history.successor(founded(), None)
-    assert first is not None
-    assert first.state_id == uuid(1)
-    assert history.successor(EMPTY_STATE, None) is None

@@ -12,13 +12,13 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.author import Author
-from ringlog.log.faulty import FaultyLog
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog.protocol.fates import Chain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
+from tests.log.faulty import FaultyLog
 
 ChainMaker = Callable[..., Chain]
 

@@ -10,9 +10,9 @@ import pytest
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.log.aio import AsyncReplica
 from ringlog.log.errors import ReplicaHalted
-from ringlog.log.faulty import FaultyLog
 from ringlog.log.replica import Replica
 from ringlog.protocol.fates import Chain
+from tests.log.faulty import FaultyLog
 
 
 def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: Replica, chain_of: Callable[..., Chain]) -> None:

@@ -11,9 +11,9 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.log.author import Author
 from ringlog.log.commit import FateOpen, commit, settle
-from ringlog.log.faulty import Fault, FaultyLog
 from ringlog.log.replica import Replica
 from ringlog.protocol.fates import Chain, Fate
+from tests.log.faulty import Fault, FaultyLog
 
 ChainMaker = Callable[..., Chain]
 

@@ -15,11 +15,11 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
 from ringlog.log.errors import LogForked
-from ringlog.log.faulty import FaultyLog
 from ringlog.log.feed import Feed
 from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogRecord, Tail
 from ringlog.log.replica import Replica
+from tests.log.faulty import FaultyLog
 
 Write = Callable[[int], None]
 

@@ -26,7 +26,6 @@ from ringlog.log.errors import (
     TopicMissing,
     WaitTimedOut,
 )
-from ringlog.log.faulty import FaultyLog
 from ringlog.log.folding import Start
 from ringlog.log.identity import Seen
 from ringlog.log.memory import MemoryLog
@@ -36,6 +35,7 @@ from ringlog.protocol.fates import Chain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
+from tests.log.faulty import FaultyLog
 
 ChainMaker = Callable[..., Chain]
 WATCH_S = 0.05

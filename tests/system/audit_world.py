@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, fields, replace
 
 from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
+from tests.cdc.images.memory import MemoryStates
 from tests.node.world import cluster as nodes_and_table
 from tests.node.world import write
 
@@ -27,7 +28,7 @@ from ringlog.log.topics import CDC, DEAD_LETTERS, METADATA, MUTATIONS, SCHEMAS, 
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.errors import WireError
-from ringlog.wire.partitions import cdc_partition, dead_letter_key, mutation_key, mutation_partition
+from ringlog.wire.partitions import dead_letter_key, mutation_key, mutation_partition
 from ringlog.wire.records import (
     Bounds,
     CdcRow,
@@ -41,7 +42,6 @@ from ringlog.wire.records import (
     encode_mutation,
 )
 from ringlog_cdc.images.define import imaged
-from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.images.tables import image_tables, images_context
 from ringlog_cdc.pieces import plain_piece
 from ringlog_cdc.split import Piece, split
@@ -231,7 +231,7 @@ class World:
             cells=tuple(cell for cell in mutation.cells if cell.value is not None),
             deleted=tuple(cell.column for cell in mutation.cells if cell.value is None),
         )
-        return Out("cdc", cdc_partition(stream, 8), stream, row)
+        return Out("cdc", mutation_partition(stream, 8), stream, row)
 
     def rows(self) -> list[Out]:
         """The CDC rows to be written, for changing in place."""

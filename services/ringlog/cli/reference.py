@@ -38,7 +38,6 @@ from ringlog.wire.data import REFUSALS
 from ringlog_cdc.debezium.mutations import REASONS as IMPORT_REASONS
 from ringlog_cdc.verdicts import REASONS
 
-Page = list[str]
 HEAD = "<!-- Made by `python -m ringlog.cli.reference docs/reference`; do not edit. -->"
 
 

@@ -39,12 +39,3 @@ class AcksReader:
         """Let go of the connections."""
         self._tail.close()
         self._log.close()
-
-
-def read_acks(bootstrap_servers: str, cluster: str) -> dict[str, NodeAck]:
-    """The newest acknowledgement of every node, now. Raises LogUnavailable, TopicMissing."""
-    reader = AcksReader(bootstrap_servers, cluster)
-    try:
-        return dict(reader.refresh())
-    finally:
-        reader.close()

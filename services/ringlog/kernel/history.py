@@ -57,14 +57,6 @@ def lies_beside(state: ClusterState, entry: Entry) -> bool:
     return state.epoch > 0 and before is not None and before > oldest and before not in state.history.states
 
 
-def successor(state: ClusterState, state_id: str | None) -> Applied | None:
-    """The entry applied right after that state (None: the empty state); None if there is none or it is forgotten."""
-    if state_id is None:
-        return state.history.entries.get(1)
-    before = find_state(state, state_id)
-    return None if before is None else state.history.entries.get(before.epoch + 1)
-
-
 def is_expired(state: ClusterState, since_epoch: Epoch) -> bool:
     """True if a request made at ``since_epoch`` could have been applied and forgotten, or claims an epoch to come."""
     return since_epoch < state.history.oldest or since_epoch > state.epoch

@@ -71,11 +71,6 @@ class TopicSpec:
         """What is set when it is made, and raised by whoever looks after the cluster if it is less."""
         return {} if self.required.get("message.timestamp.type") == "LogAppendTime" else ANY_CLOCK
 
-    @property
-    def made_with(self) -> Mapping[str, str]:
-        """All that is set when it is made."""
-        return {**self.initial, **self.at_most, **self.raised, **self.required}
-
 
 @dataclass(frozen=True, slots=True)
 class TopicProfile:

@@ -73,15 +73,6 @@ def timeuuid(timestamp_us: Micros, identity: bytes) -> bytes:
     return ((high << 64) | low).to_bytes(16, "big")
 
 
-def time_of(uuid: bytes) -> Micros:
-    """The microseconds that a version-1 UUID holds; ``WireError`` (``bad_timeuuid``) for other bytes."""
-    if len(uuid) != 16 or uuid[6] >> 4 != 1:
-        raise WireError("bad_timeuuid", uuid[:16].hex(), "16 bytes of a version-1 UUID")
-    high = int.from_bytes(uuid[:8], "big")
-    ticks = ((high & 0xFFF) << 48) | ((high >> 16 & 0xFFFF) << 32) | (high >> 32)
-    return (ticks - _TICKS_TO_1970) // 10
-
-
 _TICKS_TO_1970 = 0x01B21DD213814000
 """100 ns ticks from 1582-10-15 to 1970-01-01."""
 

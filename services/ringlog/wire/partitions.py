@@ -1,5 +1,6 @@
-"""Where a record goes: keys and partitions of the topics whose order matters, defined once for producers and
-auditors.
+"""Where a record goes: keys and partitions of the topics whose order matters.
+
+Rows of the CDC topic are placed by ``ringlog_cdc.routing``, many at once; the audit knows the rule for itself.
 """
 
 from __future__ import annotations
@@ -15,11 +16,6 @@ def mutation_key(keyspace: str, table: str, partition_key: bytes) -> bytes:
 def mutation_partition(key: bytes, partitions: int) -> int:
     """Partition of a mutation: all writes of one base partition key lie in one, in the order they were produced."""
     return crc32(key) % partitions
-
-
-def cdc_partition(stream_id: bytes, partitions: int) -> int:
-    """Partition of a CDC row: a stream lies in exactly one."""
-    return crc32(stream_id) % partitions
 
 
 def dead_letter_key(topic: str, partition: int, offset: int) -> bytes:

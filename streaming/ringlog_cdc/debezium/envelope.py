@@ -22,8 +22,6 @@ from ringlog_cdc.debezium.values import Meaning
 ID_BYTES = {"confluent-avro": 4, "apicurio-avro": 8}
 """Form to the bytes of a schema's number."""
 
-FORMS = ("json", *ID_BYTES)
-
 Names = Mapping[str, Any]
 
 
@@ -57,7 +55,7 @@ class AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How records are written: one of ``FORMS``, and of Avro the schemas by number."""
+    """How records are written: ``json`` or one of ``ID_BYTES``, and of Avro the schemas by number."""
 
     name: str = "json"
     schemas: Mapping[int, AvroSchema] = field(default_factory=dict)

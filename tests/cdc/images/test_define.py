@@ -18,10 +18,10 @@ from ringlog.kernel.rows.reading import seen
 from ringlog.kernel.values import Column
 from ringlog.wire.records import Change, Mutation
 from ringlog_cdc.images.define import imaged
-from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.images.state import GRACE
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.split import Piece, split
+from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import Shown, image_table, shown
 from tests.cdc.test_split import NO_ROWS, T, bounded, change, write
 from tests.client.cdc.test_table import SHAPE, TABLE

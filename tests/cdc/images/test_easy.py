@@ -15,10 +15,10 @@ import pytest
 from ringlog.kernel.values import Column
 from ringlog.wire.records import Bounds, Cell, Change, Mutation, decode_cdc_row, encode_mutation
 from ringlog_cdc.arrow import read, records_of
-from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.images.state import GRACE
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.verdicts import ROUTED
+from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import image_table
 from tests.cdc.test_columnar import LARGE, NOW, PART, TABLE, listed
 

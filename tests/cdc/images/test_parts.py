@@ -12,11 +12,11 @@ import pytest
 
 from ringlog_cdc.arrow import read, records_of, rows_function
 from ringlog_cdc.images.files import ImageFiles
-from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.images.store import HELD_BYTES_MAX
 from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.tally import RECORDS, WITH_STATES, Tally, TallyParam, of_kind
+from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.test_easy import batch_of, draw, routing
 from tests.cdc.test_columnar import LARGE, NOW
 

@@ -19,13 +19,13 @@ from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.define import imaged
 from ringlog_cdc.images.files import BEGUN, ImageFiles
 from ringlog_cdc.images.items import value_of
-from ringlog_cdc.images.memory import MemoryStates
 from ringlog_cdc.images.state import FIELDS_BEFORE, NO_COMMON, NO_MANY, versions
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.images.work import ImageFolder, ImageWork, carried
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.split import Piece, split
+from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import image_table
 from tests.client.cdc.test_table import TABLE
 from tests.kernel.rows import histories

@@ -16,7 +16,6 @@ from ringlog.kernel.ownership.placements import (
     read_ranges_of,
     replications_in_use,
     split,
-    write_ranges_of,
 )
 from ringlog.kernel.ring.ranges import in_range, ranges_between
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
@@ -107,7 +106,6 @@ def test_ranges_of_a_node_and_placement_of_a_keyspace() -> None:
     placement = placement_of_keyspace(state, "ks2")
     assert placement is state.placements["simple:2"]
     assert placement is not None
-    assert write_ranges_of(placement, "A") == ((300, 100), (200, 300))
     assert read_ranges_of(placement, "B") == ((300, 100), (100, 200))
     assert placement_of_keyspace(state, "nowhere") is None
     assert replications_in_use(state) == (("simple:1", simple(1)), ("simple:2", simple(2)))

@@ -137,7 +137,7 @@ def test_known_bytes(name: str, value: object, expected: str) -> None:
 def test_values_refused(name: str, value: object, rule: str) -> None:
     with pytest.raises(TypeMismatch, match=rule) as caught:
         serialize(name, value)
-    assert str(caught.value.of_column("price")).startswith(f"price of type {name}: ")
+    assert str(caught.value).startswith(f"value of type {name}: ")
 
 
 @pytest.mark.parametrize(

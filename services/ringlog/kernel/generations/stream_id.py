@@ -66,8 +66,3 @@ def decode(data: bytes) -> StreamId:
         raise StreamIdError(f"stream ids of version {version} are not known to this release, only up to {VERSION}")
     token = int.from_bytes(data[:8], "big", signed=True)
     return StreamId(token, low >> (INDEX_BITS + 4), low >> 4 & (RANGES_MAX - 1), version)
-
-
-def token_of_stream(data: bytes) -> Token:
-    """The token of a log row: the first 8 bytes of a 16-byte stream id, without hashing. Raises ``StreamIdError``."""
-    return decode(data).token

@@ -88,11 +88,6 @@ def read_ranges_of(placement: Placement, node: NodeId) -> tuple[Range, ...]:
     return tuple((group.start, group.end) for group in placement.ranges if node in nodes_of(group.read))
 
 
-def write_ranges_of(placement: Placement, node: NodeId) -> tuple[Range, ...]:
-    """The ranges that ``node`` takes writes of, by end."""
-    return tuple((group.start, group.end) for group in placement.ranges if node in nodes_of(group.write))
-
-
 # ---------------------------------------------------------------------------------------------- split and merge
 
 

@@ -62,10 +62,6 @@ class TypeMismatch(ValueError):
         self.rule = rule
         self.column = column
 
-    def of_column(self, column: str) -> TypeMismatch:
-        """The same error with the column named."""
-        return TypeMismatch(self.type_name, self.rule, column)
-
 
 class _Broken(Exception):
     """A rule in words; the type's name is added by the caller."""

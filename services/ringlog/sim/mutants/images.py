@@ -5,7 +5,7 @@ from __future__ import annotations
 from ringlog.sim.mutants.plant import Mutant
 
 STORE, WORK, TABLES = "ringlog_cdc.images.store", "ringlog_cdc.images.work", "ringlog_cdc.images.tables"
-PIECES, DEFINE = "ringlog_cdc.pieces", "ringlog_cdc.images.define"
+PIECES = "ringlog_cdc.pieces"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(

@@ -1,0 +1,96 @@
+"""Nothing lies about that nothing uses.
+
+``vulture`` reads the product's code without the tests, so what only tests use counts as dead, too. A name lives if
+product code uses it, if the guides name it (then embedders use it), or if it stands below with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from vulture.core import Vulture
+
+from tests.tidy.files import ROOT, files, text
+
+PRODUCT = ("services", "streaming", "schemas")
+SURE = 60
+"""Percent; what vulture says of a name that occurs nowhere else."""
+BY_DECORATOR = ["@app.*", "@*.command", "@*.command()", "@*.callback", "@register", "@*.exception_handler", "@command"]
+BY_NAME = ["decide_*"]
+"""Rules of commands: the registry finds them by their name."""
+HOOKS = {
+    "a role's thread, imported by its name when the role starts": {
+        "CoordinatorThread",
+        "KeeperThread",
+        "PublisherThread",
+        "ValidatorThread",
+    },
+    "called by faust": {"spinner", "on_start", "_sentinel_task"},
+    "read by uvicorn": {"should_exit"},
+    "read by pydantic": {"model_config", "_empty_is_none"},
+    "read by the Java gateway of Spark": {"implements"},
+    "called by Spark": {
+        "onQueryProgress",
+        "onQueryStarted",
+        "onQueryIdle",
+        "onQueryTerminated",
+        "streamReader",
+        "latestOffset",
+        "addInPlace",
+    },
+    "choices of the command line, found by their values": {
+        "CONFLUENT",
+        "APICURIO",
+        "MILLISECONDS",
+        "MICROSECONDS",
+        "NANOSECONDS",
+        "BOTH",
+    },
+    "fields of records, written by the names that the schema has": {"append_time"},
+    "figures that are written by their names": {"repeated"},
+}
+FOR_TESTS = {
+    "history_problems": "the gate of released schemas, for whoever releases",
+    "forget_prefixes": "a planted bug changes the code that made them",
+    "RARE": "planted bugs that have a script instead of a bound",
+    "EXPLORED": "planted bugs that the explorer finds",
+    "FLIGHTS_WITHOUT_TAILNUM": "a fact of the data set that the tests hold it to",
+    "truncate": "the memory log's conformance to a broker that deletes records",
+}
+
+
+@cache
+def _guides() -> str:
+    pages = (path for path in files() if path.suffix == ".md" and path.is_relative_to(ROOT / "docs" / "guide"))
+    return "\n".join(text(path) or "" for path in pages)
+
+
+def unused(folders: list[Path]) -> dict[str, str]:
+    """Name to where it is defined, of what no code in ``folders`` uses."""
+    reader = Vulture(ignore_decorators=BY_DECORATOR, ignore_names=BY_NAME)
+    reader.scavenge([str(folder) for folder in folders])
+    return {item.name: f"{item.typ} in {item.filename}" for item in reader.get_unused_code(min_confidence=SURE)}
+
+
+@pytest.fixture(scope="module")
+def dead() -> dict[str, str]:
+    return unused([ROOT / folder for folder in PRODUCT])
+
+
+def test_every_name_has_a_user(dead: dict[str, str]) -> None:
+    excused = set().union(*HOOKS.values(), FOR_TESTS)
+    guides = _guides()
+    left = {name: where for name, where in dead.items() if name not in excused}
+    assert {name: where for name, where in left.items() if not re.search(rf"\b{name}\b", guides)} == {}
+
+
+def test_every_excuse_is_needed(dead: dict[str, str]) -> None:
+    assert set().union(*HOOKS.values(), FOR_TESTS) - set(dead) == set()
+
+
+def test_it_sees_a_dead_name(tmp_path: Path) -> None:
+    (tmp_path / "room.py").write_text("def used(): pass\ndef idle(): pass\nused()\n")
+    assert set(unused([tmp_path])) == {"idle"}
