@@ -27,15 +27,15 @@ from .world import environment
 
 FREEZES = """
 import os, signal, sys
-from ringlog.agents.shells.role import RoleThread
+from ringlog.agents.fenced import FencedProducer
 from ringlog.agents.worker import run
-confirm = RoleThread.confirm
+initialise = FencedProducer.initialise
 
-def confirm_and_freeze(self):
-    confirm(self)
+def freeze_and_initialise(self):
     os.kill(os.getpid(), signal.SIGSTOP)
+    initialise(self)
 
-RoleThread.confirm = confirm_and_freeze
+FencedProducer.initialise = freeze_and_initialise
 sys.argv = sys.argv[:1]
 run("validator")
 """
