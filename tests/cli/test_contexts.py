@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from ringlog.cli.cluster_use import without_password
 from ringlog.cli.connection import ABOUT_BROKERS, broker_of, process_settings, resolve
 from ringlog.cli.main import app
-from ringlog.cli.stack import AGENTS, belongings
+from ringlog.cli.stack import belongings
 from ringlog.log.errors import LogDamaged
+from ringlog.protocol.roles import ROLES
 from ringlog.runtime.context import Context, Known, forget, kafka_config_of, known, recall, redis_of, remember
 from ringlog.runtime.kafka_config import VARIABLE, BadKafkaConfig, current
 from tests.cli.test_commands import nothing_is_known, run
@@ -235,7 +236,7 @@ def test_what_belongs_to_a_cluster_is_told_from_its_namesakes(tmp_path: Path) ->
         return path
 
     first, second = FIRST.cluster_id, SECOND.cluster_id
-    mine = [memory(f"shop.{first}.{role}") for role in AGENTS] + [node(f"shop.{first}", "n1").parent]
+    mine = [memory(f"shop.{first}.{role}") for role in ROLES] + [node(f"shop.{first}", "n1").parent]
     named, fresh = node("shop", "n2", cluster_id=first), node("shop", "n4")
     legacy = memory("shop.keeper")
     others = [memory(f"shop.{second}.keeper"), node(f"shop.{second}", "n1"), node("shop", "n3", cluster_id=second)]

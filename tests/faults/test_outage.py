@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow]
 DISK = "96m"
 LEFT_BYTES = 2 * 1024 * 1024
 ALARMS_MAX = 60
-"""What four agents may say of one outage, where one of them is started again; the client library has thousands."""
+"""What the agents may say of one outage, where one of them is started again; the client library has thousands."""
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""One cluster with everything, twice where two can be: broker, Redis, two supervisors with four agents each, three
+"""One cluster with everything, twice where two can be: broker, Redis, two supervisors with an agent of each role, three
 nodes, the Spark driver; a load, observers, and the checks.
 
 A test breaks something inside ``under_load`` and mends it. When the block ends the load still goes on: the world waits
@@ -29,6 +29,7 @@ from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.stages import is_ended
 from ringlog.kernel.state import ClusterState, Node, Operation
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
+from ringlog.protocol import roles
 from ringlog.stack.artifacts import jars
 
 from .broker import Broker
@@ -39,7 +40,7 @@ from .observers import Observers
 from .processes import Process, children, is_stopped, last_argument, signal_to
 from .waiting import until
 
-ROLES = ("coordinator", "keeper", "publisher", "validator")
+ROLES = tuple(sorted(roles.ROLES))
 NODES = ("n1", "n2", "n3")
 SUPERVISORS = ("a", "b")
 RECOVERY_S = 180.0

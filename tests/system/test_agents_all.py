@@ -1,4 +1,4 @@
-"""All four agents under one supervisor: a node joins while one of them is killed, and SIGTERM leaves nothing behind."""
+"""All agents under one supervisor: a node joins while one of them is killed, and SIGTERM leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.values import Command
 from ringlog.log.producer import AckedProducer
 from ringlog.log.topics import ACKS, topic_name
+from ringlog.protocol import roles
 from ringlog.stack import StackInfo
 from ringlog.wire.records import encode_node_ack
 
@@ -28,7 +29,7 @@ from .agents_world import DEADLINE_S, AgentsWorld, until
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-ROLES = ("coordinator", "keeper", "publisher", "validator")
+ROLES = tuple(sorted(roles.ROLES))
 SUPERVISE = """
 import sys
 from ringlog.agents.supervise import supervise

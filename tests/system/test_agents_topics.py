@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ringlog.agents.exits import HALTED, STOPPED
-from ringlog.agents.worker import ROLES
 from ringlog.log.topics import METADATA, admin_client, create_topics, topic_name
+from ringlog.protocol.roles import ROLES
 from ringlog.stack import Stack, StackInfo
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 class Supervised:
-    """All four agents under one supervisor, and what they have written."""
+    """All agents under one supervisor, and what they have written."""
 
     def __init__(self, world: AgentsWorld, folder: Path) -> None:
         self._log = folder / "log"

@@ -22,6 +22,7 @@ from tests.system.guarded_kafka import Guarded, guarded_kafka
 from tests.system.user import User
 
 from ringlog.kernel.ring.partition_key import compose
+from ringlog.protocol.roles import ROLES
 from ringlog.runtime.kafka_config import connection, read_kafka_config
 from ringlog.stack.artifacts import jars
 from ringlog.stack.java import find_java
@@ -98,7 +99,7 @@ def test_everything_works_for_who_logs_in_over_tls(guarded: Guarded, user: User,
     assert len(changes) == 20
     audited = json.loads(user.run("audit", "--json", "--written", "20"))
     assert audited
-    assert len(json.loads(user.run("agents", "status", "--json"))) == 4
+    assert len(json.loads(user.run("agents", "status", "--json"))) == len(ROLES)
     user.run("cdc", "status")
     _check_secrecy(guarded, user, tmp_path)
 
@@ -108,7 +109,7 @@ def test_each_kind_of_client_logs_in_by_scram(guarded: Guarded, user: User, tmp_
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
     user.run("cluster", "found", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
     _settle(user, tmp_path)
-    assert len(json.loads(user.run("agents", "status", "--json"))) == 4
+    assert len(json.loads(user.run("agents", "status", "--json"))) == len(ROLES)
     _check_secrecy(guarded, user, tmp_path)
     java, properties = find_java(), tmp_path / "java.properties"
     assert java is not None

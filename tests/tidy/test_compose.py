@@ -12,8 +12,8 @@ import yaml
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from ringlog.agents.worker import ROLES
 from ringlog.cli.main import app
+from ringlog.protocol.roles import ROLES
 from ringlog.stack import broker
 from ringlog.stack.layout import Layout, Settings
 from tests.tidy.files import ROOT

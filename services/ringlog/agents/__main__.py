@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ringlog.agents.worker import ROLES, run
+from ringlog.agents.worker import run
+from ringlog.protocol.roles import ROLES
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in ROLES:

@@ -15,7 +15,8 @@ import time
 from dataclasses import dataclass
 
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED
-from ringlog.agents.worker import PARENT_VARIABLE, ROLES
+from ringlog.agents.worker import PARENT_VARIABLE
+from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import Settings
 from ringlog.runtime.signals import stop_on_signals
 

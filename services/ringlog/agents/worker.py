@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,17 +19,12 @@ import structlog
 from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
 from ringlog.agents.watch import end_of, records_of
-from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS
 from ringlog.log.diagnosis import why_no_answer
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.identity import ClusterRecords, Topic
 from ringlog.log.replica import MISSING_S
 from ringlog.log.topics import (
-    ACKS,
     METADATA,
-    REQUESTS,
-    RESULTS,
-    SCHEMAS,
     admin_client,
     kafka_id,
     topic_name,
@@ -37,6 +32,7 @@ from ringlog.log.topics import (
 )
 from ringlog.log.watch import Lost
 from ringlog.private import FolderUnusable, private_folder, private_process, refused_by_files
+from ringlog.protocol.roles import ROLES, Role
 from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.settings import Settings
@@ -53,36 +49,15 @@ PARENT_VARIABLE = "RINGLOG_AGENTS_PARENT"
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
-    """Where a role's worker is defined, the topic whose partition it gets, where a new group begins to read, and what
-    other topics it cannot do without.
-    """
-
-    module: str
-    thread: str
-    source: str
-    reset: str
-    uses: tuple[str, ...] = ()
-
-
 _SHELLS = "ringlog.agents.shells"
 
-ROLES: dict[str, Role] = {
-    "validator": Role(f"{_SHELLS}.validator", "ValidatorThread", REQUESTS.suffix, "earliest", (RESULTS.suffix,)),
-    "coordinator": Role(
-        f"{_SHELLS}.coordinator",
-        "CoordinatorThread",
-        ACKS.suffix,
-        "earliest",
-        (REQUESTS.suffix, RESULTS.suffix, EPOCHS),
-    ),
-    "publisher": Role(
-        f"{_SHELLS}.publisher", "PublisherThread", METADATA.suffix, "latest", (SCHEMAS.suffix, *CHANGE_TOPICS)
-    ),
-    "keeper": Role(f"{_SHELLS}.keeper", "KeeperThread", METADATA.suffix, "latest"),
-}
-"""The roles, in the order in which they are started. A process loads the one that it is, and nothing of the others."""
+
+def _worker_of(role: Role) -> Callable[[Settings, Acknowledge, Ended], RoleWorker]:
+    """What makes a worker of a role. A process loads the role that it is, and nothing of the others."""
+    name = "plain" if role.plain else role.name
+    kind = getattr(importlib.import_module(f"{_SHELLS}.{name}"), f"{name.capitalize()}Thread")
+    made: Callable[[Settings, Acknowledge, Ended], RoleWorker] = partial(kind, role) if role.plain else kind
+    return made
 
 
 def make_agent(role: str, settings: Settings, ids: Mapping[str, str]) -> AgentApp:
@@ -90,12 +65,7 @@ def make_agent(role: str, settings: Settings, ids: Mapping[str, str]) -> AgentAp
     from ringlog.agents.app import AgentApp
 
     spec = ROLES[role]
-    thread = getattr(importlib.import_module(spec.module), spec.thread)
-
-    def make(acknowledge: Acknowledge, ended: Ended) -> RoleWorker:
-        worker: RoleWorker = thread(settings, acknowledge, ended)
-        return worker
-
+    make = partial(_worker_of(spec), settings)
     source, *others = (topic_name(settings.cluster, suffix) for suffix in (spec.source, *spec.uses))
     metadata = topic_name(settings.cluster, METADATA.suffix)
     topics = {name: ids[name] for name in (metadata, source, *others)}

@@ -11,11 +11,12 @@ from rich.table import Table
 
 from ringlog.agents.status import read_status
 from ringlog.agents.supervise import supervise
-from ringlog.agents.worker import ROLES, run
+from ringlog.agents.worker import run
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, process_settings, resolve, tell_replay
 from ringlog.operator import views
 from ringlog.operator.shown import printable
 from ringlog.private import private_process
+from ringlog.protocol.roles import ROLES
 
 app = typer.Typer(help="The agents: all of them in the foreground, one process each.", invoke_without_command=True)
 
@@ -26,7 +27,7 @@ def all_agents(
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
-    """Run validator, coordinator, publisher and cache keeper until stopped, each in a process of its own."""
+    """Run one agent of each role until stopped, each in a process of its own."""
     if context.invoked_subcommand is None:
         private_process()
         raise typer.Exit(supervise(process_settings(resolve(bootstrap, cluster))))

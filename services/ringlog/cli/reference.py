@@ -17,7 +17,6 @@ from typing import Any
 import typer
 
 from ringlog import private
-from ringlog.agents.worker import ROLES
 from ringlog.cli.main import app
 from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
@@ -30,6 +29,7 @@ from ringlog.log import errors as log_errors
 from ringlog.log.errors import LogError
 from ringlog.log.topics import TOPICS, TopicSpec
 from ringlog.private import FileUnusable
+from ringlog.protocol.roles import ROLES
 from ringlog.runtime import kafka_config
 from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.settings import Settings

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.protocol.roles import ROLES
 from ringlog.runtime.context import Context, forget, known
 from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.settings import Settings
@@ -25,7 +26,6 @@ from ringlog.stack.errors import StackError
 
 __all__ = ["app"]
 
-AGENTS = ("validator", "coordinator", "publisher", "keeper")
 ACKNOWLEDGED = "acknowledged.json"
 
 
@@ -70,11 +70,11 @@ def belongings(context: Context) -> list[Path]:
     with_id = f"{context.cluster}.{context.cluster_id}"
     found: list[Path] = []
     if context.cluster_id:
-        found += [agents / f"{with_id}.{role}.json" for role in AGENTS]
+        found += [agents / f"{with_id}.{role}.json" for role in ROLES]
         found.append(nodes / with_id)
     namesakes = [other for other in known().clusters if other.cluster == context.cluster and other != context]
     if not namesakes:
-        found += [agents / f"{context.cluster}.{role}.json" for role in AGENTS]
+        found += [agents / f"{context.cluster}.{role}.json" for role in ROLES]
     found += [node for node in _folders(nodes / context.cluster) if _is_of(node, context, bool(namesakes))]
     return [path for path in found if path.exists()]
 

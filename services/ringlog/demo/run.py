@@ -32,6 +32,7 @@ from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, is_ended
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Replication
+from ringlog.protocol.roles import ROLES
 from ringlog.runtime.context import Context, remember
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.stack.commands import Stack
@@ -40,7 +41,6 @@ from ringlog.stack.report import StackInfo
 CLUSTER = "demo"
 SUBMITTER = "demo"
 FACTOR = 2
-ROLES = ("coordinator", "keeper", "publisher", "validator")
 NODES = ("n1", "n2", "n3")
 JOINER = "n4"
 STEP_S = 300.0
@@ -109,7 +109,7 @@ class Demo:
         return founding.cluster_id
 
     def _agents(self, context: Context) -> None:
-        self.screen.step("3. Four agents, one process each")
+        self.screen.step("3. An agent of each role, one process each")
         self._command(context, "agents", ["agents"])
         seen: set[str] = set()
 

@@ -36,6 +36,11 @@ class Accept:
     """Preparations are over: what comes in is worked on from here on."""
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """Wait until something is folded, or for a while; no outcome. The driver raises as at ``Look``."""
+
+
 def superseded(state: ClusterState, role: str, term: int) -> str | None:
     """Why the instance that acts in ``term`` (0: none yet) must end; None if no higher term is in ``state``."""
     known = state.terms.get(role)

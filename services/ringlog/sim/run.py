@@ -16,6 +16,7 @@ from typing import Any
 
 from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.values import Micros
+from ringlog.protocol.roles import ROLES
 from ringlog.sim.actors.cdc_job import SECOND_HOST, SimCdcJob
 from ringlog.sim.actors.consumer import SimConsumer
 from ringlog.sim.actors.coordinator import CoordinatorWorker
@@ -25,6 +26,7 @@ from ringlog.sim.actors.keeper import KeeperWorker
 from ringlog.sim.actors.node import SimNode
 from ringlog.sim.actors.operator import SimOperator
 from ringlog.sim.actors.outsider import SimOutsider
+from ringlog.sim.actors.plain import plain_worker
 from ringlog.sim.actors.producer import SimProducer
 from ringlog.sim.actors.publisher import PublisherWorker
 from ringlog.sim.actors.role import Worker, member
@@ -57,7 +59,16 @@ SLICE_US: Micros = 500 * MS
 ENTRIES_MIN = 6
 """Entries that a run must at least add to the log to count."""
 
-WORKERS: tuple[type[Worker], ...] = (ValidatorWorker, CoordinatorWorker, PublisherWorker, KeeperWorker)
+_SHELLS: tuple[type[Worker], ...] = (ValidatorWorker, CoordinatorWorker, PublisherWorker, KeeperWorker)
+WORKERS: dict[str, type[Worker]] = {shell.role: shell for shell in _SHELLS} | {
+    row.name: plain_worker(row) for row in ROLES.values() if row.plain
+}
+
+
+def workers_of(script: Script) -> tuple[type[Worker], ...]:
+    """The workers of each host of agents; those of an idle role only if the script hands it over."""
+    asked = {action.arguments for action in script.actions if action.what == "hand_over"}
+    return tuple(WORKERS[name] for name, row in ROLES.items() if not row.is_idle or (name,) in asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +163,7 @@ class Run:
             return
         self.world.boot(host)
         if host.name in AGENT_HOSTS:
-            for make in WORKERS:
+            for make in workers_of(self.script):
                 self.world.spawn(host, f"{make.role}@{host.name}", member(self.sim, host, make))
             if self.sim.log.state.epoch == 0 and host.life:
                 self.world.spawn(host, "founder", self._found(host))

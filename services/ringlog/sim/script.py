@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ringlog.kernel.values import Micros
+from ringlog.protocol.roles import ROLES
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
 from ringlog.sim.imaging import LASTS, imaging
@@ -27,7 +28,7 @@ AGENT_HOSTS = ("agents-1", "agents-2")
 OPERATOR, PRODUCER, WRITER, CONSUMER = "operator", "producer", "spark", "consumer"
 OUTSIDER = "outsider"
 APPLICATIONS = ("app-1", "app-2")
-ROLES = ("validator", "coordinator", "publisher", "keeper")
+BUSY_ROLES = tuple(name for name, row in ROLES.items() if not row.is_idle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +288,7 @@ def _arguments(what: str, chance: Chance, hosts: list[str], longest: int) -> tup
         case "broker_down" | "cache_down" | "second_writer":
             return (duration,)
         case "hand_over":
-            return (chance.pick(ROLES),)
+            return (chance.pick(BUSY_ROLES),)
         case "torn":
             return (host,)
         case "mid_batch":
