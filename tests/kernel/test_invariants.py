@@ -25,7 +25,7 @@ from ringlog.kernel.invariants.check import INVARIANTS, violations
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, PastTtl, Replica, Source
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, Feature, PastTtl, Replica, Source
 from ringlog.kernel.values import DatacenterReplication, Replication, StreamReport, TypeField, Witness
 from ringlog.wire.entries import decode_entry
 from tests.kernel.entries import NODES, SEED, TABLE, applied, founded, node, uuid
@@ -168,6 +168,7 @@ PLANTED: dict[str, Planted] = {
     "nodes": ("quiet", lambda s: _node(s, NODES[0], tokens=())),
     "tokens": ("quiet", lambda s: _node(s, NODES[0], tokens=(4,))),
     "addresses": ("quiet", lambda s: _node(s, NODES[0], address=s.nodes[NODES[1]].address)),
+    "features": ("quiet", lambda s: replace(s, features=s.features.set("split", Feature("split", s.epoch)))),
     "keyspaces": (
         "quiet",
         lambda s: replace(s, keyspaces=s.keyspaces.set("ks", replace(s.keyspaces["ks"], name="other"))),

@@ -161,6 +161,13 @@ def test_defaults_come_from_the_state():
     )
 
 
+def test_an_explicit_null_is_what_a_field_without_a_value_is() -> None:
+    given = {"command": "UpdateNode", "node": "A", "address": None, "features": None, "capacity": 3, "shards": None}
+    assert read(given) == read({"command": "UpdateNode", "node": "A", "capacity": 3})
+    altered = {"command": "AlterTable", "keyspace": "ks", "name": "t", "add_columns": {"c": "int"}}
+    assert read(altered | {"cdc": None}) == read(altered)
+
+
 # --------------------------------------------------------------------------------------------------- mistakes
 
 

@@ -11,7 +11,8 @@ A large difference that does so is followed by the whole. What is left of a writ
 ``STAGED_S``. Until it is in place Redis holds it twice.
 
 Redis may lose single keys (an eviction, a DEL): ``counts`` tells how many fields each part has, in the order of
-``PARTS``. Writers and readers compare; what is not whole is not read, and is written anew.
+``PARTS``. Writers and readers compare; what is not whole is not read, and is written anew. So is what a keeper of
+another release wrote, which has other parts; its readers are updated with it.
 """
 
 from __future__ import annotations
@@ -230,12 +231,18 @@ def _pieces(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
 def decode_stored(meta: Mapping[str, str], parts: Sequence[dict[str, str]]) -> Stored | None:
     """What the hashes hold, ``parts`` in the order of ``PARTS``; None if nothing is stored.
 
-    Raises CacheUnavailable if a part is lost, or for meta data that no keeper wrote.
+    Raises CacheUnavailable if a part is lost, for what a keeper of another release wrote, and for meta data that no
+    keeper wrote.
     """
     if "state_id" not in meta:
         return None
     stamp = _stamp(meta)
-    if meta.get("counts") != " ".join(str(len(part)) for part in parts):
+    counts = meta.get("counts", "")
+    if counts != " ".join(str(len(part)) for part in parts):
+        there = len(counts.split())
+        if there not in (0, len(parts)):
+            text = f"epoch {stamp.epoch} in Redis has {there} parts, this release reads {len(parts)}"
+            raise CacheUnavailable(f"{text}: another release's keeper wrote it; one of this release writes it anew")
         raise CacheUnavailable(f"Redis has lost a part of epoch {stamp.epoch}; the keeper writes it anew")
     try:
         confirmation = Confirmation(meta["digest"], int(meta["offset"]), int(meta["confirmed_at"]))

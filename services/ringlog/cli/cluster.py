@@ -11,9 +11,12 @@ from rich.table import Table
 
 from ringlog.cli import cluster_use
 from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve, tell_replay
+from ringlog.cli.submitting import submit
 from ringlog.client.founding import found_cluster
+from ringlog.kernel.commands.features import EnableFeature
 from ringlog.kernel.settings import SETTINGS
 from ringlog.operator import views
+from ringlog.operator.intents import named
 from ringlog.runtime.context import Context, remember
 from ringlog.runtime.kafka_config import VARIABLE
 
@@ -60,6 +63,31 @@ def found_command(
     if not as_json:
         one = "1 copy: a broker that loses its disk loses the cluster"
         out.print(f"each record has {one if founding.copies == 1 else f'{founding.copies} copies'}")
+
+
+@app.command("enable-feature")
+def enable_feature(
+    feature: Annotated[str, typer.Argument(help="Name of the feature; every member must support it.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Enable a feature, for good: nodes that lack it can neither register nor join any more."""
+    submit(resolve(bootstrap, cluster), named(EnableFeature(feature)), as_json)
+
+
+@app.command("features")
+def features_command(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """The features that are enabled, and those that members support, with the nodes that lack them."""
+    with connect(resolve(bootstrap, cluster)) as client:
+        found = views.features(client.read_barrier())
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    table = Table("feature", "enabled at epoch", "lacked by", box=None, padding=(0, 2))
+    for row in found:
+        table.add_row(row["name"], str(row["enabled"] or "-"), ", ".join(row["lacked_by"]) or "-")
+    out.print(table if found else "no feature is enabled, and no member supports one")
 
 
 @app.command("settings")

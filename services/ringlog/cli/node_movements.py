@@ -1,4 +1,4 @@
-"""``ringlog node leave|move|replace|remove|assassinate|rebuild``, and ``down|up|unregister``.
+"""``ringlog node leave|move|replace|remove|assassinate|rebuild``, and ``down|up|update|unregister``.
 
 The movements of nodes that are members, each an operation that is watched to its end. Who comes from nodetool may type
 ``decommission`` and ``removenode``, too.
@@ -15,7 +15,7 @@ from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out,
 from ringlog.cli.following import Timeout, Wait, ask
 from ringlog.cli.submitting import submit
 from ringlog.kernel.commands.movements import Assassinate, Leave, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode, UpdateNode
 from ringlog.operator import intents
 from ringlog.operator.answers import NoCommand, foretold
 from ringlog.operator.errors import Refused
@@ -160,6 +160,29 @@ def up(
     submit(resolve(bootstrap, cluster), named(DeclareUp(node, reason)), as_json)
 
 
+def update(
+    node: Node,
+    address: Annotated[str | None, typer.Option(help="host:port of its own server.")] = None,
+    release: Annotated[str | None, typer.Option(help="The release it runs.")] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option("--feature", help="A feature that it supports; name all of them, once each."),
+    ] = None,
+    no_features: Annotated[bool, typer.Option("--no-features", help="It supports none.")] = False,
+    capacity: Annotated[int | None, typer.Option(help="Its weight relative to other nodes.")] = None,
+    shards: Annotated[int | None, typer.Option(help="Its number of shards; only of a node without tokens.")] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """What a node said of itself is not so any more; what is not given stays."""
+    if features and no_features:
+        fail("bad_usage", "give either --feature, once for each, or --no-features", 2)
+    supported = tuple(features) if features else () if no_features else None
+    command = UpdateNode(node, address, release, supported, capacity, shards)
+    submit(resolve(bootstrap, cluster), named(command), as_json)
+
+
 def unregister(node: Node, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
     """A node that never joined is gone for good; its name and id stay taken."""
     submit(resolve(bootstrap, cluster), named(UnregisterNode(node)), as_json)
@@ -167,7 +190,7 @@ def unregister(node: Node, bootstrap: Bootstrap = None, cluster: Cluster = None,
 
 def register(app: typer.Typer) -> None:
     """Add the commands to those of ``ringlog node``."""
-    for command in (join, leave, move, replace, remove, assassinate, rebuild, down, up, unregister):
+    for command in (join, leave, move, replace, remove, assassinate, rebuild, down, up, update, unregister):
         app.command(command.__name__)(command)
     app.command("decommission", hidden=True)(leave)
     app.command("removenode", hidden=True)(remove)

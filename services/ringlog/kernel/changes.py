@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.operations.failures import stopped_by
@@ -87,6 +87,15 @@ class NodeChange:
     registered: Epoch
     down: bool = False
     down_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureChange:
+    """A feature that is enabled. Topic features, key: its name."""
+
+    epoch: Annotated[Epoch, "The epoch of the state that this is from."]
+    name: Annotated[str, "Its name."]
+    enabled: Annotated[Epoch, "Since which epoch every member supports it; for good."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +248,7 @@ class EpochChange:
 
 Change = (
     NodeChange
+    | FeatureChange
     | PlacementChange
     | KeyspaceChange
     | TableChange
@@ -409,6 +419,7 @@ _generation = _maker("generations", GenerationChange, ("ranges", "streams", "dig
 
 TELLINGS: Final = (
     _single("nodes", NodeChange, _node),
+    _single("features", FeatureChange, _maker("features", FeatureChange)),
     Telling(BY_NAME["placements"], PLACEMENTS, PlacementChange, BY_NAME["placements"].key, _ranges),
     _single("keyspaces", KeyspaceChange, _keyspace),
     _single("tables", TableChange, _table),

@@ -17,6 +17,7 @@ from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState
 
 COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
+    "features": (256, "features"),
     "keyspaces": (10_000, "keyspaces"),
     "nodes": (100_000, "nodes, those included that left"),
     "table_ids": (1_000_000, "tables, those included that were dropped"),

@@ -25,6 +25,7 @@ WHOLE: Final = ""
 """In place of a field: the part as a whole."""
 
 NODES: Final = "nodes"
+FEATURES: Final = "features"
 PLACEMENTS: Final = "placements"
 SCHEMA: Final = "schema"
 OPERATIONS: Final = "operations"
@@ -93,6 +94,7 @@ PARTS: Final = (
     Part("settings", int, untold={WHOLE: "bounds by which operators rule; no consumer depends on them"}),
     Part("terms", states.Term, untold={WHOLE: "the topic agents tells who acts"}),
     Part("nodes", states.Node, NODES, key="node id"),
+    Part("features", states.Feature, FEATURES, key="name of the feature"),
     Part("node_names", str, hidden={WHOLE: "repeats names and ids of nodes"}),
     Part("token_owners", str, hidden={WHOLE: "repeats the tokens of nodes"}),
     Part(

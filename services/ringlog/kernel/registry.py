@@ -17,6 +17,7 @@ from ringlog.kernel.commands import (
     cdc_expiry,
     cdc_writers,
     cluster,
+    features,
     keyspaces,
     movements,
     nodes,
@@ -30,6 +31,7 @@ from ringlog.kernel.values import Command
 
 FAMILIES: Final = (
     cluster,
+    features,
     nodes,
     movements,
     operations,

@@ -70,6 +70,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Feature:
+    """What every member can do since epoch ``enabled``, for good."""
+
+    name: str
+    enabled: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
     """Who acts in a role, since which epoch."""
 
@@ -444,6 +452,7 @@ class ClusterState:
     writers: Map[str, CdcWriter] = field(default_factory=Map)
     past_ttls: tuple[PastTtl, ...] = ()
     types: Map[str, UserType] = field(default_factory=Map)
+    features: Map[str, Feature] = field(default_factory=Map)
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
 

@@ -106,6 +106,7 @@ class Rehearsal:
         shows: dict[str, tuple[tuple[str, ...], Callable[[Json], Json]]] = {
             "placements": (("keyspace",), self._placements),
             "nodes": ((), lambda _: {"nodes": views.nodes(self.state)}),
+            "features": ((), lambda _: {"features": views.features(self.state)}),
             "operations": ((), lambda _: {"operations": views.operations(self.state)}),
             "schema": ((), lambda _: views.schema(self.state)),
             "cdc": ((), lambda _: views.cdc(self.state)),

@@ -16,7 +16,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, reduce
 from operator import or_
-from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NotRequired, Optional, Required, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Strict, Tag, TypeAdapter, ValidationError
 from pydantic import ValidationInfo as Info
@@ -293,7 +293,8 @@ def _read_as(name: str, hint: Any) -> Any:
     else:
         inner = [_read_as(name, one) for one in get_args(hint) if one is not type(None) and one is not Ellipsis]
         assert len(inner) == 1, f"{name}: no JSON is known for {hint}"
-        read = tuple.__class_getitem__((inner[0], ...)) if get_origin(hint) is tuple else inner[0]
+        # An explicit null is what a field without a value is.
+        read = tuple.__class_getitem__((inner[0], ...)) if get_origin(hint) is tuple else Optional[inner[0]]  # noqa: UP045
     return Annotated[read, BeforeValidator(SHORT[hint])] if hint in SHORT else read
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ringlog.agents.status import AgentView
+from ringlog.kernel.commands.features import NO_MEMBER
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import in_flight, is_ended
@@ -65,6 +66,19 @@ def nodes(state: ClusterState) -> list[Json]:
         }
         | ({"down": node.down_reason or True} if node.down else {})
         for node in sorted(state.nodes.values(), key=lambda n: n.name)
+    ]
+
+
+def features(state: ClusterState) -> list[Json]:
+    """Features that are enabled or that a member supports, by name; ``enabled``: since which epoch, or null."""
+    members = [node for node in state.nodes.values() if node.state not in NO_MEMBER]
+    return [
+        {
+            "name": name,
+            "enabled": state.features[name].enabled if name in state.features else None,
+            "lacked_by": sorted(node.name for node in members if name not in node.features),
+        }
+        for name in sorted({*state.features, *(name for node in members for name in node.features)})
     ]
 
 

@@ -7,11 +7,11 @@ would mend that. What the change topics lack of that epoch's state is written be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.changes import EPOCHS, TELLINGS, ChangeRecord, EpochChange, diff
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.effects import At, Barrier, Steps
 from ringlog.protocol.role import Accept, Look, take_id
@@ -45,7 +45,7 @@ class NextStates:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Write what the change topics lack of ``state``, which was published last."""
+    """Make the change topics those of ``state``, which was published last (``restoring``)."""
 
     state: ClusterState
 
@@ -93,6 +93,28 @@ def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:
     yield Restore(state)
     yield Accept()
     return True
+
+
+def restoring(state: ClusterState, held: Callable[[str], Mapping[str, bool]]) -> list[ChangeRecord]:
+    """The records that make the change topics those of ``state``. ``held``: key to whether its value is as this release
+    writes it, of a topic by its suffix.
+
+    What a topic lacks is written; so is what was written with an earlier schema, which lacks what is told today. What
+    the state lacks goes: a publisher of an earlier release did not tell of its end. A key that this release does not
+    tell of stays, and so does ``epochs``, which told which state it is.
+    """
+    wanted = {(record.topic, record.key): record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS}
+    prefixes: dict[str, list[str]] = {}
+    for telling in TELLINGS:
+        prefixes.setdefault(telling.topic, []).append(telling.part.prefix)
+    found = {topic: held(topic) for topic in prefixes}
+    gone = [
+        ChangeRecord(topic, key, None)
+        for topic, keys in found.items()
+        for key in sorted(keys)
+        if (topic, key) not in wanted and key.startswith(tuple(prefixes[topic]))
+    ]
+    return gone + [record for (topic, key), record in wanted.items() if not found[topic].get(key, False)]
 
 
 def ahead(published: EpochChange | None, state: ClusterState) -> str | None:

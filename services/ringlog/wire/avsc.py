@@ -1,6 +1,7 @@
-"""The Avro schemas of commands, made of their declarations: ``python -m ringlog.wire.avsc schemas/ringlog_schemas``.
+"""Avro schemas made of declarations: ``python -m ringlog.wire.avsc schemas/ringlog_schemas`` writes them.
 
-A command is declared once, in its family file. The first paragraph of its docstring is the schema's doc; a field is
+A command is declared once, in its family file, and so is a change record whose fields have docs there. The first
+paragraph of the class's docstring is the schema's doc; a field is
 ``Annotated`` with its doc, and with what Avro needs beyond its type: ``Before`` (what older records have), ``Fixed``
 (bytes of one size), a dataclass (the shape of pairs). Text is a string, a number a long, a tuple an array, a dataclass
 a record, ``| None`` a union with null. A record that a file has had already stands there by its name.
@@ -17,11 +18,18 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-from ringlog.kernel.registry import COMMANDS, VERSIONS
-from ringlog.kernel.values import Before, Fixed
+from ringlog.kernel.changes import FeatureChange
+from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.values import Before, Command, Fixed
 from ringlog_schemas.catalogue import SUFFIX, VERSION
 
-_NAMESPACE: Final = "ringlog.commands"
+_VALUES: Final = "ringlog.commands"
+"""The name space of commands, and of the values that stand in them."""
+DECLARED: Final[dict[str, type]] = {f"{_VALUES}.{kind}": model for kind, model in COMMANDS.items()} | {
+    f"ringlog.changes.{model.__name__}": model for model in (FeatureChange,)
+}
+"""Full name to class of the records whose schemas are made here."""
+
 _SCALARS: Final = {str: "string", int: "long", bool: "boolean", bytes: "bytes"}
 
 
@@ -35,21 +43,29 @@ def documented(model: type) -> Iterator[tuple[str, Any, str, tuple[Any, ...]]]:
         yield field.name, kind, doc, tuple(more)
 
 
-def schema_of(kind: str) -> dict[str, Any]:
-    """The schema of a command, as its ``.avsc`` has it."""
-    return _record(COMMANDS[kind], set(), {VERSION: VERSIONS[kind]})
+def schema_of(full_name: str) -> dict[str, Any]:
+    """The schema of a record, as its ``.avsc`` has it."""
+    model, namespace = DECLARED[full_name], full_name.rpartition(".")[0]
+    more = {VERSION: model.VERSION} if issubclass(model, Command) else {}
+    return _record(model, set(), more, namespace)
 
 
-def text_of(kind: str) -> str:
-    """The content of the file ``commands/<kind>.avsc``."""
-    return json.dumps(schema_of(kind), indent=2, ensure_ascii=False) + "\n"
+def text_of(full_name: str) -> str:
+    """The content of the record's file."""
+    return json.dumps(schema_of(full_name), indent=2, ensure_ascii=False) + "\n"
 
 
-def _record(model: type, known: set[str], more: dict[str, Any]) -> dict[str, Any]:
+def file_of(full_name: str) -> str:
+    """Where the file lies: ``commands/Join.avsc``."""
+    _, family, name = full_name.split(".")
+    return f"{family}/{name}{SUFFIX}"
+
+
+def _record(model: type, known: set[str], more: dict[str, Any], namespace: str = _VALUES) -> dict[str, Any]:
     """``known``: the names that the file has defined; that of the record is among them afterwards."""
     known.add(model.__name__)
     doc = " ".join((getdoc(model) or "").split("\n\n")[0].split()).replace("``", "")
-    head = {"type": "record", "name": model.__name__, "namespace": _NAMESPACE, "doc": doc, **more}
+    head = {"type": "record", "name": model.__name__, "namespace": namespace, "doc": doc, **more}
     return {**head, "fields": [_field(field, known) for field in documented(model)]}
 
 
@@ -74,7 +90,7 @@ def _type(kind: Any, more: tuple[Any, ...], known: set[str]) -> Any:
         return {"type": "array", "items": _type(pairs[0] if pairs else inner, more, known)}
     if is_dataclass(kind):
         assert isinstance(kind, type)
-        return f"{_NAMESPACE}.{kind.__name__}" if kind.__name__ in known else _record(kind, known, {})
+        return f"{_VALUES}.{kind.__name__}" if kind.__name__ in known else _record(kind, known, {})
     fixed = [one for one in more if isinstance(one, Fixed)]
     return _fixed(fixed[0], known) if kind is bytes and fixed else _SCALARS[kind]
 
@@ -89,11 +105,10 @@ def _fixed(kind: Fixed, known: set[str]) -> Any:
 
 def main(root: str) -> None:
     """Write every file that differs, and say which."""
-    folder = Path(root) / "commands"
-    for kind in COMMANDS:
-        path = folder / f"{kind}{SUFFIX}"
-        if not path.exists() or path.read_text(encoding="utf-8") != text_of(kind):
-            path.write_text(text_of(kind), encoding="utf-8")
+    for full_name in DECLARED:
+        path = Path(root) / file_of(full_name)
+        if not path.exists() or path.read_text(encoding="utf-8") != text_of(full_name):
+            path.write_text(text_of(full_name), encoding="utf-8")
             print(f"written: {path}")
 
 

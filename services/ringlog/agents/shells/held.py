@@ -1,8 +1,4 @@
-"""What a change topic holds now: the keys whose last record has a value, as compaction would leave them.
-
-A value that was written with an earlier schema lacks what later releases tell. It counts as not held, so it is written
-again by the first publisher of a release.
-"""
+"""What a change topic holds now: the keys whose last record has a value, as compaction would leave them."""
 
 from __future__ import annotations
 
@@ -21,13 +17,14 @@ POLL_S = 0.02
 """A call waits so long for more records even where the end is there, and every change topic is read at a take-over."""
 
 
-def keys_held(bootstrap_servers: str, topic: str, look: Callable[[], None]) -> set[bytes]:
-    """Read the topic's only partition, committed records, from its beginning to its present end.
+def keys_held(bootstrap_servers: str, topic: str, look: Callable[[], None]) -> dict[str, bool]:
+    """Read the topic's only partition, committed records, from its beginning to its present end: key to whether the
+    value is as this release writes it.
 
     ``look`` is called before each wait and may raise. Raises LogUnavailable if nothing comes for ``SILENCE_S``.
     """
     consumer = Consumer(reader_config(bootstrap_servers, "read_committed") | {"auto.offset.reset": "earliest"})
-    held: set[bytes] = set()
+    held: dict[str, bool] = {}
     moved = time.monotonic()
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
@@ -51,12 +48,12 @@ def _is_end(message: Message) -> bool:
     return error is not None and error.code() == KafkaError._PARTITION_EOF
 
 
-def _take(message: Message, held: set[bytes]) -> None:
+def _take(message: Message, held: dict[str, bool]) -> None:
     if message.error() is not None:
         return  # the client tries again; if nothing comes of it, the silence ends the wait
-    key = message.key() or b""
+    key = bytes(message.key() or b"").decode(errors="replace")
     value = message.value()
-    if value is not None and is_todays(bytes(value)):
-        held.add(bytes(key))
+    if value is None:
+        held.pop(key, None)
     else:
-        held.discard(bytes(key))
+        held[key] = is_todays(bytes(value))

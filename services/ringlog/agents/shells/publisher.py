@@ -30,8 +30,8 @@ from ringlog.agents.fenced import FencedProducer, Written
 from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.held import keys_held
 from ringlog.agents.shells.role import RoleThread
-from ringlog.kernel.changes import EPOCHS, ChangeRecord, EpochChange, diff
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.changes import ChangeRecord, EpochChange, diff
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.feed import Feed
 from ringlog.log.topics import SCHEMAS, topic_name
@@ -44,6 +44,7 @@ from ringlog.protocol.publisher import (
     NextStates,
     Restore,
     publish,
+    restoring,
 )
 from ringlog.protocol.role import Initialise
 from ringlog.wire.changes import encode_change_record
@@ -132,21 +133,18 @@ class PublisherThread(RoleThread):
         self._fenced.commit(Outgoing(self.settings.cluster, records, self.look))
 
     def _restore(self, effect: Restore) -> None:
-        """``epochs`` lacks nothing: it told which state that is."""
-        state = effect.state
+        state, cluster = effect.state, self.settings.cluster
         self._published = state.epoch
-        records = [record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS]
-        topics = sorted({record.topic for record in records})
-        held = {suffix: keys_held(self.settings.bootstrap_servers, self._topic(suffix), self.look) for suffix in topics}
-        lacking = [record for record in records if record.key.encode() not in held[record.topic]]
-        if lacking:
-            names = ", ".join(sorted({self._topic(record.topic) for record in lacking}))
-            log.warning("change_topics_restored", topics=names, records=len(lacking), epoch=state.epoch)
-            for begin in range(0, len(lacking), RESTORED_RECORDS_MAX):
-                self._write(lacking[begin : begin + RESTORED_RECORDS_MAX])
-
-    def _topic(self, suffix: str) -> str:
-        return topic_name(self.settings.cluster, suffix)
+        records = restoring(
+            state,
+            lambda suffix: keys_held(self.settings.bootstrap_servers, topic_name(cluster, suffix), self.look),
+        )
+        if records:
+            names = ", ".join(sorted({topic_name(cluster, record.topic) for record in records}))
+            gone = sum(record.value is None for record in records)
+            log.warning("change_topics_restored", topics=names, records=len(records), gone=gone, epoch=state.epoch)
+            for begin in range(0, len(records), RESTORED_RECORDS_MAX):
+                self._write(records[begin : begin + RESTORED_RECORDS_MAX])
 
     def _last_published(self) -> EpochChange | None:
         epochs = EpochsReader(self.settings, self.look)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
+from ringlog.kernel.commands.features import missing_feature
 from ringlog.kernel.commands.rules import to_ignore
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
 from ringlog.kernel.operations.admission import admit, planned, refusal, requested
@@ -69,7 +70,7 @@ def decide_join(state: ClusterState, command: Join, context: Context) -> Decisio
     for other in sorted(state.nodes.values(), key=lambda other: other.name):
         if other.address == node.address and other.id != node.id and other.state != "left":
             return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}: replace it")
-    refused = unavailable_tokens(state, command.tokens)
+    refused = missing_feature(state, node.name, node.features) or unavailable_tokens(state, command.tokens)
     if refused is not None:
         return refused
     operation = replace(requested(JOIN, node.id, context, command.seed), tokens=tuple(sorted(command.tokens)))
@@ -139,6 +140,8 @@ def decide_replace(state: ClusterState, command: Replace, context: Context) -> D
         return Rejected("unknown_node", f"node: {command.node} is not registered")
     if node.state != "none":
         return Rejected("wrong_node_state", f"node: {node.name} is {node.state}, only a node in state none can replace")
+    if (lacks := missing_feature(state, node.name, node.features)) is not None:
+        return lacks
     old = _normal(state, command.replaced, "replaced")
     if isinstance(old, Rejected):
         return old

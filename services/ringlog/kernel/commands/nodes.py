@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
+from ringlog.kernel.commands.features import missing_feature
 from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, reason_rule
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
@@ -65,6 +66,7 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
     """A new node in state ``none``. Names and ids stay taken for ever.
 
     An address is taken while its node has not left; of one that was declared down it may be used by its replacement.
+    It supports every feature that is enabled.
     """
     broken = broken_field(
         (is_name(command.name), "name", NAME_RULE),
@@ -84,6 +86,8 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: Co
         return Rejected("duplicate_name", f"name: {command.name} is taken")
     if (taken := _taken(state, command.address)) is not None:
         return taken
+    if (lacks := missing_feature(state, command.name, command.features)) is not None:
+        return lacks
     node = Node(
         id=command.id,
         name=command.name,
@@ -121,7 +125,7 @@ class UpdateNode(Command):
 def decide_update_node(state: ClusterState, command: UpdateNode, context: Context) -> Decision:
     """A node that has not left. Streams follow from the number of shards, so only one without tokens changes that.
 
-    An address is taken as for RegisterNode.
+    An address is taken as for RegisterNode. Of the features that are enabled a node keeps those that it has.
     """
     given = {name: getattr(command, name) for name in UPDATED if getattr(command, name) is not None}
     if not given:
@@ -145,6 +149,9 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: Contex
         )
     if updated.address != node.address and (taken := _taken(state, updated.address)) is not None:
         return taken
+    lacked = sorted(set(state.features).difference(node.features))
+    if (lacks := missing_feature(state, node.name, updated.features, lacked)) is not None:
+        return lacks
     updated = replace(updated, features=tuple(sorted(updated.features)))
     return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, updated)))
 

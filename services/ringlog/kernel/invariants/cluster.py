@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+from ringlog.kernel.commands.features import NO_MEMBER
 from ringlog.kernel.counts import COUNTS_MAX
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.invariants.shape import Details, invariant, news
@@ -146,6 +147,20 @@ def addresses(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG
     yield from (f"{count} nodes are at {address}" for address, count in sorted(used.items()) if count > 1)
 
 
+@invariant("every member supports each feature that is enabled, and none is disabled", "nodes", "features")
+def features(state: ClusterState, known: ClusterState) -> Details:
+    """All nodes if a feature is new, else those that changed."""
+    for name, feature in news(state.features, known.features):
+        if feature.name != name or not 1 <= feature.enabled <= state.epoch:
+            yield f"{name} is {feature.name}, enabled with epoch {feature.enabled}"
+    if lost := sorted(set(known.features).difference(state.features)):
+        yield f"{lost[0]} is not enabled any more"
+    same = state.features is known.features
+    for _, node in news(state.nodes, known.nodes) if same else in_order(state.nodes):
+        if node.state not in NO_MEMBER and (lacks := sorted(set(state.features).difference(node.features))):
+            yield f"{node.name} is {node.state} and lacks {lacks[0]}"
+
+
 # ----------------------------------------------------------------------------------------------------- schema
 
 
@@ -202,6 +217,7 @@ INVARIANTS = (
     nodes,
     tokens,
     addresses,
+    features,
     keyspaces,
     tables,
     contents,

@@ -108,6 +108,7 @@ FAMILY = Family(
         "RegisterNode": (2, _register),
         "UpdateNode": (1, _update),
         "UnregisterNode": (1, _unregister),
+        "EnableFeature": None,
         "DeclareDown": (2, _down),
         "DeclareUp": (1, _up),
         "TakeOver": (2, _take_over),

@@ -1,0 +1,100 @@
+"""Features: enabled once every member supports them, for good; who lacks one stays outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.changes import FeatureChange, project
+from ringlog.kernel.commands.features import EnableFeature
+from ringlog.kernel.commands.movements import Join, Replace
+from ringlog.kernel.commands.nodes import UnregisterNode, UpdateNode
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.parts import FEATURES
+from ringlog.kernel.state import ClusterState, Feature
+from tests.kernel.commands.test_cluster_and_nodes import refusal
+from tests.kernel.entries import NODES, SEED, applied, founded, node, with_normal_nodes
+
+FIRST, SECOND, NEW = NODES[0], NODES[1], NODES[2]
+SPLIT = EnableFeature("split")
+
+
+def supporting(*names: str) -> ClusterState:
+    """Two members, n1 and n2, of which those that are named support ``split``."""
+    state = with_normal_nodes(founded(), 2)
+    return applied(state, *(UpdateNode(name, features=("split", "other")) for name in names))
+
+
+def enabled() -> ClusterState:
+    return applied(supporting(FIRST, SECOND), SPLIT)
+
+
+def test_a_feature_is_enabled_when_every_member_supports_it() -> None:
+    assert refusal(supporting(), SPLIT) == "feature_unsupported"
+    assert refusal(supporting(FIRST), SPLIT) == "feature_unsupported"
+    state = enabled()
+    assert dict(state.features) == {"split": Feature("split", state.epoch)}
+    assert state.changed["features"] == state.epoch
+    assert "features" not in {one.invariant for one in violations(state)}
+
+
+def test_to_enable_it_again_changes_nothing() -> None:
+    state = enabled()
+    assert applied(state, SPLIT).features is state.features
+
+
+def test_a_node_that_is_no_member_holds_nothing_up() -> None:
+    waiting = applied(supporting(FIRST, SECOND), node(3))
+    assert "split" in applied(waiting, SPLIT).features
+    gone = applied(waiting, UnregisterNode(NEW))
+    assert "split" in applied(gone, SPLIT).features
+
+
+def test_one_that_becomes_a_member_is_asked() -> None:
+    joining = applied(supporting(FIRST, SECOND), node(3), Join(NEW, (7,), SEED))
+    assert joining.nodes[NEW].state == "joining"
+    assert refusal(joining, SPLIT) == "feature_unsupported"
+    assert "split" in applied(joining, UpdateNode(NEW, features=("split",)), SPLIT).features
+
+
+def test_who_lacks_it_cannot_register() -> None:
+    state = enabled()
+    assert refusal(state, node(3)) == "feature_missing"
+    assert applied(state, replace(node(3), features=("split",))).nodes[NEW].state == "none"
+
+
+def test_who_lacks_it_cannot_become_a_member() -> None:
+    state = applied(supporting(FIRST, SECOND), node(3), SPLIT)
+    assert refusal(state, Join(NEW, (7,), SEED)) == "feature_missing"
+    assert refusal(state, Replace(NEW, FIRST)) == "feature_missing"
+    able = applied(state, UpdateNode(NEW, capacity=7), UpdateNode(NEW, features=("split",)))
+    assert applied(able, Join(NEW, (7,), SEED)).nodes[NEW].state == "joining"
+
+
+def test_who_has_it_keeps_it() -> None:
+    state = enabled()
+    assert refusal(state, UpdateNode(FIRST, features=("other",))) == "feature_missing"
+    assert applied(state, UpdateNode(FIRST, features=("split",))).nodes[FIRST].features == ("split",)
+
+
+@pytest.mark.parametrize("name", ["", "-", "with space", "x" * 101])
+def test_its_name_is_a_name(name: str) -> None:
+    assert refusal(enabled(), EnableFeature(name)) == "bad_field"
+
+
+def test_there_are_at_most_256() -> None:
+    state = applied(founded(), *(EnableFeature(f"f{number}") for number in range(256)))
+    assert refusal(state, EnableFeature("one-more")) == "too_many"
+    assert applied(state, EnableFeature("f0")).features is state.features
+
+
+def test_change_topics_tell_of_it() -> None:
+    state = enabled()
+    assert project(state)[FEATURES, "split"] == FeatureChange(state.epoch, "split", state.epoch)
+
+
+def test_one_that_is_disabled_is_noticed() -> None:
+    state = enabled()
+    lost = replace(state, features=state.features.delete("split"))
+    assert any("split is not enabled any more" in one.detail for one in violations(lost, state))
