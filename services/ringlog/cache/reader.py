@@ -40,7 +40,7 @@ class CachedView:
     ``nodes`` by node id, ``placements`` by replication key (lists of ranges), ``keyspaces``, ``tables`` and ``types``
     by name, ``schema_version`` under ``version``, ``generations`` by id, ``prepared`` (the next one, if there is one)
     by id, ``operations`` by id, ``settings`` by name (only those that differ from the defaults), ``writers`` by name,
-    ``terms`` by role, ``past_ttls`` by the epoch until which they held.
+    ``terms`` by role, ``past_ttls`` by the epoch until which they held, ``features`` that are enabled by name.
     """
 
     cluster_id: str
@@ -61,6 +61,7 @@ class CachedView:
     writers: Records
     terms: Records
     past_ttls: Records
+    features: Records
 
 
 class CachedReader:

@@ -23,13 +23,13 @@ class PlainThread(RoleThread):
 
     def work(self) -> None:
         """Perform the protocol, for ever."""
-        self.driver.handlers |= {News: lambda _: self._news()}
+        self.driver.handlers |= {News: lambda _: self._take_news()}
         self.driver.carry_out(self._protocol())
 
     def handled_epoch(self) -> Epoch:
         """The newest epoch that it has folded."""
         return self.replica.state.epoch
 
-    def _news(self) -> None:
+    def _take_news(self) -> None:
         for offset, _ in self.news(NEWS_S)[-1:]:
             self.acknowledge(offset)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ringlog.protocol.effects import Steps
 from ringlog.protocol.role import Accept, News
 from ringlog.protocol.roles import Role
 from ringlog.sim.actors.role import NEWS_US, Worker
@@ -10,8 +13,8 @@ from ringlog.sim.replica import Step
 
 def plain_worker(row: Role) -> type[Worker]:
     """The worker of a role without a shell of its own."""
-    protocol = row.plain
-    assert protocol is not None, f"{row.name} has a worker of its own"
+    assert row.plain is not None, f"{row.name} has a worker of its own"
+    protocol: Callable[[], Steps[None]] = row.plain
 
     class PlainWorker(Worker):
         """One instance of such a role."""
