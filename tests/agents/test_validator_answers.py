@@ -54,7 +54,7 @@ def commands(text: str) -> Iterator[Command]:
 
 
 def answer_bytes(world: World, request: Request) -> list[int]:
-    step = begin(arrive(Validator(world.uuid(), 1), [(0, request)]).validator, world.state, NOW, world.draw)
+    step = begin(arrive(Validator(world.uuid(), 1), [(0, (request,))]).validator, world.state, NOW, world.draw)
     return [len(encode_result(r)) for effect in step.effects if isinstance(effect, Publish) for r in effect.results]
 
 

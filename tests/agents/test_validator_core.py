@@ -36,7 +36,7 @@ def validator(world: World, term: int = 1) -> Validator:
 
 def offered(world: World, core: Validator, *requests: Request | None) -> Step:
     first = core.arrived + 1
-    core = arrive(core, list(enumerate(requests, start=first))).validator
+    core = arrive(core, [(offset, (request,)) for offset, request in enumerate(requests, start=first)]).validator
     return begin(core, world.state, NOW, world.draw)
 
 
@@ -245,17 +245,17 @@ def test_unknown_and_undecodable_commands_are_rejected_and_never_reach_the_log()
 def test_what_is_no_request_is_acknowledged_in_its_place() -> None:
     world = World()
     core = validator(world)
-    assert acked(arrive(core, [(0, None), (1, None)])) == [1]
-    core = arrive(core, [(0, world.request())]).validator
-    assert acked(arrive(core, [(1, None)])) == []
+    assert acked(arrive(core, [(0, ()), (1, ())])) == [1]
+    core = arrive(core, [(0, (world.request(),))]).validator
+    assert acked(arrive(core, [(1, ())])) == []
 
 
 def test_offsets_that_come_again_are_taken_once() -> None:
     world = World()
     core = validator(world)
     request = world.request()
-    core = arrive(core, [(0, request)]).validator
-    assert len(arrive(core, [(0, request), (1, world.request())]).validator.waiting) == 2
+    core = arrive(core, [(0, (request,))]).validator
+    assert len(arrive(core, [(0, (request,)), (1, (world.request(),))]).validator.waiting) == 2
 
 
 def test_requests_that_come_late_are_answered_before_they_are_acknowledged() -> None:
@@ -263,10 +263,10 @@ def test_requests_that_come_late_are_answered_before_they_are_acknowledged() -> 
     world = World()
     core = validator(world)
     late, early = world.request(), world.request()
-    step = begin(arrive(core, [(9, late)]).validator, world.state, NOW, world.draw)
+    step = begin(arrive(core, [(9, (late,))]).validator, world.state, NOW, world.draw)
     step = settle(step.validator, world.land_all(committed(step).chain))
     assert acked(step) == [9]
-    step = arrive(step.validator, [(4, early), (9, late)])
+    step = arrive(step.validator, [(4, (early,)), (9, (late,))])
     assert [item.offset for item in step.validator.waiting] == [4, 9]
     assert acked(step) == []
     step = begin(step.validator, world.state, NOW, world.draw)
@@ -303,7 +303,7 @@ def test_a_batch_is_bounded_by_count_and_by_the_history() -> None:
 def test_an_instance_stops_when_a_higher_term_is_folded() -> None:
     world = World()
     core = validator(world)
-    core = arrive(core, [(0, world.request())]).validator
+    core = arrive(core, [(0, (world.request(),))]).validator
     world.take_over(2)
     (effect,) = begin(core, world.state, NOW, world.draw).effects
     assert isinstance(effect, Stop)

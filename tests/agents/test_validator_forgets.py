@@ -37,7 +37,9 @@ class Instance:
     def ask(self, *requests: Request, lose: bool = False) -> list[Result]:
         """What is published for these; ``lose``: somebody else's entry gets in before the batch."""
         first = self.memory.arrived + 1
-        self.memory = arrive(self.memory, list(enumerate(requests, start=first))).validator
+        self.memory = arrive(
+            self.memory, [(offset, (request,)) for offset, request in enumerate(requests, start=first)]
+        ).validator
         published: list[Result] = []
         while self.memory.waiting:
             published += self._carried_out(begin(self.memory, self.world.state, NOW, self.world.draw), lose)
@@ -106,7 +108,7 @@ def test_what_was_applied_is_known_from_the_history_whatever_is_forgotten(world:
 def test_a_noop_that_is_lost_forgets_nothing(world: World) -> None:
     instance = Instance(world)
     instance.ask(*rejections(world, MAX))
-    instance.memory = arrive(instance.memory, [(instance.memory.arrived + 1, world.request(BAD))]).validator
+    instance.memory = arrive(instance.memory, [(instance.memory.arrived + 1, (world.request(BAD),))]).validator
     step = begin(instance.memory, world.state, NOW, world.draw)
     (commit,) = (effect for effect in step.effects if isinstance(effect, Commit))
     settled = settle(step.validator, [Fate.LOST] * len(commit.chain.entries))

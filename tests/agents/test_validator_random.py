@@ -13,7 +13,19 @@ import pytest
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.protocol.fates import Chain, Fate, all_final, fates
-from ringlog.protocol.validator_core import Ack, Commit, Hint, Publish, Stop, Validator, arrive, begin, remember, settle
+from ringlog.protocol.validator_core import (
+    Ack,
+    Arrived,
+    Commit,
+    Hint,
+    Publish,
+    Stop,
+    Validator,
+    arrive,
+    begin,
+    remember,
+    settle,
+)
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import REJECTED, Request, Result
 
@@ -62,11 +74,15 @@ class Run:
     def _register(self) -> RegisterCdcWriter:
         return RegisterCdcWriter(self._writer(), str(self.random.randrange(3)))
 
+    def _record(self, offset: int) -> Arrived:
+        request = self.requests[offset]
+        return offset, () if request is None else (request,)
+
     def round(self, disturbed: bool = True) -> None:
         """Deliver, decide, commit, answer; perhaps the process ends before one of the effects."""
         first = max(self.acked, self.core.arrived) + 1
         last = self.random.randint(first, len(self.requests)) if disturbed else len(self.requests)
-        step = arrive(self.core, [(offset, self.requests[offset]) for offset in range(first, last)])
+        step = arrive(self.core, [self._record(offset) for offset in range(first, last)])
         effects = list(step.effects)
         if step.validator.waiting:
             begun = begin(step.validator, self.world.state, NOW, self.world.draw)

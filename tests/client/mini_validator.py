@@ -26,7 +26,7 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import decode_command
 from ringlog.wire.entries import EncodedEntry
-from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, Request, Result, decode_request, encode_result
+from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, Request, Result, decode_requests, encode_result
 
 
 class MiniValidator:
@@ -61,8 +61,9 @@ class MiniValidator:
         while not self._stopping.is_set():
             waiting = {}
             for record in self._tail.poll(0.02):
-                request = decode_request(record.data)
-                waiting.setdefault(request.request_id, request)
+                for request in decode_requests(record.data):
+                    assert request is not None
+                    waiting.setdefault(request.request_id, request)
             while waiting and not self._stopping.is_set():
                 try:
                     waiting = self._batch(list(waiting.values()))

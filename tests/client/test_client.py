@@ -25,7 +25,7 @@ from ringlog.log.producer import too_large
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import encode_command
-from ringlog.wire.records import REJECTED, Request, Result, decode_request, encode_result
+from ringlog.wire.records import REJECTED, Request, Result, decode_request, decode_requests, encode_result
 from tests.client.mini_validator import MiniValidator
 from tests.log.faulty import Fault, FaultyLog
 
@@ -138,7 +138,8 @@ def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, resul
         futures += [client.submit_future(Noop()) for _ in range(20)]
         gate.opened.set()
         answers = [future.result(10) for future in futures]
-    assert [len(records) for records in gate.appends] == [1, 20]
+    assert [len(records) for records in gate.appends] == [1, 1]
+    assert [len(decode_requests(record)) for records in gate.appends for record in records] == [1, 20]
     takeover, *commits = [len(records) for records in metadata.appends]
     assert takeover == 1
     assert sum(commits) == 21

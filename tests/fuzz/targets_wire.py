@@ -95,9 +95,11 @@ def _entries() -> tuple[bytes, ...]:
 
 def request(data: bytes) -> None:
     """Decided by a validator, its entry folded, its answers encoded."""
-    found = records.decode_request(data)
-    assert records.encode_request(found) == data or records.decode_request(records.encode_request(found)) == found
-    validator = arrive(Validator("fuzz", 9), [(0, found), (1, found)]).validator
+    found = tuple(one for one in records.decode_requests(data) if one is not None)
+    for one in found:
+        assert records.decode_request(records.encode_request(one)) == one
+    assert records.decode_requests(records.encode_request_batch(list(map(records.encode_request, found)))) == found
+    validator = arrive(Validator("fuzz", 9), [(0, (*found, *found)), (1, found)]).validator
     step = begin(validator, story().state, NOW, SeededDraw(b"request"))
     while True:
         chains = [effect.chain for effect in step.effects if isinstance(effect, Commit)]
@@ -121,7 +123,8 @@ def _requests() -> tuple[bytes, ...]:
         epoch = story().state.epoch
         return records.encode_request(records.Request(fresh, epoch, "fuzz", kind, version, payload))
 
-    return tuple(made(step.encoded.entry) for step in story().steps)
+    alone = tuple(made(step.encoded.entry) for step in story().steps)
+    return (*alone, records.encode_request_batch(alone[:3]))
 
 
 def mutation(data: bytes) -> None:
@@ -286,7 +289,7 @@ def _schema_headers() -> tuple[bytes, ...]:
 TARGETS = (
     Target("log_entries", ("wire.entries.decode_entry",), log_entry, (), _entries, of_record),
     Target("commands", ("wire.commands.decode_command",), command, (), _commands),
-    Target("requests", ("wire.records.decode_request",), request, (WireError,), _requests, of_record),
+    Target("requests", ("wire.records.decode_requests",), request, (WireError,), _requests, of_record),
     Target(
         "mutations",
         ("wire.records.decode_mutation", "node.peek.peek"),

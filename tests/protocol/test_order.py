@@ -138,7 +138,7 @@ def test_a_take_over_that_the_rules_refuse_ends() -> None:
 
 def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() -> None:
     world = World()
-    requests = [(0, world.request()), (1, world.request(BAD)), (2, None)]
+    requests = [(0, (world.request(),)), (1, (world.request(BAD),)), (2, ())]
     known: dict[type, Callable[[Any], Any]] = {
         Initialise: nothing,
         Look: nothing,

@@ -6,12 +6,34 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Term
 from ringlog.protocol.answers import RejectedResult
 from ringlog.protocol.effects import Newest, Now, Steps
-from ringlog.protocol.submission import JUDGE_AGAIN, RESEND, Fresh, Hear, NoAnswer, Send, ask, question
-from ringlog.wire.records import APPLIED, REJECTED, Result
+from ringlog.protocol.submission import (
+    JUDGE_AGAIN,
+    RESEND,
+    TOGETHER_BYTES_MAX,
+    Fresh,
+    Hear,
+    NoAnswer,
+    Send,
+    ask,
+    parcels,
+    question,
+)
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import (
+    APPLIED,
+    REJECTED,
+    TOGETHER_MAX,
+    Request,
+    Result,
+    decode_request,
+    decode_requests,
+    encode_request_batch,
+    encode_result,
+)
 
 QUESTION = question(Noop(), "01890000-0000-7000-8000-000000000001", 0, "tester")
 ASKED = QUESTION.asked
@@ -45,7 +67,7 @@ def test_a_question_goes_out_again_until_the_deadline() -> None:
     asking = Asking()
     effect = asking.go()
     for turn in range(1, 6):
-        assert effect == Send(QUESTION)
+        assert effect == Send(QUESTION, alone=turn > 1), "what is sent again travels alone"
         effect = asking.go()
         assert effect == Hear(ASKED, turn * RESEND)
         asking.now = turn * RESEND
@@ -58,7 +80,7 @@ def test_a_question_goes_out_again_until_the_deadline() -> None:
 
 def test_a_rejection_is_believed_behind_a_barrier_and_in_its_term_only() -> None:
     asking = Asking()
-    assert asking.go() == Send(QUESTION)
+    assert asking.go() == Send(QUESTION, alone=False)
     assert isinstance(asking.go(), Hear)
     assert isinstance(asking.go([rejection(1)]), Fresh)
     assert isinstance(asking.go(state_of_term(2)), Hear), "another validator acts by now"
@@ -79,3 +101,43 @@ def test_what_could_not_be_judged_is_judged_later() -> None:
     assert isinstance(asking.go([]), Fresh)
     with pytest.raises(StopIteration):
         asking.go(state_of_term(1))
+
+
+def sends(count: int, alone: bool = False, size: int = 0) -> list[Send]:
+    command = ChangeSettings((("x" * size, 1),)) if size else Noop()
+    ids = [f"01890000-0000-7000-8000-{number:012d}" for number in range(count)]
+    return [Send(question(command, one, 0, "tester"), alone) for one in ids]
+
+
+def test_what_waits_travels_together_in_its_order() -> None:
+    waiting = sends(TOGETHER_MAX + 2)
+    made = parcels(waiting)
+    assert [len(parcel.sent) for parcel in made] == [TOGETHER_MAX, 2]
+    found = [request for parcel in made for request in decode_requests(parcel.data)]
+    assert found == [decode_request(send.question.data) for send in waiting]
+
+
+def test_one_request_travels_as_it_always_did() -> None:
+    assert [parcel.data for parcel in parcels(sends(1))] == [sends(1)[0].question.data]
+    assert parcels([]) == ()
+
+
+def test_what_is_sent_again_or_is_large_travels_alone() -> None:
+    again, large = sends(1, alone=True), sends(3, size=TOGETHER_BYTES_MAX // 2)
+    made = parcels([*sends(2), *again, *sends(2), *again, *again, *large])
+    assert [len(parcel.sent) for parcel in made] == [2, 1, 2, 1, 1, 1, 1, 1]
+    assert len({parcel.sent[0].question.asked.request_id for parcel in made[-3:]}) == 3
+
+
+def test_a_part_that_is_no_request_spoils_no_other() -> None:
+    good = sends(1)[0].question.data
+    found = decode_requests(encode_request_batch([b"junk", good, b""]))
+    assert [isinstance(request, Request) for request in found] == [False, True, False]
+    assert decode_requests(good) == found[1:2]
+
+
+def test_a_record_with_too_many_parts_is_none() -> None:
+    with pytest.raises(WireError, match="too_many_requests"):
+        decode_requests(encode_request_batch([b""] * (TOGETHER_MAX + 1)))
+    with pytest.raises(WireError, match="wrong_record"):
+        decode_requests(encode_result(rejection(1)))

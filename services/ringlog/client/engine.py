@@ -8,7 +8,7 @@ thread at a time, by whatever ends that wait:
   whose results are to be judged, and looks at the times.
 
 The *sender*, another thread, takes everything that waits to be sent and appends it at once, so submissions that come
-together travel together.
+together travel together, in one record as far as that is allowed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -39,7 +40,7 @@ from ringlog.log.errors import (
 from ringlog.log.port import LogRecord, MetadataLog, Tail
 from ringlog.log.replica import Replica, Subscription
 from ringlog.protocol.effects import Newest, Now
-from ringlog.protocol.submission import RESEND, Asked, Fresh, Hear, NoAnswer, Question, Send, ask
+from ringlog.protocol.submission import RESEND, Asked, Fresh, Hear, NoAnswer, Parcel, Question, Send, ask, parcels
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Result, decode_result
 
@@ -83,7 +84,7 @@ class Engine:
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._pending: dict[str, _Pending] = {}
-        self._queue: dict[str, _Pending] = {}
+        self._queue: dict[str, Send] = {}
         self._stopping = threading.Event()
         self._threads: tuple[threading.Thread, ...] = ()
         self._subscription: Subscription | None = None
@@ -150,7 +151,7 @@ class Engine:
                         outcome = _now()
                     case Send():
                         outcome = None
-                        self._queue[effect.question.asked.request_id] = pending
+                        self._queue[effect.question.asked.request_id] = effect
                         self._wake.notify_all()
                     case Hear() if pending.heard or pending.noted:
                         outcome = self._taken(pending)
@@ -221,16 +222,27 @@ class Engine:
             with self._wake:
                 while not self._queue and not self._stopping.is_set():
                     self._wake.wait()
-                waiting, self._queue = [one for one in self._queue.values() if not one.future.done()], {}
+                waiting = [send for request, send in self._queue.items() if request in self._pending]
+                self._queue = {}
+            made = parcels(waiting)
             try:
-                if waiting:
-                    self._requests.append([pending.question.data for pending in waiting])
+                if made:
+                    self._requests.append([parcel.data for parcel in made])
             except RecordTooLarge as error:
-                for pending in waiting:
-                    if len(pending.question.data) >= error.size:
-                        self._fail(pending, error)
+                self._take_apart([parcel for parcel in made if len(parcel.data) >= error.size], error)
             except LogUnavailable as error:
                 log.warning("requests_unanswered", requests=len(waiting), error=error.message)
+
+    def _take_apart(self, refused: Sequence[Parcel], error: RecordTooLarge) -> None:
+        """What the topic does not take in one record goes out in several; what is alone already never gets there."""
+        for parcel in refused:
+            if len(parcel.sent) > 1:
+                with self._lock:
+                    self._queue |= {send.question.asked.request_id: replace(send, alone=True) for send in parcel.sent}
+                continue
+            pending = self._pending.get(parcel.sent[0].question.asked.request_id)
+            if pending is not None:
+                self._fail(pending, error)
 
     def _listen(self, tail: Tail) -> None:
         while not self._stopping.is_set():

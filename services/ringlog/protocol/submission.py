@@ -21,10 +21,12 @@ from ringlog.protocol.answers import AppliedResult, ExpiredResult, RejectedResul
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.effects import Newest, Now, Steps
 from ringlog.wire.commands import encode_command
-from ringlog.wire.records import REJECTED, Request, Result, encode_request
+from ringlog.wire.records import REJECTED, TOGETHER_MAX, Request, Result, encode_request, encode_request_batch
 
 VALIDATOR = "validator"
 RESEND: Micros = 1_000_000
+TOGETHER_BYTES_MAX = 256 * 1024
+"""Of the requests in one record; a larger one travels alone."""
 JUDGE_AGAIN: Micros = 100_000
 """How long results wait for another try when the end of the log could not be learned."""
 
@@ -49,9 +51,23 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Append the question to the requests, once. No outcome: whether it arrived is learned from its answer."""
+    """Append the question to the requests, once, when the producer is free: see ``parcels``. No outcome: whether it
+    arrived is learned from its answer.
+
+    ``alone``: in a record of its own. So goes what was sent before: a validator of an earlier release reads no other,
+    and a topic whose limit was lowered may take no other.
+    """
 
     question: Question
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One record of the requests topic, and what it carries, in order."""
+
+    sent: tuple[Send, ...]
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +109,7 @@ def ask(what: Question, patience: Micros, resend: Micros = RESEND) -> Steps[Subm
     asked = what.asked
     again = yield Now()
     deadline = again + patience
+    is_sent = False
     results: tuple[Result, ...] = ()
     while True:
         answer = answer_of_log((yield Newest()), asked)
@@ -107,9 +124,30 @@ def ask(what: Question, patience: Micros, resend: Micros = RESEND) -> Steps[Subm
             raise NoAnswer(asked)
         if now >= again:
             again = now + resend
-            yield Send(what)
+            yield Send(what, alone=is_sent)
+            is_sent = True
         until = min(again, deadline)
         results += tuple((yield Hear(asked, min(until, now + JUDGE_AGAIN) if results else until)))
+
+
+def parcels(waiting: Sequence[Send]) -> tuple[Parcel, ...]:
+    """What waits for the producer, as records: in order, together where that is allowed and not too large."""
+    found: list[Parcel] = []
+    group: list[Send] = []
+    size = 0
+    for send in waiting:
+        bytes_of = len(send.question.data)
+        if group and (send.alone or len(group) >= TOGETHER_MAX or size + bytes_of > TOGETHER_BYTES_MAX):
+            found.append(_parcel(group))
+            group, size = [], 0
+        group.append(send)
+        size += TOGETHER_BYTES_MAX if send.alone else bytes_of
+    return (*found, _parcel(group)) if group else tuple(found)
+
+
+def _parcel(group: Sequence[Send]) -> Parcel:
+    parts = [send.question.data for send in group]
+    return Parcel(tuple(group), parts[0] if len(parts) == 1 else encode_request_batch(parts))
 
 
 def change_way(

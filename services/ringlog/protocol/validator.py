@@ -24,6 +24,7 @@ from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import FOREVER, Alone, At, Barrier, Newest, Steps, WallClock
 from ringlog.protocol.validator_core import (
     ANSWERS_MAX,
+    Arrived,
     Commit,
     Folding,
     Publish,
@@ -35,7 +36,7 @@ from ringlog.protocol.validator_core import (
     remember,
     settle,
 )
-from ringlog.wire.records import REJECTED, Request, Result
+from ringlog.wire.records import REJECTED, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ReadResults:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Outcome: (offset, request) of what came in since the last time; None stands for bytes that are no request.
+    """Outcome: the records that came in since the last time.
 
     ``wait``: for a while, if nothing has come in. The driver raises as at ``Look``.
     """
@@ -93,8 +94,8 @@ def answer_requests(
     trimmed = (validator.pruned, validator.floor)
     yield role.Accept()
     while True:
-        requests: Sequence[tuple[int, Request | None]] = yield Requests(wait=not validator.waiting)
-        validator = yield from _perform(arrive(validator, requests), direct)
+        records: Sequence[Arrived] = yield Requests(wait=not validator.waiting)
+        validator = yield from _perform(arrive(validator, records), direct)
         if validator.waiting:
             validator = yield Alone(_decide(validator, direct, draw, folding), FOREVER)
         if (validator.pruned, validator.floor) != trimmed:

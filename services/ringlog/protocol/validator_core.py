@@ -178,8 +178,12 @@ def is_floor_mark(result: Result) -> bool:
     return result.request_id == FLOOR_MARK and result.code == FORGOTTEN
 
 
-def arrive(validator: Validator, requests: Sequence[tuple[int, Request | None]]) -> Step:
-    """Requests came in; None stands for bytes that are no request, which get no answer.
+Arrived = tuple[int, tuple[Request, ...]]
+"""A record of the requests topic: its offset and the requests in it, in order; none if its bytes are no request."""
+
+
+def arrive(validator: Validator, records: Sequence[Arrived]) -> Step:
+    """Requests came in. A record is acknowledged when each of its requests has its answer.
 
     What is open already stays as it is. Anything else is decided, also below what came before: after a rebalance
     records of the assignment before may come first, and those that were never answered after them.
@@ -187,14 +191,13 @@ def arrive(validator: Validator, requests: Sequence[tuple[int, Request | None]])
     open_offsets = set(_open_offsets(validator))
     waiting = list(validator.waiting)
     arrived, acked = validator.arrived, validator.acked
-    for offset, request in requests:
+    for offset, requests in records:
         if offset in open_offsets:
             continue
         open_offsets.add(offset)
         arrived = max(arrived, offset)
         acked = min(acked, offset - 1)
-        if request is not None:
-            waiting.append(Waiting(offset, request, command_digest(request.kind, request.version, request.payload)))
+        waiting += [Waiting(offset, one, command_digest(one.kind, one.version, one.payload)) for one in requests]
     return _acknowledge(replace(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
 
 

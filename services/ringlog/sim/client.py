@@ -12,11 +12,12 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
-from ringlog.protocol.submission import Asked, Fresh, Hear, Send, ask, question
+from ringlog.protocol.submission import Asked, Fresh, Hear, Send, ask, parcels, question
 from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, Record, Tail
+from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_result
 from ringlog.sim.replica import Performers, SimAuthor, SimReplica, Step, draw_of, perform
-from ringlog.sim.world import Host, Signal, Unanswered
+from ringlog.sim.world import MS, Host, Signal, Unanswered
 from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
@@ -24,6 +25,10 @@ from ringlog.wire.records import Result
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
+
+
+BUSY_US: Micros = 4 * MS
+"""How long the producer is busy at most before it looks what waits: so that requests meet."""
 
 
 class SimClient:
@@ -39,6 +44,9 @@ class SimClient:
         self._signals: dict[str, Signal] = {}
         self._heard: dict[str, list[Result]] = {}
         self._noted: set[str] = set()
+        self._waiting: dict[str, Send] = {}
+        self._busy = False
+        self._chance = Chance(sim.world.seed, f"producer/{name}")
         self._tail: Tail | None = None
         self.replica.followers.append(self._follow)
 
@@ -96,7 +104,19 @@ class SimClient:
             check.withdrawn(self.name, asked, ended)
 
     def _send(self, effect: Send) -> Step:
-        yield from self.sim.broker.try_append(self.host, REQUESTS, [("", effect.question.data)])
+        """Join what waits; whoever finds the producer free sends all of it."""
+        self._waiting[effect.question.asked.request_id] = effect
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            yield self._chance.below(BUSY_US)
+            while self._waiting:
+                made, self._waiting = parcels(tuple(self._waiting.values())), {}
+                self.sim.did["requests", "together"] += sum(len(parcel.sent) > 1 for parcel in made)
+                yield from self.sim.broker.try_append(self.host, REQUESTS, [("", parcel.data) for parcel in made])
+        finally:
+            self._busy = False
 
     def _hear(self, effect: Hear) -> Step:
         request = effect.asked.request_id

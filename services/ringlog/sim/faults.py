@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,10 @@ from ringlog.kernel.values import Micros
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.broker import METADATA, REQUESTS, RESULTS
 from ringlog.sim.chance import Chance
-from ringlog.sim.memo import cached_request, cached_result
+from ringlog.sim.memo import cached_requests, cached_result
 from ringlog.sim.world import MS, Host
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import author_entry, decode_entry
-from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
 from ringlog.wire.records import REJECTED, Request, encode_request
 
@@ -237,9 +235,8 @@ class Faults:
         refused = {result.request_id for result in read if result.outcome == REJECTED}
         values: dict[bytes, None] = {}
         for record in requests.records[: requests.visible]:
-            with suppress(WireError):
-                if cached_request(record.value).request_id in refused:
-                    values[record.value] = None
+            if any(request.request_id in refused for request in cached_requests(record.value)):
+                values[record.value] = None
         again = [("", value) for value in values]
         self.world.spawn(host, "asked again", broker.try_append(host, REQUESTS, again))
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from ringlog.kernel.changes import Change
 from ringlog.wire.changes import decode_change
+from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
     Mutation,
     NodeAck,
@@ -13,7 +14,7 @@ from ringlog.wire.records import (
     Result,
     decode_mutation,
     decode_node_ack,
-    decode_request,
+    decode_requests,
     decode_result,
 )
 
@@ -39,9 +40,12 @@ def cached_mutation(data: bytes) -> Mutation:
 
 
 @lru_cache(KEPT)
-def cached_request(data: bytes) -> Request:
-    """``decode_request``. Raises WireError."""
-    return decode_request(data)
+def cached_requests(data: bytes) -> tuple[Request, ...]:
+    """``decode_requests``, without parts that are none; empty for a record that is none."""
+    try:
+        return tuple(request for request in decode_requests(data) if request is not None)
+    except WireError:
+        return ()
 
 
 @lru_cache(KEPT)

@@ -8,15 +8,20 @@ record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from ringlog.kernel.values import StreamReport
 from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import Mapper
 
 T = TypeVar("T")
+
+TOGETHER_MAX = 500
+"""Requests in one record."""
 
 APPLIED, REJECTED, EXPIRED = "applied", "rejected", "expired"
 """The outcomes of a ``Result``."""
@@ -36,6 +41,13 @@ class Request:
     kind: str
     version: int
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBatch:
+    """Requests in one record, each as its bytes would travel alone."""
+
+    requests: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +231,13 @@ class DeadLetter:
 
 
 REQUEST, RESULT = "ringlog.requests.Request", "ringlog.requests.Result"
+REQUEST_BATCH = "ringlog.requests.RequestBatch"
 NODE_ACK, AGENT_STATUS = "ringlog.acks.NodeAck", "ringlog.agents.AgentStatus"
 MUTATION, CDC_ROW, DEAD_LETTER = "ringlog.mutations.Mutation", "ringlog.cdc.CdcRow", "ringlog.cdc.DeadLetter"
 
 RECORDS: dict[str, type[Any]] = {
     REQUEST: Request,
+    REQUEST_BATCH: RequestBatch,
     RESULT: Result,
     NODE_ACK: NodeAck,
     AGENT_STATUS: AgentStatus,
@@ -258,6 +272,34 @@ def encode_request(value: Request) -> bytes:
 def decode_request(data: bytes) -> Request:
     """Request of the bytes."""
     return _decode(REQUEST, data, Request)
+
+
+def encode_request_batch(requests: Sequence[bytes]) -> bytes:
+    """Bytes of a record with several requests, which are given as bytes."""
+    return _encode(REQUEST_BATCH, RequestBatch(tuple(requests)))
+
+
+def decode_requests(data: bytes) -> tuple[Request | None, ...]:
+    """The requests of a record of their topic, be it one or several; None: a part that is no request.
+
+    Raises WireError for a record that is neither, or has more than ``TOGETHER_MAX``.
+    """
+    full_name, record = decode(data)
+    if full_name == REQUEST:
+        return (mapper(REQUEST).from_record(record),)
+    if full_name != REQUEST_BATCH:
+        raise WireError("wrong_record", full_name, f"a {REQUEST} or a {REQUEST_BATCH}")
+    parts: Sequence[bytes] = record["requests"]
+    if len(parts) > TOGETHER_MAX:
+        raise WireError("too_many_requests", str(len(parts)), f"at most {TOGETHER_MAX} in one record")
+    return tuple(_request_or_none(part) for part in parts)
+
+
+def _request_or_none(data: bytes) -> Request | None:
+    try:
+        return decode_request(data)
+    except WireError:
+        return None
 
 
 def encode_result(value: Result) -> bytes:

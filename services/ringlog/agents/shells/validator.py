@@ -14,9 +14,9 @@ from ringlog.log.errors import LogError
 from ringlog.log.topics import RESULTS, topic_name
 from ringlog.protocol.role import Initialise
 from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
-from ringlog.protocol.validator_core import ROLE, Ack, Hint, Publish, Stop
+from ringlog.protocol.validator_core import ROLE, Ack, Arrived, Hint, Publish, Stop
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import Request, decode_request, encode_result
+from ringlog.wire.records import decode_requests, encode_result
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class ValidatorThread(RoleThread):
         """The validator decides on the newest epoch that it has folded."""
         return self.replica.state.epoch
 
-    def _requests(self, effect: Requests) -> Sequence[tuple[int, Request | None]]:
+    def _requests(self, effect: Requests) -> Sequence[Arrived]:
         offered = self.news() if effect.wait else self.news(0)
         return [self._request(record) for record in offered]
 
@@ -68,11 +68,15 @@ class ValidatorThread(RoleThread):
         except LogError as error:
             log.warning("hints_not_sent", why=error.message)
 
-    def _request(self, record: Offered) -> tuple[int, Request | None]:
+    def _request(self, record: Offered) -> Arrived:
         offset, value = record
+        why = "a part of the record is none"
         try:
-            return offset, decode_request(value or b"")
+            found = decode_requests(value or b"")
         except WireError as error:
-            self.unreadable += 1
-            log.warning("unreadable_request", offset=offset, why=str(error), so_far=self.unreadable)
-            return offset, None
+            found, why = (None,), str(error)
+        requests = tuple(request for request in found if request is not None)
+        if len(requests) < len(found):
+            self.unreadable += len(found) - len(requests)
+            log.warning("unreadable_request", offset=offset, why=why, so_far=self.unreadable)
+        return offset, requests

@@ -11,6 +11,7 @@ from ringlog.kernel.commands.cdc import CloseCdcGeneration
 from ringlog.kernel.commands.cdc_clock import LowerCdcWriter
 from ringlog.kernel.commands.cdc_writers import FenceCdcWriter
 from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.commands.movements import Assassinate, Remove
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.commands.operations import CancelOperation, FailOperation
@@ -37,6 +38,8 @@ HASTE_US: Micros = 20 * MS
 """Who does not wait long withdraws what may be under way."""
 BURIALS, LATER = 4, ("timed out", "range_locked", "wrong_node_state")
 """How often somebody asks for a burial, and after which answers."""
+BESIDE = 6
+"""How many commands go out beside another one, less one."""
 TRIES = 3
 """How often somebody asks for a change of a table without an answer."""
 CLOSINGS = 3
@@ -271,6 +274,10 @@ class SimOperator:
             else:
                 if chance.happens(0.1):
                     self.sim.world.spawn(self.host, "operator.twice", self._reuse(request, since))
+                beside = Chance(self.sim.world.seed, f"beside/{number}")
+                for _ in range(beside.below(BESIDE) if beside.happens(0.3) else 0):
+                    also = Noop() if beside.happens(0.7) else DropKeyspace("nowhere")
+                    self.sim.world.spawn(self.host, "operator.beside", self._beside(also))
                 answer = yield from self._client.submit(command, patience, request, since)
         except NoAnswer:
             self.sim.did["command", kind, "timed out"] += 1
@@ -283,6 +290,11 @@ class SimOperator:
         self.sim.did["command", kind, what] += 1
         if isinstance(command, FailOperation) and isinstance(answer, AppliedResult):
             yield from self._decide(chance)
+
+    def _beside(self, command: Command) -> Step:
+        """Ask for something else at the same time: such requests travel together."""
+        with suppress(NoAnswer):
+            yield from self._client.submit(command, PATIENCE_US)
 
     def _decide(self, chance: Chance) -> Step:
         """An operation has stopped, perhaps: have it tried again, sometimes late, seldom never."""

@@ -23,9 +23,8 @@ from ringlog.protocol.submission import Asked
 from ringlog.protocol.validator_core import is_floor_mark
 from ringlog.sim.broker import REQUESTS
 from ringlog.sim.checks.base import Check
-from ringlog.sim.memo import cached_request, cached_result
+from ringlog.sim.memo import cached_requests, cached_result
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.errors import WireError
 from ringlog.wire.records import APPLIED, REJECTED, Request, Result
 
 if TYPE_CHECKING:
@@ -116,12 +115,9 @@ class Answers(Check):
     def _request(self, request_id: str, digest: str) -> Request | None:
         partition = self.sim.broker.partition(REQUESTS)
         for record in partition.records[self._requests_read : partition.visible]:
-            try:
-                request = cached_request(record.value)
-            except WireError:
-                continue
-            key = (request.request_id, command_digest(request.kind, request.version, request.payload))
-            self._requests[key] = request
+            for request in cached_requests(record.value):
+                key = (request.request_id, command_digest(request.kind, request.version, request.payload))
+                self._requests[key] = request
         self._requests_read = partition.visible
         return self._requests.get((request_id, digest))
 
