@@ -2,7 +2,8 @@
 that are marked ``system``, the fast ones. ``make faults TEST_FLAGS="--figures-into docs/guide/faults.md"`` renews the
 figures of the guide, if nothing failed.
 
-One stack and one cluster serve all faults that leave a cluster whole; what ends one founds its own.
+One stack and one cluster serve all faults that leave a cluster whole; what ends one founds its own. They end with the
+last test of this folder, not with the run: eight agents, nodes and a driver take half a core for as long as they live.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def figures(request: pytest.FixtureRequest) -> Figures:
     return request.config.stash[FIGURES]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker and a Redis behind links, for all faults that they survive."""
     own = Broker(tmp_path_factory.mktemp("faults") / "stack")
@@ -67,7 +68,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         own.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def world(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[World]:
     """The cluster with everything."""
     own = World(tmp_path_factory.mktemp("world"), broker, figures)

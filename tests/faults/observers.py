@@ -69,6 +69,8 @@ class Observers:
         self.cache_epoch = 0
         self.cache_problem = ""
         self.looks = 0
+        # Making a client reads the certificates of the world: a hundred times what a look costs.
+        self._http = httpx.Client(timeout=PATIENCE_S, limits=httpx.Limits(max_keepalive_connections=0))
         self._subscription = replica.subscribe(self._follow)
         self._threads = [
             threading.Thread(target=self._watch, args=(look,), name=look.__name__, daemon=True)
@@ -82,6 +84,7 @@ class Observers:
         self._ending.set()
         for thread in self._threads:
             thread.join(10)
+        self._http.close()
         self._subscription.close()
         self._cache.close()
 
@@ -122,12 +125,11 @@ class Observers:
         self._folded = after.epoch
 
     def _look_at_nodes(self) -> None:
-        with httpx.Client(timeout=PATIENCE_S) as http:
-            for name, (pid, address) in self._addresses().items():
-                with contextlib.suppress(httpx.HTTPError):
-                    said = http.get(f"http://{address}/v1/status").json()
-                    positions = {int(p): int(o) for p, o in said["positions"].items()}
-                    self._note(name, NodeStatus(pid, said["epoch"], said["ready"], said["rows"], positions))
+        for name, (pid, address) in self._addresses().items():
+            with contextlib.suppress(httpx.HTTPError):
+                said = self._http.get(f"http://{address}/v1/status").json()
+                positions = {int(p): int(o) for p, o in said["positions"].items()}
+                self._note(name, NodeStatus(pid, said["epoch"], said["ready"], said["rows"], positions))
 
     def _note(self, name: str, status: NodeStatus) -> None:
         last = self.statuses.get(name)

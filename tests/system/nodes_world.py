@@ -55,6 +55,8 @@ class NodesWorld:
         self.agents = agents
         self.folder = folder
         self.nodes: dict[str, NodeProcess] = {}
+        # Making a client reads the certificates of the world: a hundred times what a request costs.
+        self.http = httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
         self.agents.start_all("validator", "coordinator", "publisher")
 
     def close(self) -> None:
@@ -62,6 +64,7 @@ class NodesWorld:
             if node.process.poll() is None:
                 node.process.send_signal(signal.SIGCONT)
                 node.kill()
+        self.http.close()
         self.agents.close()
 
     def begin(self, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1") -> NodeProcess:
@@ -85,7 +88,7 @@ class NodesWorld:
         member = self.member(name)
         assert member is not None
         try:
-            answer = httpx.get(f"http://{member.address}/v1/status", timeout=5)
+            answer = self.http.get(f"http://{member.address}/v1/status", timeout=5)
         except httpx.HTTPError:
             return None
         found: dict[str, object] = answer.json()

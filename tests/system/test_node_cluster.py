@@ -16,7 +16,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
 import pytest
 from confluent_kafka import Producer
 from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, mutation_of, viewed
@@ -107,16 +106,15 @@ class World(NodesWorld):
     def check_answers(self) -> None:
         """Read replicas answer what the model sees, where all time to live is over; others answer nothing."""
         now = 60 * SECOND
-        with httpx.Client(timeout=30) as http:
-            for key, statements in self.statements.items():
-                for name in self.nodes:
-                    member = self.member(name)
-                    assert member is not None
-                    answer = http.get(f"http://{member.address}/v1/tables/ks.t/rows/{key.hex()}")
-                    if member.id not in self.replicas(key):
-                        assert answer.status_code == 421
-                        continue
-                    assert viewed(seen_in(answer.json())) == model(statements, now), (key, name)
+        for key, statements in self.statements.items():
+            for name in self.nodes:
+                member = self.member(name)
+                assert member is not None
+                answer = self.http.get(f"http://{member.address}/v1/tables/ks.t/rows/{key.hex()}")
+                if member.id not in self.replicas(key):
+                    assert answer.status_code == 421
+                    continue
+                assert viewed(seen_in(answer.json())) == model(statements, now), (key, name)
 
 
 def seen_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
