@@ -39,6 +39,7 @@ def cluster_name() -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark session with the connectors of Kafka and Delta, few partitions and no console noise."""
     from pyspark.sql import SparkSession
+    from tests.system.spark_cluster import QUICK
 
     from ringlog_cdc.lake import delta
 
@@ -52,6 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.jars", ",".join(str(jar) for jar in (*jars("spark"), *jars("lake"))))
             .config(map=delta.SETTINGS)
             .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", QUICK)
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.ui.enabled", "false")
