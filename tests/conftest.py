@@ -19,13 +19,16 @@ settings.load_profile("ringlog")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts by what a test needs (the order within a file stays): what is cheap to find out is found out first.
 
-    Where several processes share the tests, those with Spark come before the other real processes: they are the longest
-    pieces that cannot be divided.
+    Where several processes share the tests, those with Spark come before the other real processes, and of these the
+    files with slow tests first: the longest pieces that cannot be divided must not be left for the end.
     """
-    spark, system = (1, 2) if hasattr(config, "workerinput") else (2, 1)
+    spark, slow, system = (1, 2, 3) if hasattr(config, "workerinput") else (2, 1, 1)
+    long = {item.path for item in items if item.get_closest_marker("slow")}
 
     def costs(item: pytest.Item) -> int:
-        return spark if item.get_closest_marker("spark") else system if item.get_closest_marker("system") else 0
+        if item.get_closest_marker("spark"):
+            return spark
+        return (slow if item.path in long else system) if item.get_closest_marker("system") else 0
 
     items.sort(key=costs)
 
