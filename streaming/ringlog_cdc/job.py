@@ -256,7 +256,7 @@ class CdcJob:
             raise
         ended = set(self.writer.mine(client.replica.state).ended)
         earlier = {*before.ended, before.incarnation} if before is not None else set()
-        if is_new and not ended - earlier <= set(self.writer.tried):
+        if is_new and not ended - earlier <= set(self.writer.promises.tried):
             # Another driver claimed another empty checkpoint under this name at the same time, and was faster.
             give_up_claim(self.settings.checkpoint)
             raise checkpoint_lost(self.settings.writer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
@@ -17,7 +17,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from ringlog.log.errors import LogUnavailable
 from ringlog.runtime.kafka_config import connection
 from ringlog_cdc.errors import CdcError, StopRequested
-from ringlog_cdc.promises import covers
 
 REQUEST_TIMEOUT_S = 10.0
 PATIENCE_S = 60.0
@@ -122,16 +121,6 @@ class Offsets:
         ends = self.ends(topic)
         found = self.later(topic, max(time, 0) // 1000)
         return {partition: end if (offset := found[partition]) is None else offset for partition, end in ends.items()}
-
-    def passed(self, topic: str, durable: Mapping[int, int], limit: int, clock_is_past: bool) -> bool:
-        """True if ``durable`` (partition to offset) covers every record of ``topic`` appended before ``limit``
-        (microseconds).
-
-        A partition that holds a record of ``limit`` or later answers by itself. For another one the caller says
-        whether the clock is safely past ``limit``; it must have looked at it before it calls this.
-        """
-        ends = self.ends(topic)
-        return covers(durable, self.later(topic, -(-limit // 1000)), ends, clock_is_past)
 
     def later(self, topic: str, limit: int) -> dict[int, int | None]:
         """Partition to the first offset appended at ``limit`` (milliseconds) or later; None if there is none."""

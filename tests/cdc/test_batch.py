@@ -14,7 +14,7 @@ from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan_store import PlanStore
-from tests.cdc.bench import HOUR_US, Bench
+from tests.cdc.bench import HOUR_US, Bench, advance, step
 from tests.system.cdc_world import now_us
 
 
@@ -36,12 +36,12 @@ def test_a_generation_committed_while_the_rows_are_looked_at_is_in_the_plan(benc
         if not committed:
             bench.world.begin_join("n2", (1000,))
             bench.world.prepare_generation()
-            bench.writer._step()
+            step(bench.writer)
             lowered = bench.world.state.writers["spark"].horizon
             assert lowered < late
             committed.append(bench.world.commit_generation(max(now_us() + 2_000_000, lowered + 1)))
             bench.writer.note_need(held=True)
-            bench.writer._step()
+            step(bench.writer)
         return late
 
     entry = bench.plan(look)
@@ -69,7 +69,7 @@ def test_a_table_made_while_the_rows_are_looked_at_is_in_the_plan(bench: Bench) 
 def test_a_generation_that_the_log_has_closed_takes_no_rows_whatever_the_own_chain_says(bench: Bench) -> None:
     second = bench.world.join("n2", (1000,), now_us() - HOUR_US // 2)
     first = bench.world.state.generations[0].id
-    bench.writer._advance(bench.raise_horizon(), second.timestamp, ())
+    advance(bench.writer, bench.raise_horizon(), second.timestamp)
     bench.world.apply(CloseCdcGeneration(first))
     assert bench.store.head.closed == ()
     entry = bench.plan(lambda: now_us() - HOUR_US)

@@ -49,7 +49,7 @@ def test_the_slower_of_two_empty_checkpoints_under_one_name_is_given_up(bench: B
 def test_a_new_name_and_a_known_checkpoint_are_registered(bench: Bench, tmp_path: Path) -> None:
     first, client = job(bench, tmp_path / "second", "other", "another.source")
     first.writer.register()
-    first.writer.incarnation = "0" * 32
+    first.writer.promises.incarnation = "0" * 32
     assert first._register(client, is_new=True) == bench.world.state.epoch
     again, client = job(bench, tmp_path / "first", "spark")
     assert again._register(client, is_new=False) == bench.world.state.epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,25 +24,11 @@ from ringlog_cdc.errors import StopRequested, WriterReplaced
 from ringlog_cdc.plan import OffsetRange, close_entry, route_entry
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.writer import Writer
+from tests.cdc.bench import TopicEnds, advance, step
 from tests.system.cdc_world import World
 
 T = TypeVar("T")
 LEAD_US = 10_000_000
-
-
-class TopicEnds:
-    """What the broker would say of offsets."""
-
-    def __init__(self) -> None:
-        self.passing = False
-
-    def ends(self, topic: str) -> dict[int, int]:
-        assert topic == "sink"
-        return {0: 11, 1: 22}
-
-    def passed(self, topic: str, durable: Mapping[int, int], limit: int, clock_is_past: bool) -> bool:
-        assert topic.startswith("source")
-        return self.passing
 
 
 class Bench:
@@ -245,18 +231,18 @@ def test_a_low_watermark_waits_for_the_rows_of_all_plans_before_the_closing(benc
     writer.register()
     first = bench.replica.state.generations[0].timestamp
     second = bench.world.join("n2", (77,), bench.known.horizon + 1)
-    writer._advance(time.time_ns() // 1000 + LEAD_US, first, ())
+    advance(writer, time.time_ns() // 1000 + LEAD_US, first)
     bench.plan(second.timestamp, done=False)
     bench.offsets.passing = True
-    writer._step()
+    step(writer)
     assert bench.store.head.kind == "close"
     assert bench.known.low_watermark == first
     again = PlanStore(bench.folder)
     assert again.head.kind == "close"
     assert not again.is_closing_durable()
     bench.store.mark_done(bench.store.parts(0)[0])
-    writer._close_at = 0.0
-    writer._step()
+    writer.promises._close_at = 0
+    step(writer)
     assert bench.known.low_watermark == second.timestamp
 
 

@@ -23,7 +23,8 @@ from ringlog_cdc.decisions import closed_for
 from ringlog_cdc.errors import WriterReplaced
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.writer import Writer
-from tests.cdc.test_writer import LEAD_US, Bench, TopicEnds, until
+from tests.cdc.bench import TopicEnds
+from tests.cdc.test_writer import LEAD_US, Bench, until
 
 HOUR_US = 3_600_000_000
 

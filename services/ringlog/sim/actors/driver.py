@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
+from ringlog.protocol.effects import Newest, Steps
 from ringlog.sim.actors.checkpoint import Checkpoint
 from ringlog.sim.actors.imaged import ImagedParts
 from ringlog.sim.actors.rows import ROW_BYTES_MAX, Places, Taken, noted, outgoing, read_input, without
-from ringlog.sim.actors.writer import WRITER_NAME, Promises
+from ringlog.sim.actors.writer import WRITER_NAME, SimWriter
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
@@ -59,6 +60,8 @@ from ringlog_cdc.plan import (
     used_by,
 )
 from ringlog_cdc.plan_store import checkpoint_lost
+from ringlog_cdc.protocol.effects import AppendPlan, Locked
+from ringlog_cdc.protocol.writer import Promises
 from ringlog_cdc.routing import RoutingTable
 
 if TYPE_CHECKING:
@@ -97,8 +100,10 @@ class Driver:
         self._waiting: dict[int, list[Record]] = {}
         self._news = Signal()
         self._store: Checkpoint
+        self._writer: SimWriter
         self._promises: Promises
         self._images: ImagedParts
+        self._batch: Batch
 
     @property
     def incarnation(self) -> str:
@@ -115,9 +120,10 @@ class Driver:
             is_new = yield from self._claim(is_lost(before))
             if is_cut_off(self._store.undone(), state):
                 raise cut_off(WRITER_NAME)
-            self._promises = Promises(self.sim, self.host, self._client, self._store)
+            self._writer = SimWriter(self.sim, self.host, self._client, self._store, self._stored)
+            self._promises = self._writer.promises
             yield from self._look_ahead(state)
-            yield from self._promises.register()
+            epoch = yield from self._replica.perform(self._promises.register())
             ended = set(self._promises.mine(self._replica.state).ended)
             earlier = {*before.ended, before.incarnation} if before is not None else set()
             if is_new and not ended - earlier <= set(self._promises.tried):
@@ -126,9 +132,9 @@ class Driver:
             if self._store.folder.recovers:
                 yield from self._look_up()
             self.sim.shared["job"].refused = ""
-            self._images = ImagedParts(self, self._store, self._disk, self._promises.epoch, self._chance)
+            self._images = ImagedParts(self, self._store, self._disk, epoch, self._chance)
             self.sim.world.tell(self.name, f"is incarnation {self._promises.incarnation[:6]}")
-            keeper = self.sim.world.spawn(self.host, f"{self.name}.promises", self._promises.keep())
+            keeper = self.sim.world.spawn(self.host, f"{self.name}.promises", self._writer.keep())
             try:
                 yield from self._batches()
             finally:
@@ -200,8 +206,8 @@ class Driver:
             if not replayed:
                 yield from self._next_batch(newest)
             replayed = False
-            batch = yield from self._read(newest)
-            yield from self._run(batch)
+            self._batch = yield from self._read(newest)
+            yield from self._run(self._batch)
             yield from self._store.writes()
             folder.commits.add(newest)
             self.sim.did["cdc", "batch"] += 1
@@ -258,11 +264,14 @@ class Driver:
             entry = yield from self._plan(batch, len(parts))
             yield from self._carry_out(batch, entry)
             parts = (*parts, entry)
-        self._promises.note_need(held=False)
+        yield from self._need(held=False)
+
+    def _need(self, held: bool) -> Step:
+        return self._replica.perform(self._promises.need(held))
 
     def _check(self) -> None:
-        if self._promises.failure is not None:
-            raise self._promises.failure
+        if self._writer.failure is not None:
+            raise self._writer.failure
 
     # ------------------------------------------------------------------------------------------------ plans
 
@@ -274,7 +283,7 @@ class Driver:
             state = yield from self._replica.barrier()
             yield from self._until_said(state)
             horizon = self._promises.horizon(state)
-            self._promises.note_need(held=held)
+            yield from self._need(held=held)
             positions = next_positions({}, batch.ends, self._store.head)
             leeway = setting(state, "cdc_leeway_us")
             greatest = self._most_used(batch, horizon, leeway)
@@ -288,9 +297,9 @@ class Driver:
                 continue
             used = used_by(found, horizon) if greatest is None else greatest
             draft = Draft(batch.number, part, complete, ranges, horizon, used if ranges else 0, positions)
-            entry = yield from self._decide(batch, draft, self._context(state))
+            entry = yield from self._decide(draft, self._context(state))
             if entry is not None:
-                self._promises.note_need(held=False)
+                yield from self._need(held=False)
                 return entry
 
     def _until_said(self, state: ClusterState) -> Step:
@@ -298,7 +307,7 @@ class Driver:
         before = self._store.head.context
         if not before or not may_revive(self._store.folder.contexts[before], self._context(state)):
             return
-        while not self._promises.has_said(self._replica.state):
+        while not (yield from self._replica.perform(self._promises.says(self._replica.state))):
             self.sim.did["cdc", "said what is decided"] += 1
             self._check()
             yield self._replica.changed, HELD_LOOK_US
@@ -319,32 +328,40 @@ class Driver:
 
     def _hold(self, horizon: int) -> Step:
         """Wait until the horizon is another one."""
-        self._promises.note_need(held=True)
+        yield from self._need(held=True)
         while self._promises.horizon(self._replica.state) == horizon:
             self._check()
             yield self._replica.changed, HELD_LOOK_US
 
-    def _decide(self, batch: Batch, draft: Draft, context: dict[str, Any]) -> Step:
+    def _decide(self, draft: Draft, context: dict[str, Any]) -> Step:
         """Store a part; None if the log has moved on meanwhile, and it must be made anew."""
         name = _name(context)
         yield from self._store.put_context(name, context)
-        yield from self._promises.lock()
-        try:
-            now = self._replica.state
-            if self._context(now) != context:
-                self.sim.did["cdc", "decided anew"] += 1
-                return None
-            horizon = self._promises.horizon(now)
-            incarnation = self._promises.incarnation
-            entry = decide(draft, self._store.head, now, horizon, context=name, incarnation=incarnation)
-            if entry is not None:
-                yield from self._store.append(entry, lambda: self._stored(batch, entry))
-        finally:
-            self._promises.unlock()
+        return (yield from self._replica.perform(self._locked(draft, context, name)))
+
+    def _locked(self, draft: Draft, context: dict[str, Any], name: str) -> Steps[PlanEntry | None]:
+        entry: PlanEntry | None = yield Locked(self._decided(draft, context, name))
         return entry
 
-    def _stored(self, batch: Batch, entry: PlanEntry) -> None:
-        rows = within(batch.rows, entry)
+    def _decided(self, draft: Draft, context: dict[str, Any], name: str) -> Steps[PlanEntry | None]:
+        now = yield Newest()
+        if self._context(now) != context:
+            self.sim.did["cdc", "decided anew"] += 1
+            return None
+        entry = decide(
+            draft,
+            self._store.head,
+            now,
+            self._promises.horizon(now),
+            context=name,
+            incarnation=self._promises.incarnation,
+        )
+        if entry is not None:
+            yield AppendPlan(entry)
+        return entry
+
+    def _stored(self, entry: PlanEntry) -> None:
+        rows = within(self._batch.rows, entry)
         for check in self.sim.on_routed:
             check.routed(entry.incarnation, entry.epoch, [(row.item.partition, row.record) for row in rows])
 

@@ -1,0 +1,79 @@
+"""Effects that the protocols of the CDC job have beside those of ``ringlog.protocol.effects``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.protocol.effects import Steps
+from ringlog_cdc.chain import PlanChain
+from ringlog_cdc.plan import PlanEntry
+
+
+@dataclass(frozen=True, slots=True)
+class AskFor:
+    """Ask for a command under this request id. Outcome: the final answer, None if there was none in time.
+
+    The driver raises if the job was asked to stop.
+    """
+
+    command: Command
+    request_id: str
+    since_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """Wait for an epoch or a ``Wake`` since the last time, for ``patience`` at most. The driver raises as at
+    ``AskFor``.
+    """
+
+    patience: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """End the wait of the writer's process, or its next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """Perform ``steps`` while no other steps of this kind are under way; outcome: what they return. Not nested.
+
+    Under this lock a plan is checked against the horizon and stored, and a lowering of the horizon begins and ends.
+    """
+
+    steps: Steps[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OfChain:
+    """Outcome: what ``read`` gives of the plan chain, which nobody changes meanwhile."""
+
+    read: Callable[[PlanChain], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPlan:
+    """Store the next entry of the chain, only while ``Locked``. The driver raises ChainMoved if its place is taken."""
+
+    entry: PlanEntry
+
+
+@dataclass(frozen=True, slots=True)
+class EndsOf:
+    """Outcome: partition of ``topic`` to the offset of its next record; None if the broker does not answer."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSince:
+    """Outcome: partition of ``topic`` to the first offset appended at ``limit`` or later, or to None if there is none;
+    None if the broker does not answer.
+    """
+
+    topic: str
+    limit: Micros

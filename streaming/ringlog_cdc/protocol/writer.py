@@ -1,0 +1,248 @@
+"""A CDC writer at work: it registers an incarnation, keeps its horizon ahead of use, claims its low-watermark.
+
+The promises are in the metadata log, so the switch of generations needs no clock. Rows are routed only below the
+*folded* horizon, and below a lowering from the moment it begins until its fate is final and folded. Under the lock
+(``Locked``) a plan is checked against the horizon and stored, and a lowering begins: so it never goes below what a
+stored plan has used.
+
+One promise is under way at a time. Its request is sent again, under the same id, until there is an answer. What to
+promise, ``ringlog_cdc.promises`` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.settings import leeway_at, setting
+from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.values import Command, Epoch, Micros, Position
+from ringlog.protocol.answers import AppliedResult, RejectedResult, Submitted
+from ringlog.protocol.draw import Draw
+from ringlog.protocol.effects import FOREVER, At, Barrier, Newest, Now, Steps, Until, WallClock
+from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
+from ringlog_cdc.chain import PlanChain
+from ringlog_cdc.errors import CdcError, WriterReplaced, source_in_use
+from ringlog_cdc.known import has_said, withdrawn
+from ringlog_cdc.plan import close_entry
+from ringlog_cdc.promises import (
+    Claim,
+    Standing,
+    binding,
+    closed_before,
+    closes_before_nothing,
+    covers,
+    is_replaced,
+    next_claim,
+    next_closing,
+    next_horizon,
+)
+from ringlog_cdc.protocol.effects import AppendPlan, AskFor, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
+
+INCARNATION_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """``look``: how often it looks again when nothing wakes it; ``close_look``: how often it asks the broker whether a
+    generation can be closed; ``clock_margin``: how far the clock must be past a time before no broker is believed to
+    append below it any more; ``patience``: with a read barrier.
+    """
+
+    look: Micros
+    close_look: Micros
+    clock_margin: Micros
+    patience: Micros
+
+
+class Promises:
+    """One incarnation of the writer ``name``, which turns ``source`` into ``sink`` by the plans of ``chain``.
+
+    ``tried``: the incarnations that it asked to register, the one that it is at the end.
+    """
+
+    def __init__(self, name: str, source: str, sink: str, chain: PlanChain, draw: Draw, times: Times) -> None:
+        self.name = name
+        self.incarnation = draw.take(INCARNATION_BYTES).hex()
+        self.tried: list[str] = []
+        self._source, self._sink = source, sink
+        self._chain = chain
+        self._draw = draw
+        self._times = times
+        self._bound: Micros | None = None
+        self._held = False
+        self._active_until: Micros = 0
+        self._is_asked = False
+        self._close_at: Micros = 0
+
+    # ----------------------------------------------------------------------------------------- for plans
+
+    def mine(self, state: ClusterState) -> CdcWriter:
+        """This writer in ``state``; raises WriterReplaced if the incarnation is not the current one."""
+        found = state.writers.get(self.name)
+        if found is None or found.incarnation != self.incarnation or found.fenced is not None:
+            raise WriterReplaced(self.name, self.incarnation, found.incarnation if found else "")
+        return found
+
+    def horizon(self, state: ClusterState) -> Micros:
+        """The horizon that binds under ``state``: the folded one, or a lowering that is on its way."""
+        return binding(self.mine(state).horizon, self._bound)
+
+    def need(self, held: bool) -> Steps[None]:
+        """Rows are being planned now; ``held`` ones wait for a higher horizon."""
+        state = yield Newest()
+        self._held = held
+        self._active_until = (yield Now()) + _lead(state)
+        if held:
+            yield Wake()
+
+    def says(self, state: ClusterState) -> Steps[bool]:
+        """True if the log of ``state`` has all that is decided; if not, it will be said."""
+        if has_said(self.mine(state), (yield OfChain(PlanChain.durable_positions))):
+            return True
+        self._is_asked = True
+        yield Wake()
+        return False
+
+    # -------------------------------------------------------------------------------------------- asking
+
+    def register(self) -> Steps[Epoch]:
+        """Register this incarnation and fold at least to it; gives the epoch. Raises CdcError."""
+        while True:
+            self.tried.append(self.incarnation)
+            answer = yield from self._settle(RegisterCdcWriter(self.name, self.incarnation, self._source))
+            if isinstance(answer, RejectedResult) and answer.code == "source_in_use":
+                raise source_in_use(answer.detail)
+            if isinstance(answer, RejectedResult):
+                raise CdcError("not_registered", f"{answer.code}: {answer.detail}")
+            if isinstance(answer, AppliedResult):
+                self.mine((yield from _folded(answer.epoch)))
+                return answer.epoch
+            # Whether the expired request had an effect is unknown; a new incarnation ends the old one in both cases.
+            self.incarnation = self._draw.take(INCARNATION_BYTES).hex()
+
+    def keep(self) -> Steps[None]:
+        """Keep the promises; ends by what is raised, WriterReplaced or another CdcError.
+
+        The first extension is asked for at once, while the first batch is still being read.
+        """
+        yield from self.need(held=False)
+        while True:
+            yield Woken(self._times.look)
+            yield from self.step()
+
+    def step(self) -> Steps[None]:
+        """Ask for what is needed now; close and claim what can be."""
+        state = yield Newest()
+        mine = self.mine(state)
+        now = yield WallClock()
+        horizon: Micros | None = yield Locked(self._wish(state, mine, now))
+        if horizon is not None or self._is_asked:
+            self._is_asked = False
+            if horizon is not None and horizon < mine.horizon:
+                yield At("lowering")
+            yield from self.advance(mine.horizon if horizon is None else horizon, mine.low_watermark, ())
+        tick = yield Now()
+        if tick >= self._close_at:
+            self._close_at = tick + self._times.close_look
+            state = yield Newest()
+            yield from self._claim(state, self.mine(state), now)
+
+    def _wish(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[Micros | None]:
+        """The horizon to ask for, None if the present one serves. A lowering binds from here on."""
+        standing = Standing(
+            horizon=mine.horizon,
+            floor=mine.floor,
+            low_watermark=mine.low_watermark,
+            used=self._chain.head.used,
+            prepared=state.prepared is not None,
+            active=(yield Now()) < self._active_until,
+            held=self._held,
+        )
+        horizon = next_horizon(standing, now, _lead(state))
+        if horizon is not None and horizon < mine.horizon:
+            self._bound = horizon
+        return horizon
+
+    def _claim(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[None]:
+        """Close what can be closed, and claim the low-watermark that the chain allows."""
+        claimed, durable = yield OfChain(lambda chain: (chain.head.low_watermark, chain.durable_positions()))
+        if closes_before_nothing(state.generations, claimed, mine.low_watermark):
+            raise withdrawn(self.name, claimed)
+        following = next_closing(state.generations, max(claimed, mine.low_watermark))
+        if following is not None:
+            limit = following.timestamp + leeway_at(state, following)
+            if (yield from self._is_passed(limit, durable, now > limit + self._times.clock_margin)):
+                claimed = following.timestamp
+                yield Locked(self._close(state, claimed))
+                yield At("closing")
+        claim = next_claim(mine, claimed, (yield OfChain(PlanChain.is_closing_durable)))
+        if claim is Claim.RAISE_HORIZON:
+            yield from self.need(held=self._held)
+        if claim is Claim.SUBMIT:
+            ends = yield EndsOf(self._sink)
+            if ends is not None:
+                yield from self.advance(mine.horizon, claimed, places(ends))
+
+    def _close(self, state: ClusterState, low_watermark: Micros) -> Steps[None]:
+        closed = closed_before(state.generations, low_watermark)
+        yield AppendPlan(
+            close_entry(
+                self._chain.head,
+                generations=closed,
+                low_watermark=low_watermark,
+                epoch=state.epoch,
+                incarnation=self.incarnation,
+            )
+        )
+
+    def _is_passed(self, limit: Micros, durable: Mapping[int, int], clock_is_past: bool) -> Steps[bool]:
+        """True if all that was appended below ``limit`` is durable. The ends are asked for first: what comes after them
+        has its answer by ``later`` or by the clock.
+        """
+        ends = yield EndsOf(self._source)
+        later = None if ends is None else (yield FirstSince(self._source, limit))
+        return later is not None and covers(durable, later, ends, clock_is_past)
+
+    def advance(self, horizon: Micros, low_watermark: Micros, positions: tuple[Position, ...]) -> Steps[None]:
+        """Make one promise and wait until its fate is final and folded; until then a lowering binds."""
+        decided = places((yield OfChain(PlanChain.durable_positions)))
+        answer = yield from self._settle(
+            AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions, decided)
+        )
+        if isinstance(answer, AppliedResult):
+            yield from _folded(answer.epoch)
+        elif is_replaced(answer):
+            raise WriterReplaced(self.name, self.incarnation, "")
+        else:
+            yield Barrier(self._times.patience)
+        yield Locked(self._unbind())
+
+    def _unbind(self) -> Steps[None]:
+        self._bound = None
+        yield from ()
+
+    def _settle(self, command: Command) -> Steps[Submitted]:
+        request_id = new_request_id((yield WallClock()), self._draw.take(ENTROPY_BYTES))
+        since = (yield Newest()).epoch
+        answer: Submitted | None = None
+        while answer is None:
+            answer = yield AskFor(command, request_id, since)
+        return answer
+
+
+def _folded(epoch: Epoch) -> Steps[ClusterState]:
+    state: ClusterState = yield Until(
+        lambda state: state if state.epoch >= epoch else None, FOREVER, f"epoch {epoch} to be folded"
+    )
+    return state
+
+
+def _lead(state: ClusterState) -> Micros:
+    return setting(state, "cdc_horizon_lead_us")
+
+
+def places(offsets: Mapping[int, int]) -> tuple[Position, ...]:
+    """Partition to offset as the log has it."""
+    return tuple(Position(partition, offset) for partition, offset in sorted(offsets.items()))
