@@ -64,3 +64,14 @@ def source_in_use(why: str) -> CdcError:
         why,
         "start the job under that writer's name and with its checkpoint; if it is gone for good: ringlog cdc fence",
     )
+
+
+def checkpoint_lost(writer: str) -> CdcError:
+    """The error of a writer that has worked before, on another checkpoint than this empty one."""
+    return CdcError(
+        "checkpoint_lost",
+        f"CDC writer {writer!r} has worked before, and this checkpoint is empty",
+        "start with the checkpoint that it used; if that is lost, end the earlier driver for ever with "
+        f"'ringlog cdc fence --writer {writer} --reason ...', give it new rights with 'ringlog cdc grant', and start "
+        "again: the job then looks up in the topics what was written, and writes what is missing",
+    )

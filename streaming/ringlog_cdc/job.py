@@ -22,24 +22,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ringlog.client.client import Client
-from ringlog.kernel.commands.cdc_writers import held_source, source_holder
 from ringlog.kernel.settings import SETTINGS
-from ringlog.kernel.state import CdcWriter, ClusterState, in_order
+from ringlog.kernel.state import ClusterState, in_order
 from ringlog.log.identity import ClusterRecords
 from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
 from ringlog.runtime.kafka_config import spark_options
 from ringlog.runtime.signals import stop_on_signals
 from ringlog_cdc.agreement import check_agreement, check_images, check_said
 from ringlog_cdc.batch import BatchRunner
-from ringlog_cdc.errors import CdcError, StopRequested, source_in_use
+from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.images.files import FOLDER, ImageFiles
 from ringlog_cdc.images.tables import keeps_images
 from ringlog_cdc.images.work import ImageFolder
-from ringlog_cdc.known import cut_off, is_cut_off, is_lost
 from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
-from ringlog_cdc.plan_store import CLAIM, PlanStore, checkpoint_lost, claim_checkpoint, give_up_claim
+from ringlog_cdc.plan_store import CLAIM, PlanStore, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import Listener, Observer, Progress, unobserved
+from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, LookUp, start
 from ringlog_cdc.recovery import Index, make_index
 from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
@@ -112,42 +111,29 @@ class CdcJob:
             self._replica = client.replica
             offsets = Offsets(settings.bootstrap_servers, self.stopping)
             self._open(offsets.close)
-            state = client.read_barrier()
-            partitions = offsets.partitions(settings.sink_topic)
-            before = state.writers.get(settings.writer)
-            is_new = self._claim(state, partitions, before)
-            store = PlanStore(settings.checkpoint)
-            index = Index(settings.checkpoint)
-            files = self._checked(store, state, index)
-            admin = admin_client(settings.bootstrap_servers)
-            verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED, tend=True)
-            self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
-            self._open(self.progress.close)
-            self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
-            starts = self._first_offsets(offsets, state, store)
-            sources = offsets.partitions(settings.source_topic)
-            self._shares = shares_of(sources, settings.max_offsets_per_trigger, sources_of(settings.checkpoint))
-            recovers = index.is_needed(state, store.head)
             submit = client.direct.submit if settings.direct else client.submit
             self.writer = Writer(
-                client.replica, submit, settings.writer, store, offsets, settings.source_topic, settings.sink_topic
+                client.replica, submit, settings.writer, offsets, settings.source_topic, settings.sink_topic
             )
-            epoch = self._register(client, is_new, before)
+            self.writer.driver.handlers |= {
+                ClaimCheckpoint: lambda effect: self._claim(effect, offsets),
+                CheckCheckpoint: lambda effect: self._check(effect.state, client, offsets),
+                GiveUpClaim: lambda _: give_up_claim(settings.checkpoint),
+                LookUp: lambda _: self._look_up(client.replica.state, offsets),
+            }
+            epoch = self.writer.carry_out(start(self.writer.promises), self.stopping)
             self._open(self.writer.stop)
-            self._store = store
-            if recovers:
-                make_index(index, self._session, settings, offsets, state, starts, self.progress)
-            self._meet_lake(client, offsets, index)
+            self._meet_lake(client, offsets)
             self.writer.start()
-            images = ImageFolder(files, epoch, settings.images_anew, self.progress.emit)
-            self.runner = self._runner(client, partitions, starts, images, index)
+            images = ImageFolder(self._files, epoch, settings.images_anew, self.progress.emit)
+            self.runner = self._runner(client, images)
             self._open(Listener(self._session, self._name, self.progress.reported).close)
             self._query = self._begin()
             self.progress.emit(
                 "started",
                 cluster=settings.cluster,
                 writer=settings.writer,
-                incarnation=self.writer.incarnation,
+                incarnation=self.writer.promises.incarnation,
                 epoch=epoch,
             )
         except BaseException:
@@ -155,41 +141,50 @@ class CdcJob:
             raise
         return self
 
-    def _checked(self, store: PlanStore, state: ClusterState, index: Index) -> ImageFiles:
-        """Raise CdcError if the checkpoint is not whole; the folder of its images."""
-        if is_cut_off(store.undone(), state):
-            raise cut_off(self.settings.writer)
-        files = ImageFiles(self.settings.checkpoint / FOLDER)
-        check_agreement(self.settings.checkpoint, store, self.settings.source_topic)
-        check_said(state, self.settings.writer, self.settings.source_topic, store, index.settled)
-        if not self.settings.images_anew:
-            check_images(files, store)
-        return files
-
-    def _claim(self, state: ClusterState, partitions: int, before: CdcWriter | None) -> bool:
-        """Claim the checkpoint for the writer, who was ``before``; True if it is new. Raises CdcError."""
-        settings = self.settings
-        other = source_holder(state, settings.writer, settings.source_topic)
-        if other is not None:
-            raise source_in_use(held_source(other, settings.source_topic))
-        lost = is_lost(before)
-        is_new = claim_checkpoint(settings.checkpoint, state.cluster_id, settings.writer, partitions, lost)
+    def _claim(self, effect: ClaimCheckpoint, offsets: Offsets) -> bool:
+        settings, state = self.settings, effect.state
+        self._partitions = offsets.partitions(settings.sink_topic)
+        is_new = claim_checkpoint(
+            settings.checkpoint, state.cluster_id, settings.writer, self._partitions, effect.is_lost
+        )
         if any(keeps_images(table) for _, table in in_order(state.tables)):
             check_shared(self._session, settings.checkpoint / CLAIM)
+        self._store = PlanStore(settings.checkpoint)
+        self.writer.use(self._store)
         return is_new
 
-    def _meet_lake(self, client: Client, offsets: Offsets, index: Index) -> None:
+    def _check(self, state: ClusterState, client: Client, offsets: Offsets) -> bool:
+        """Raise CdcError if the checkpoint, or a topic, is not as it must be; does it take the place of a lost one?"""
+        settings, store = self.settings, self._store
+        self._index = Index(settings.checkpoint)
+        self._files = ImageFiles(settings.checkpoint / FOLDER)
+        check_agreement(settings.checkpoint, store, settings.source_topic)
+        check_said(state, settings.writer, settings.source_topic, store, self._index.settled)
+        if not settings.images_anew:
+            check_images(self._files, store)
+        admin = admin_client(settings.bootstrap_servers)
+        verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED, tend=True)
+        self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
+        self._open(self.progress.close)
+        self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
+        self._starts = self._first_offsets(offsets, state, store)
+        sources = offsets.partitions(settings.source_topic)
+        self._shares = shares_of(sources, settings.max_offsets_per_trigger, sources_of(settings.checkpoint))
+        return self._index.is_needed(state, store.head)
+
+    def _look_up(self, state: ClusterState, offsets: Offsets) -> None:
+        make_index(self._index, self._session, self.settings, offsets, state, self._starts, self.progress)
+
+    def _meet_lake(self, client: Client, offsets: Offsets) -> None:
         """The lake, if there is one, gets what the topic has; rows of stored plan parts are left to these."""
         with self.writer.lock:
             planned = self._store.durable_positions()
-            takes_all = index.is_made and self._store.head.sequence < 0
+            takes_all = self._index.is_made and self._store.head.sequence < 0
         state = client.read_barrier()
         left = None if takes_all else planned
         self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
 
-    def _runner(
-        self, client: Client, partitions: int, starts: dict[int, int], images: ImageFolder, index: Index
-    ) -> BatchRunner:
+    def _runner(self, client: Client, images: ImageFolder) -> BatchRunner:
         self._ends, looks = (Offsets(self.settings.bootstrap_servers, self.stopping) for _ in range(2))
         self._open(self._ends.close)
         self._open(looks.close)
@@ -201,10 +196,10 @@ class CdcJob:
             self._store,
             looks,
             self.progress,
-            partitions,
-            starts,
+            self._partitions,
+            self._starts,
             images,
-            index,
+            self._index,
             self._lake,
         )
 
@@ -242,25 +237,6 @@ class CdcJob:
         begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
         self._begins = begins
         return begins
-
-    def _register(self, client: Client, is_new: bool, before: CdcWriter | None = None) -> int:
-        """Register the writer; returns the epoch. ``is_new``: the checkpoint was claimed for it a moment ago.
-
-        ``before``: the writer as it was then; a new checkpoint has one only if that was fenced.
-        """
-        try:
-            epoch = self.writer.register(self.stopping)
-        except CdcError as error:
-            if is_new and error.code == "source_in_use":
-                give_up_claim(self.settings.checkpoint)
-            raise
-        ended = set(self.writer.mine(client.replica.state).ended)
-        earlier = {*before.ended, before.incarnation} if before is not None else set()
-        if is_new and not ended - earlier <= set(self.writer.promises.tried):
-            # Another driver claimed another empty checkpoint under this name at the same time, and was faster.
-            give_up_claim(self.settings.checkpoint)
-            raise checkpoint_lost(self.settings.writer)
-        return epoch
 
     def _open(self, close: Any) -> None:
         self._opened.append(close)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlog_cdc.chain import PlanChain
-from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
+from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved, checkpoint_lost
 from ringlog_cdc.plan import GENESIS, PlanEntry, check_link, decode, encode
 
 KEPT_ENTRIES = 2_000
@@ -187,17 +187,6 @@ def give_up_claim(checkpoint: Path) -> None:
     """Take back a claim that was made a moment ago and that nothing was done under."""
     (checkpoint / CLAIM).unlink()
     _sync_folder(checkpoint)
-
-
-def checkpoint_lost(writer: str) -> CdcError:
-    """The error of a writer that has worked before, on another checkpoint than this empty one."""
-    return CdcError(
-        "checkpoint_lost",
-        f"CDC writer {writer!r} has worked before, and this checkpoint is empty",
-        "start with the checkpoint that it used; if that is lost, end the earlier driver for ever with "
-        f"'ringlog cdc fence --writer {writer} --reason ...', give it new rights with 'ringlog cdc grant', and start "
-        "again: the job then looks up in the topics what was written, and writes what is missing",
-    )
 
 
 def _name(sequence: int) -> str:

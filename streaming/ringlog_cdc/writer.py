@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from ringlog.client.results import AppliedResult, Submitted
-from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.replica import Replica
+from ringlog.protocol.effects import Steps
 from ringlog.runtime.draw import SystemDraw
 from ringlog_cdc.errors import StopRequested
 from ringlog_cdc.plan_store import PlanStore
@@ -26,23 +26,21 @@ SUBMIT_S = 10.0
 
 log = structlog.get_logger(__name__)
 Submit = Callable[..., Submitted]
+T = TypeVar("T")
 
 
 class Writer:
-    """One incarnation of a CDC writer. ``register``, then ``start``; ``stop`` ends its thread, not its promises.
+    """One incarnation of a CDC writer. ``use`` a chain, register, ``start``; ``stop`` ends its thread, no promise.
 
     ``promises``: what it does, and knows; ``driver``: on what.
     """
 
-    def __init__(
-        self, replica: Replica, submit: Submit, name: str, store: PlanStore, offsets: Offsets, source: str, sink: str
-    ) -> None:
-        self.promises = Promises(name, source, sink, store, SystemDraw(), TIMES)
+    def __init__(self, replica: Replica, submit: Submit, name: str, offsets: Offsets, source: str, sink: str) -> None:
+        self.promises = Promises(name, source, sink, SystemDraw(), TIMES)
         self.lock = threading.RLock()
         self.failure: BaseException | None = None
         self._replica = replica
         self._submit = submit
-        self._store = store
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._stops: tuple[threading.Event, ...] = (self._stopping,)
@@ -53,26 +51,23 @@ class Writer:
             Woken: self._woken,
             Wake: lambda _: self._wake.set(),
             Locked: self._locked,
-            OfChain: self._of_chain,
-            AppendPlan: lambda effect: store.append(effect.entry),
             EndsOf: lambda effect: self._answer(offsets.ends, effect.topic),
             # Brokers count append times in whole milliseconds.
             FirstSince: lambda effect: self._answer(offsets.later, effect.topic, -(-effect.limit // 1000)),
         }
 
-    @property
-    def incarnation(self) -> str:
-        """That of the writer, now."""
-        return self.promises.incarnation
+    def use(self, store: PlanStore) -> None:
+        """From here on ``store`` is its chain."""
+        self.driver.handlers |= {
+            OfChain: lambda effect: self._of(store, effect),
+            AppendPlan: lambda effect: store.append(effect.entry),
+        }
 
-    def register(self, stopping: threading.Event | None = None) -> int:
-        """Register this incarnation and fold at least to it; returns the epoch.
-
-        Once ``stopping`` is set it waits no longer. Raises CdcError, LogError.
-        """
-        self._stops = (self._stopping,) if stopping is None else (self._stopping, stopping)
+    def carry_out(self, steps: Steps[T], stopping: threading.Event) -> T:
+        """Perform a protocol in the thread that asks; waits end once ``stopping`` is set. Raises CdcError, LogError."""
+        self._stops = (self._stopping, stopping)
         try:
-            return self.driver.carry_out(self.promises.register())
+            return self.driver.carry_out(steps)
         finally:
             self._stops = (self._stopping,)
 
@@ -88,28 +83,10 @@ class Writer:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    # ----------------------------------------------------------------------------------------- for plans
-
-    def mine(self, state: ClusterState) -> CdcWriter:
-        """This writer in ``state``; raises WriterReplaced."""
-        return self.promises.mine(state)
-
-    def horizon(self, state: ClusterState) -> int:
-        """The horizon that binds under ``state``."""
-        return self.promises.horizon(state)
-
     def check(self) -> None:
         """Raise what stopped the thread, if it stopped."""
         if self.failure is not None:
             raise self.failure
-
-    def note_need(self, held: bool) -> None:
-        """Rows are being planned now; ``held`` ones wait for a higher horizon."""
-        self.driver.carry_out(self.promises.need(held))
-
-    def has_said(self, state: ClusterState) -> bool:
-        """True if the log of ``state`` has all that is decided; if not, it will be said."""
-        return self.driver.carry_out(self.promises.says(state))
 
     # -------------------------------------------------------------------------------------------- thread
 
@@ -121,7 +98,9 @@ class Writer:
             pass
         except BaseException as error:
             self.failure = error
-            log.error("cdc_writer_stopped", writer=self.promises.name, incarnation=self.incarnation, error=str(error))
+            log.error(
+                "cdc_writer_stopped", writer=self.promises.name, incarnation=self.promises.incarnation, error=str(error)
+            )
         finally:
             follower.close()
 
@@ -155,9 +134,9 @@ class Writer:
         with self.lock:
             return self.driver.carry_out(effect.steps)
 
-    def _of_chain(self, effect: OfChain) -> Any:
+    def _of(self, store: PlanStore, effect: OfChain) -> Any:
         with self.lock:
-            return effect.read(self._store)
+            return effect.read(store)
 
     def _answer(self, ask: Callable[..., dict[int, Any]], *about: Any) -> dict[int, Any] | None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from ringlog.log.replica import Replica
 from ringlog_cdc import batch as batches
 from ringlog_cdc.images.files import ImageFiles
 from ringlog_cdc.images.work import ImageFolder
-from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
+from ringlog_cdc.plan import OffsetRange, PartitionFacts, PlanEntry, route_entry
 from ringlog_cdc.plan_store import PlanStore
 from ringlog_cdc.progress import BatchFigures
+from ringlog_cdc.protocol.batch import AppendedSince, FactsOf
 from ringlog_cdc.recovery import Index
 from ringlog_cdc.settings import JobSettings
-from ringlog_cdc.writer import Writer
+from ringlog_cdc.writer import Submit, Writer
 from tests.system.cdc_world import World, now_us
 
 HOUR_US = 3_600_000_000
@@ -40,14 +42,30 @@ class TopicEnds:
         return dict.fromkeys((0, 1), 0 if self.passing else None)
 
 
-def step(writer: Writer) -> None:
-    """Let a writer look once at what is needed."""
-    writer.driver.carry_out(writer.promises.step())
+class BenchWriter(Writer):
+    """A writer on a chain, with its steps one by one."""
 
+    def __init__(self, replica: Replica, submit: Submit, name: str, store: PlanStore, source: str, sink: str) -> None:
+        self.ends = TopicEnds()
+        ends: Any = self.ends
+        super().__init__(replica, submit, name, ends, source, sink)
+        self.use(store)
 
-def advance(writer: Writer, horizon: int, low_watermark: int) -> None:
-    """Let a writer make a promise."""
-    writer.driver.carry_out(writer.promises.advance(horizon, low_watermark, ()))
+    def register(self, stopping: threading.Event | None = None) -> int:
+        """Register; returns the epoch."""
+        return self.carry_out(self.promises.register(), stopping or threading.Event())
+
+    def step(self) -> None:
+        """Look once at what is needed."""
+        self.driver.carry_out(self.promises.step())
+
+    def advance(self, horizon: int, low_watermark: int) -> None:
+        """Make a promise."""
+        self.driver.carry_out(self.promises.advance(horizon, low_watermark, ()))
+
+    def need(self) -> None:
+        """Rows wait."""
+        self.driver.carry_out(self.promises.need(held=True))
 
 
 class Silent:
@@ -70,9 +88,8 @@ class Bench:
         self.world.join("n1", (0,), now_us() - HOUR_US)
         self.folder = folder
         self.store = PlanStore(folder)
-        ends: Any = TopicEnds()
-        self.offsets = ends
-        self.writer = Writer(replica, self.author.submit, "spark", self.store, ends, SOURCE, SINK)
+        self.writer = BenchWriter(replica, self.author.submit, "spark", self.store, SOURCE, SINK)
+        ends: Any = self.writer.ends
         self.writer.register()
         quiet, no_session = Silent(), None
         settings = JobSettings("", "memory", folder)
@@ -84,14 +101,16 @@ class Bench:
     def raise_horizon(self) -> int:
         """Raise the horizon to a lead beyond the clock; returns it."""
         horizon = now_us() + LEAD_US
-        advance(self.writer, horizon, self.world.state.writers["spark"].low_watermark)
+        self.writer.advance(horizon, self.world.state.writers["spark"].low_watermark)
         return horizon
 
     def plan(self, look: Callable[[], int], end: int = 5) -> PlanEntry:
         """The part of batch 0 that the runner makes for rows of which ``look`` gives the most that they use."""
-        no_records: Any = None
-        self.runner._most_used = lambda *_: look()
-        entry: PlanEntry = self.runner._plan(batches.Work(no_records, 0, {0: end}, BatchFigures(0)), 0)
+        self.runner.driver.handlers |= {
+            AppendedSince: lambda _: {0: 0},
+            FactsOf: lambda _: [PartitionFacts(0, None, look())],
+        }
+        entry: PlanEntry = self.runner.driver.carry_out(self.runner.batches.plan(0, 0, {0: end}))
         return entry
 
     def stored(self, batch: int, start: int, end: int, *, used: int = 1, done: bool = True) -> PlanEntry:

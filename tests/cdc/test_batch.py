@@ -14,7 +14,8 @@ from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan_store import PlanStore
-from tests.cdc.bench import HOUR_US, Bench, advance, step
+from ringlog_cdc.protocol.batch import Write
+from tests.cdc.bench import HOUR_US, Bench
 from tests.system.cdc_world import now_us
 
 
@@ -36,12 +37,12 @@ def test_a_generation_committed_while_the_rows_are_looked_at_is_in_the_plan(benc
         if not committed:
             bench.world.begin_join("n2", (1000,))
             bench.world.prepare_generation()
-            step(bench.writer)
+            bench.writer.step()
             lowered = bench.world.state.writers["spark"].horizon
             assert lowered < late
             committed.append(bench.world.commit_generation(max(now_us() + 2_000_000, lowered + 1)))
-            bench.writer.note_need(held=True)
-            step(bench.writer)
+            bench.writer.need()
+            bench.writer.step()
         return late
 
     entry = bench.plan(look)
@@ -69,56 +70,52 @@ def test_a_table_made_while_the_rows_are_looked_at_is_in_the_plan(bench: Bench) 
 def test_a_generation_that_the_log_has_closed_takes_no_rows_whatever_the_own_chain_says(bench: Bench) -> None:
     second = bench.world.join("n2", (1000,), now_us() - HOUR_US // 2)
     first = bench.world.state.generations[0].id
-    advance(bench.writer, bench.raise_horizon(), second.timestamp)
+    bench.writer.advance(bench.raise_horizon(), second.timestamp)
     bench.world.apply(CloseCdcGeneration(first))
     assert bench.store.head.closed == ()
     entry = bench.plan(lambda: now_us() - HOUR_US)
     assert entry.closed == (first,)
 
 
-def run(bench: Bench, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(bench: Bench, batch: int) -> None:
     """Run a batch of which no row is written."""
-    monkeypatch.setattr(bench.runner, "_write", lambda *_: None)
+    bench.runner.driver.handlers[Write] = lambda _: ()
     nothing: Any = None
     bench.runner(nothing, batch)
 
 
-def test_batches_follow_each_other_and_a_replayed_one_its_plans(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_follow_each_other_and_a_replayed_one_its_plans(bench: Bench) -> None:
     bench.raise_horizon()
     for batch, end in ((0, 10), (1, 25), (1, 25), (2, 26)):
         bench.spark_says(batch, end)
-        run(bench, batch, monkeypatch)
+        run(bench, batch)
     assert dict(bench.store.head.positions) == {0: 26}
     assert bench.store.head.sequence == 2
 
 
-def test_a_lost_folder_of_spark_is_noticed_by_a_batch_that_ends_elsewhere(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_folder_of_spark_is_noticed_by_a_batch_that_ends_elsewhere(bench: Bench) -> None:
     bench.stored(0, 0, 1_000)
     bench.spark_says(0, 10_000)
     with pytest.raises(ChainBroken, match="do not belong together"):
-        run(bench, 0, monkeypatch)
+        run(bench, 0)
 
 
-def test_a_lost_folder_of_spark_is_noticed_when_the_plans_of_its_batch_were_pruned(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_folder_of_spark_is_noticed_when_the_plans_of_its_batch_were_pruned(bench: Bench) -> None:
     bench.stored(7, 0, 1_000)
     bench.spark_says(0, 10_000)
     with pytest.raises(ChainBroken, match="the beginning"):
-        run(bench, 0, monkeypatch)
+        run(bench, 0)
 
 
-def test_lost_plans_are_not_made_a_second_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_plans_are_not_made_a_second_time(bench: Bench) -> None:
     bench.raise_horizon()
     bench.spark_says(6, 6_000)
     bench.spark_says(7, 7_000)
     with pytest.raises(ChainBroken, match="do not belong together"):
-        run(bench, 7, monkeypatch)
+        run(bench, 7)
     bench.stored(5, 0, 5_000)
     with pytest.raises(ChainBroken, match="do not belong together"):
-        run(bench, 7, monkeypatch)
+        run(bench, 7)
 
 
 def test_a_lost_plan_that_was_carried_out_is_noticed(bench: Bench) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import Replica
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.job import CdcJob, query_failed
-from ringlog_cdc.plan_store import claim_checkpoint
-from ringlog_cdc.settings import JobSettings
-from ringlog_cdc.writer import Writer
-from tests.cdc.bench import SINK, SOURCE, Bench
+from ringlog_cdc.job import query_failed
+from ringlog_cdc.plan_store import CLAIM, claim_checkpoint, give_up_claim
+from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, start
+from tests.cdc.bench import SINK, SOURCE, Bench, BenchWriter
 
 
 @pytest.fixture
@@ -27,32 +25,53 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield Bench(metadata, replica, tmp_path / "first")
 
 
-def job(bench: Bench, folder: Path, name: str, source: str = SOURCE) -> tuple[CdcJob, Any]:
-    """A job that comes to its registration, and its client."""
-    nothing: Any = None
-    made = CdcJob(JobSettings("", "memory", folder, writer=name), nothing)
-    made.writer = Writer(bench.world.replica, bench.author.submit, name, bench.store, bench.offsets, source, SINK)
-    return made, SimpleNamespace(replica=bench.world.replica)
+def started(bench: Bench, folder: Path, name: str, source: str, meanwhile: Callable[[], object] = lambda: None) -> int:
+    """The epoch at which a job has registered that starts on a checkpoint; ``meanwhile``: when it has claimed it."""
+    writer = other(bench, name, source)
+
+    def claim(effect: ClaimCheckpoint) -> bool:
+        is_new = claim_checkpoint(folder, "c", name, 8, effect.is_lost)
+        meanwhile()
+        return is_new
+
+    writer.driver.handlers |= {
+        ClaimCheckpoint: claim,
+        CheckCheckpoint: lambda _: False,
+        GiveUpClaim: lambda _: give_up_claim(folder),
+    }
+    return writer.carry_out(start(writer.promises), threading.Event())
+
+
+def other(bench: Bench, name: str, source: str) -> BenchWriter:
+    """A writer that is not registered yet."""
+    return BenchWriter(bench.world.replica, bench.author.submit, name, bench.store, source, SINK)
 
 
 def test_the_slower_of_two_empty_checkpoints_under_one_name_is_given_up(bench: Bench, tmp_path: Path) -> None:
     folder = tmp_path / "second"
-    claim_checkpoint(folder, "c", "spark", 8, registered=False)
-    late, client = job(bench, folder, "spark")
     with pytest.raises(CdcError) as caught:
-        late._register(client, is_new=True)
+        started(bench, folder, "new", "another", other(bench, "new", "another").register)
     assert caught.value.code == "checkpoint_lost"
-    with pytest.raises(CdcError, match="checkpoint_lost"):
-        claim_checkpoint(folder, "c", "spark", 8, registered=True)
+    assert not (folder / CLAIM).exists()
+
+
+def test_a_source_that_another_name_took_meanwhile_leaves_the_checkpoint_unclaimed(
+    bench: Bench, tmp_path: Path
+) -> None:
+    folder = tmp_path / "second"
+    with pytest.raises(CdcError) as caught:
+        started(bench, folder, "new", "another", other(bench, "newer", "another").register)
+    assert caught.value.code == "source_in_use"
+    assert not (folder / CLAIM).exists()
+    with pytest.raises(CdcError) as caught:
+        started(bench, folder, "new", SOURCE)
+    assert caught.value.code == "source_in_use"
 
 
 def test_a_new_name_and_a_known_checkpoint_are_registered(bench: Bench, tmp_path: Path) -> None:
-    first, client = job(bench, tmp_path / "second", "other", "another.source")
-    first.writer.register()
-    first.writer.promises.incarnation = "0" * 32
-    assert first._register(client, is_new=True) == bench.world.state.epoch
-    again, client = job(bench, tmp_path / "first", "spark")
-    assert again._register(client, is_new=False) == bench.world.state.epoch
+    assert started(bench, tmp_path / "second", "other", "another.source") == bench.world.state.epoch
+    claim_checkpoint(tmp_path / "first", "c", "spark", 8, registered=False)
+    assert started(bench, tmp_path / "first", "spark", SOURCE) == bench.world.state.epoch
 
 
 def test_a_batch_that_spark_gave_up_is_told_in_one_line() -> None:

@@ -23,8 +23,7 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.errors import StopRequested, WriterReplaced
 from ringlog_cdc.plan import OffsetRange, close_entry, route_entry
 from ringlog_cdc.plan_store import PlanStore
-from ringlog_cdc.writer import Writer
-from tests.cdc.bench import TopicEnds, advance, step
+from tests.cdc.bench import BenchWriter
 from tests.system.cdc_world import World
 
 T = TypeVar("T")
@@ -39,13 +38,11 @@ class Bench:
         self.replica = replica
         self.folder = folder
         self.store = PlanStore(folder)
-        self.offsets = TopicEnds()
         self.world = World("", "memory", replica, self.author)
 
-    def writer(self, submit: Callable[..., Submitted] | None = None) -> Writer:
+    def writer(self, submit: Callable[..., Submitted] | None = None) -> BenchWriter:
         """A writer named ``spark`` that was not registered yet."""
-        ends: Any = self.offsets
-        return Writer(self.replica, submit or self.author.submit, "spark", self.store, ends, "source", "sink")
+        return BenchWriter(self.replica, submit or self.author.submit, "spark", self.store, "source", "sink")
 
     @property
     def known(self) -> CdcWriter:
@@ -124,7 +121,7 @@ def test_a_preparation_lowers_the_horizon_to_just_above_what_plans_used(bench: B
         bench.world.prepare_generation()
         until(lambda: bench.known.horizon == used + 1, "the lowering")
         bench.world.commit_generation(used + 2)
-        writer.note_need(held=True)
+        writer.need()
         until(lambda: bench.known.horizon > used + 2, "the extension past the new generation")
     finally:
         writer.stop()
@@ -155,7 +152,7 @@ def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
         until(lambda: len(asked) > 2, "a submission without an answer, repeated")
         assert {command.horizon for command in asked} == {used + 1}
         assert bench.known.horizon == high
-        assert writer.horizon(bench.replica.state) == used + 1
+        assert writer.promises.horizon(bench.replica.state) == used + 1
         answer.set()
         until(lambda: bench.known.horizon == used + 1, "the lowering")
     finally:
@@ -175,8 +172,8 @@ def test_a_newer_incarnation_stops_the_old_one(bench: Bench) -> None:
         with pytest.raises(WriterReplaced):
             writer.check()
         with pytest.raises(WriterReplaced):
-            writer.horizon(bench.replica.state)
-        assert bench.known.incarnation == newer.incarnation
+            writer.promises.horizon(bench.replica.state)
+        assert bench.known.incarnation == newer.promises.incarnation
     finally:
         writer.stop()
 
@@ -191,10 +188,10 @@ def test_an_ended_generation_is_closed_in_the_chain_before_the_low_watermark_is_
         bench.world.prepare_generation()
         second = bench.world.commit_generation(bench.known.horizon + 1)
         bench.world.finish(operation)
-        writer.note_need(held=True)
+        writer.need()
         until(lambda: bench.known.horizon > second.timestamp, "the extension past the new generation")
         assert bench.store.head.low_watermark == 0
-        bench.offsets.passing = True
+        writer.ends.passing = True
         until(lambda: bench.known.low_watermark == second.timestamp, "the claim")
         assert bench.store.head.kind == "close"
         assert bench.store.head.closed == (bench.replica.state.generations[0].id,)
@@ -231,10 +228,10 @@ def test_a_low_watermark_waits_for_the_rows_of_all_plans_before_the_closing(benc
     writer.register()
     first = bench.replica.state.generations[0].timestamp
     second = bench.world.join("n2", (77,), bench.known.horizon + 1)
-    advance(writer, time.time_ns() // 1000 + LEAD_US, first)
+    writer.advance(time.time_ns() // 1000 + LEAD_US, first)
     bench.plan(second.timestamp, done=False)
-    bench.offsets.passing = True
-    step(writer)
+    writer.ends.passing = True
+    writer.step()
     assert bench.store.head.kind == "close"
     assert bench.known.low_watermark == first
     again = PlanStore(bench.folder)
@@ -242,7 +239,7 @@ def test_a_low_watermark_waits_for_the_rows_of_all_plans_before_the_closing(benc
     assert not again.is_closing_durable()
     bench.store.mark_done(bench.store.parts(0)[0])
     writer.promises._close_at = 0
-    step(writer)
+    writer.step()
     assert bench.known.low_watermark == second.timestamp
 
 
@@ -276,7 +273,7 @@ def test_a_registration_without_an_answer_is_asked_for_again_under_the_same_requ
     writer.register()
     assert len(seen) == 3
     assert len(set(seen)) == 1
-    assert bench.known.incarnation == writer.incarnation
+    assert bench.known.incarnation == writer.promises.incarnation
 
 
 def test_a_writer_that_is_stopped_does_not_wait_for_an_answer(bench: Bench) -> None:

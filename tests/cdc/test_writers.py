@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,8 +21,7 @@ from ringlog.log.replica import Replica
 from ringlog_cdc.decisions import closed_for
 from ringlog_cdc.errors import WriterReplaced
 from ringlog_cdc.plan_store import PlanStore
-from ringlog_cdc.writer import Writer
-from tests.cdc.bench import TopicEnds
+from tests.cdc.bench import BenchWriter
 from tests.cdc.test_writer import LEAD_US, Bench, until
 
 HOUR_US = 3_600_000_000
@@ -34,13 +32,11 @@ class Place:
 
     def __init__(self, bench: Bench, name: str) -> None:
         self.bench, self.name = bench, name
-        self.offsets = TopicEnds()
         self.store = PlanStore(bench.folder / name)
 
-    def writer(self) -> Writer:
-        ends: Any = self.offsets
+    def writer(self) -> BenchWriter:
         source, submit = f"source-{self.name}", self.bench.author.submit
-        return Writer(self.bench.replica, submit, self.name, self.store, ends, source, "sink")
+        return BenchWriter(self.bench.replica, submit, self.name, self.store, source, "sink")
 
     @property
     def low(self) -> int:
@@ -86,8 +82,8 @@ def test_a_switch_and_its_close_wait_for_both_and_a_fence_ends_the_waiting(bench
         first = bench.replica.state.generations[0].id
         second = bench.world.commit_generation(max(spark.horizon, flink.horizon) + 1)
         bench.world.finish(operation)
-        spark.offsets.passing = True
-        writers[0].note_need(held=True)
+        writers[0].ends.passing = True
+        writers[0].need()
         until(lambda: spark.low == second.timestamp, "the claim of the one that is done")
         assert close(bench, first) == "writers_behind"
         gone = bench.replica.read_barrier().writers["flink"]

@@ -77,3 +77,8 @@ class FirstSince:
 
     topic: str
     limit: Micros
+
+
+def chain_head(chain: PlanChain) -> PlanEntry:
+    """For ``OfChain``: the newest entry."""
+    return chain.head

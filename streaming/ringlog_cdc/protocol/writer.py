@@ -38,7 +38,17 @@ from ringlog_cdc.promises import (
     next_closing,
     next_horizon,
 )
-from ringlog_cdc.protocol.effects import AppendPlan, AskFor, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
+from ringlog_cdc.protocol.effects import (
+    AppendPlan,
+    AskFor,
+    EndsOf,
+    FirstSince,
+    Locked,
+    OfChain,
+    Wake,
+    Woken,
+    chain_head,
+)
 
 INCARNATION_BYTES = 16
 
@@ -57,17 +67,16 @@ class Times:
 
 
 class Promises:
-    """One incarnation of the writer ``name``, which turns ``source`` into ``sink`` by the plans of ``chain``.
+    """One incarnation of the writer ``name``, which turns ``source`` into ``sink``.
 
     ``tried``: the incarnations that it asked to register, the one that it is at the end.
     """
 
-    def __init__(self, name: str, source: str, sink: str, chain: PlanChain, draw: Draw, times: Times) -> None:
-        self.name = name
+    def __init__(self, name: str, source: str, sink: str, draw: Draw, times: Times) -> None:
+        self.name, self.source = name, source
         self.incarnation = draw.take(INCARNATION_BYTES).hex()
         self.tried: list[str] = []
-        self._source, self._sink = source, sink
-        self._chain = chain
+        self._sink = sink
         self._draw = draw
         self._times = times
         self._bound: Micros | None = None
@@ -111,7 +120,7 @@ class Promises:
         """Register this incarnation and fold at least to it; gives the epoch. Raises CdcError."""
         while True:
             self.tried.append(self.incarnation)
-            answer = yield from self._settle(RegisterCdcWriter(self.name, self.incarnation, self._source))
+            answer = yield from self._settle(RegisterCdcWriter(self.name, self.incarnation, self.source))
             if isinstance(answer, RejectedResult) and answer.code == "source_in_use":
                 raise source_in_use(answer.detail)
             if isinstance(answer, RejectedResult):
@@ -151,11 +160,12 @@ class Promises:
 
     def _wish(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[Micros | None]:
         """The horizon to ask for, None if the present one serves. A lowering binds from here on."""
+        head = yield OfChain(chain_head)
         standing = Standing(
             horizon=mine.horizon,
             floor=mine.floor,
             low_watermark=mine.low_watermark,
-            used=self._chain.head.used,
+            used=head.used,
             prepared=state.prepared is not None,
             active=(yield Now()) < self._active_until,
             held=self._held,
@@ -186,23 +196,19 @@ class Promises:
                 yield from self.advance(mine.horizon, claimed, places(ends))
 
     def _close(self, state: ClusterState, low_watermark: Micros) -> Steps[None]:
+        head = yield OfChain(chain_head)
         closed = closed_before(state.generations, low_watermark)
+        epoch, mine = state.epoch, self.incarnation
         yield AppendPlan(
-            close_entry(
-                self._chain.head,
-                generations=closed,
-                low_watermark=low_watermark,
-                epoch=state.epoch,
-                incarnation=self.incarnation,
-            )
+            close_entry(head, generations=closed, low_watermark=low_watermark, epoch=epoch, incarnation=mine)
         )
 
     def _is_passed(self, limit: Micros, durable: Mapping[int, int], clock_is_past: bool) -> Steps[bool]:
         """True if all that was appended below ``limit`` is durable. The ends are asked for first: what comes after them
         has its answer by ``later`` or by the clock.
         """
-        ends = yield EndsOf(self._source)
-        later = None if ends is None else (yield FirstSince(self._source, limit))
+        ends = yield EndsOf(self.source)
+        later = None if ends is None else (yield FirstSince(self.source, limit))
         return later is not None and covers(durable, later, ends, clock_is_past)
 
     def advance(self, horizon: Micros, low_watermark: Micros, positions: tuple[Position, ...]) -> Steps[None]:

@@ -1,4 +1,4 @@
-"""One driver of the simulated CDC job: batches in the manner of Spark, plans and rows in the manner of ``ringlog_cdc``.
+"""One driver of the simulated CDC job: performs ``ringlog_cdc.protocol.batch`` on batches in the manner of Spark.
 
 Spark's side is modelled: the end of a batch is on disk before the batch begins, a batch without a commit is handed out
 again, tasks write their rows in order and again until they are acknowledged. What a plan says, which rows are held, and
@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.effects import Newest, Steps
+from ringlog.protocol.effects import At
+from ringlog.protocol.role import Look
 from ringlog.sim.actors.checkpoint import Checkpoint
 from ringlog.sim.actors.imaged import ImagedParts
 from ringlog.sim.actors.rows import ROW_BYTES_MAX, Places, Taken, noted, outgoing, read_input, without
@@ -27,41 +27,26 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
-from ringlog_cdc.decisions import (
-    Draft,
-    check_place,
-    closed_for,
-    context_of,
-    decide,
-    next_positions,
-    still_known,
-    table_of,
+from ringlog_cdc.decisions import context_of, table_of
+from ringlog_cdc.errors import CdcError, checkpoint_lost
+from ringlog_cdc.known import LETTERS, Noted, known_of, may_have_written, settled_of
+from ringlog_cdc.plan import PartitionFacts, PlanEntry
+from ringlog_cdc.protocol.batch import (
+    AppendedSince,
+    Batches,
+    Begin,
+    CheckCheckpoint,
+    ClaimCheckpoint,
+    FactsOf,
+    GiveUpClaim,
+    Held,
+    LookUp,
+    MarkDone,
+    News,
+    PutContext,
+    Write,
+    start,
 )
-from ringlog_cdc.errors import CdcError
-from ringlog_cdc.known import (
-    LETTERS,
-    Noted,
-    cut_off,
-    is_cut_off,
-    is_lost,
-    known_of,
-    may_have_written,
-    may_revive,
-    settled_of,
-)
-from ringlog_cdc.plan import (
-    PartitionFacts,
-    PlanEntry,
-    append_limits,
-    at_most,
-    is_before,
-    most_used,
-    next_ranges,
-    used_by,
-)
-from ringlog_cdc.plan_store import checkpoint_lost
-from ringlog_cdc.protocol.effects import AppendPlan, Locked
-from ringlog_cdc.protocol.writer import Promises
 from ringlog_cdc.routing import RoutingTable
 
 if TYPE_CHECKING:
@@ -101,42 +86,25 @@ class Driver:
         self._news = Signal()
         self._store: Checkpoint
         self._writer: SimWriter
-        self._promises: Promises
         self._images: ImagedParts
         self._batch: Batch
-
-    @property
-    def incarnation(self) -> str:
-        """That of the writer."""
-        return self._promises.incarnation
 
     def run(self) -> Step:
         """Start and work, until a CdcError is raised."""
         try:
             yield from self._client.start()
-            state = yield from self._replica.barrier()
-            self._store = Checkpoint(self.sim, self._disk, self.host, self._chance)
-            before = state.writers.get(WRITER_NAME)
-            is_new = yield from self._claim(is_lost(before))
-            if is_cut_off(self._store.undone(), state):
-                raise cut_off(WRITER_NAME)
-            self._writer = SimWriter(self.sim, self.host, self._client, self._store, self._stored)
-            self._promises = self._writer.promises
-            yield from self._look_ahead(state)
-            epoch = yield from self._replica.perform(self._promises.register())
-            ended = set(self._promises.mine(self._replica.state).ended)
-            earlier = {*before.ended, before.incarnation} if before is not None else set()
-            if is_new and not ended - earlier <= set(self._promises.tried):
-                self._store.folder.claimed = False
-                raise checkpoint_lost(WRITER_NAME)
-            if self._store.folder.recovers:
-                yield from self._look_up()
+            writer = SimWriter(self.sim, self.host, self._client, self._stored)
+            self._writer, promises = writer, writer.promises
+            self._handle()
+            epoch = yield from self._replica.perform(start(promises))
             self.sim.shared["job"].refused = ""
             self._images = ImagedParts(self, self._store, self._disk, epoch, self._chance)
-            self.sim.world.tell(self.name, f"is incarnation {self._promises.incarnation[:6]}")
-            keeper = self.sim.world.spawn(self.host, f"{self.name}.promises", self._writer.keep())
+            self.sim.world.tell(self.name, f"is incarnation {promises.incarnation[:6]}")
+            keeper = self.sim.world.spawn(self.host, f"{self.name}.promises", writer.keep())
             try:
-                yield from self._batches()
+                folder = self._store.folder
+                stored, ends = folder.contexts.__getitem__, folder.offsets.__getitem__
+                yield from self._batches(Batches(promises, {}, self._context, stored, ends, self._limit))
             finally:
                 keeper.stop()
         finally:
@@ -144,12 +112,39 @@ class Driver:
             for tail in self._tails:
                 tail.close()
 
-    def _claim(self, lost: bool) -> Step:
-        """Tie the checkpoint to the writer; True if it is new. Raises CdcError if one was lost."""
+    def _handle(self) -> None:
+        self._replica.at_once |= {
+            GiveUpClaim: lambda _: setattr(self._store.folder, "claimed", False),
+            Look: lambda _: self._check(),
+            AppendedSince: self._later,
+            FactsOf: self._facts,
+            Held: self._held,
+        }
+        self._replica.in_time |= {
+            ClaimCheckpoint: self._claim,
+            CheckCheckpoint: self._look_ahead,
+            LookUp: lambda _: self._look_up(),
+            At: self._at,
+            PutContext: self._put_context,
+            News: self._next_state,
+            Begin: self._begin,
+            Write: self._write,
+            MarkDone: lambda effect: self._store.mark_done(effect.entry),
+        }
+
+    def _at(self, effect: At) -> Step:
+        yield from self.sim.moments.at(effect.moment, self.host)
+        if effect.moment == "asked":
+            yield self._chance.between(*SPARK_JOB_US)
+        elif effect.moment == "decided anew":
+            self.sim.did["cdc", effect.moment] += 1
+
+    def _claim(self, effect: ClaimCheckpoint) -> Step:
+        self._store = self._writer.store = Checkpoint(self.sim, self._disk, self.host, self._chance)
         folder = self._store.folder
         if folder.claimed:
             return False
-        if lost:
+        if effect.is_lost:
             raise checkpoint_lost(WRITER_NAME)
         yield from self._store.writes()
         folder.claimed = True
@@ -157,12 +152,12 @@ class Driver:
             check.claimed()
         return True
 
-    def _look_ahead(self, state: ClusterState) -> Step:
-        """Remember, before the writer's fence ends, that there may be rows which no plan of this checkpoint knows."""
+    def _look_ahead(self, effect: CheckCheckpoint) -> Step:
         folder = self._store.folder
-        if folder.known is None and not folder.recovers and may_have_written(state, self._store.head):
+        if folder.known is None and not folder.recovers and may_have_written(effect.state, self._store.head):
             yield from self._store.writes()
             folder.recovers = True
+        return folder.recovers
 
     def _look_up(self) -> Step:
         """Read both topics as they are, and keep what is there: all that earlier checkpoints have led to."""
@@ -190,7 +185,7 @@ class Driver:
 
     # ---------------------------------------------------------------------------------------------- batches
 
-    def _batches(self) -> Step:
+    def _batches(self, batches: Batches) -> Step:
         folder, broker = self._store.folder, self.sim.broker
         newest = max(folder.offsets, default=-1)
         replayed = newest >= 0 and newest not in folder.commits
@@ -207,7 +202,9 @@ class Driver:
                 yield from self._next_batch(newest)
             replayed = False
             self._batch = yield from self._read(newest)
-            yield from self._run(self._batch)
+            if self._store.parts(newest):
+                self.sim.did["cdc", "replayed"] += 1
+            yield from self._replica.perform(batches.run(newest))
             yield from self._store.writes()
             folder.commits.add(newest)
             self.sim.did["cdc", "batch"] += 1
@@ -252,113 +249,38 @@ class Driver:
             found += [read_input(partition, record) for record in taken]
         return Batch(number, ends, found)
 
-    def _run(self, batch: Batch) -> Step:
-        parts = self._store.parts(batch.number)
-        before = self._store.folder.offsets.get(batch.number - 1, {}) if not parts else {}
-        check_place(batch.number, parts, self._store.head, batch.ends, before)
-        if parts:
-            self.sim.did["cdc", "replayed"] += 1
-        for entry in parts:
-            yield from self._carry_out(batch, entry)
-        while not parts or not parts[-1].last:
-            entry = yield from self._plan(batch, len(parts))
-            yield from self._carry_out(batch, entry)
-            parts = (*parts, entry)
-        yield from self._need(held=False)
-
-    def _need(self, held: bool) -> Step:
-        return self._replica.perform(self._promises.need(held))
-
     def _check(self) -> None:
         if self._writer.failure is not None:
             raise self._writer.failure
 
     # ------------------------------------------------------------------------------------------------ plans
 
-    def _plan(self, batch: Batch, part: int) -> Step:
-        """Make and store the next part of a batch; waits while no row may be routed."""
-        held = False
-        while True:
-            self._check()
-            state = yield from self._replica.barrier()
-            yield from self._until_said(state)
-            horizon = self._promises.horizon(state)
-            yield from self._need(held=held)
-            positions = next_positions({}, batch.ends, self._store.head)
-            leeway = setting(state, "cdc_leeway_us")
-            greatest = self._most_used(batch, horizon, leeway)
-            yield self._chance.between(*SPARK_JOB_US)
-            found = facts(batch.rows, positions, horizon, leeway) if greatest is None else ()
-            ranges, complete = at_most(*next_ranges(found, positions, batch.ends), self._limit)
-            if not ranges and not complete:
-                held = True
-                self.sim.did["cdc", "held"] += 1
-                yield from self._hold(horizon)
-                continue
-            used = used_by(found, horizon) if greatest is None else greatest
-            draft = Draft(batch.number, part, complete, ranges, horizon, used if ranges else 0, positions)
-            entry = yield from self._decide(draft, self._context(state))
-            if entry is not None:
-                yield from self._need(held=False)
-                return entry
+    def _later(self, effect: AppendedSince) -> dict[int, int | None]:
+        """What the broker would say of the batch."""
+        later: dict[int, int | None] = dict.fromkeys(self._batch.ends)
+        for row in reversed(self._batch.rows):
+            if row.item.appended >= effect.limit * 1000:
+                later[row.item.partition] = row.item.offset
+        return later
 
-    def _until_said(self, state: ClusterState) -> Step:
-        """Before anything is planned under tables that are not what they were, the log has what was decided so far."""
-        before = self._store.head.context
-        if not before or not may_revive(self._store.folder.contexts[before], self._context(state)):
-            return
-        while not (yield from self._replica.perform(self._promises.says(self._replica.state))):
-            self.sim.did["cdc", "said what is decided"] += 1
-            self._check()
-            yield self._replica.changed, HELD_LOOK_US
+    def _facts(self, effect: FactsOf) -> Sequence[PartitionFacts]:
+        return facts(self._batch.rows, effect.positions, effect.horizon, effect.leeway)
 
-    def _most_used(self, batch: Batch, horizon: int, leeway: int) -> int | None:
-        """The most that routing the batch uses, if the broker can tell that it lies below the horizon."""
-        for limit in append_limits(self.sim.world.clock(self.host), horizon, leeway):
-            later = dict.fromkeys(batch.ends)
-            for row in reversed(batch.rows):
-                if row.item.appended >= limit * 1000:
-                    later[row.item.partition] = row.item.offset
-            if is_before(later, batch.ends):
-                return most_used(limit, leeway)
-        return None
-
-    def _context(self, state: Any) -> dict[str, Any]:
+    def _context(self, state: ClusterState) -> dict[str, Any]:
         return context_of(state, MUTATIONS, len(self.sim.broker.topics[CDC]), ROW_BYTES_MAX)
 
-    def _hold(self, horizon: int) -> Step:
-        """Wait until the horizon is another one."""
-        yield from self._need(held=True)
-        while self._promises.horizon(self._replica.state) == horizon:
-            self._check()
+    def _put_context(self, effect: PutContext) -> Step:
+        name = _name(effect.context)
+        yield from self._store.put_context(name, effect.context)
+        return name
+
+    def _held(self, effect: Held) -> None:
+        self.sim.did["cdc", "said what is decided" if effect.horizon is None else "held"] += 1
+
+    def _next_state(self, effect: News) -> Step:
+        if self._replica.state is effect.seen:
             yield self._replica.changed, HELD_LOOK_US
-
-    def _decide(self, draft: Draft, context: dict[str, Any]) -> Step:
-        """Store a part; None if the log has moved on meanwhile, and it must be made anew."""
-        name = _name(context)
-        yield from self._store.put_context(name, context)
-        return (yield from self._replica.perform(self._locked(draft, context, name)))
-
-    def _locked(self, draft: Draft, context: dict[str, Any], name: str) -> Steps[PlanEntry | None]:
-        entry: PlanEntry | None = yield Locked(self._decided(draft, context, name))
-        return entry
-
-    def _decided(self, draft: Draft, context: dict[str, Any], name: str) -> Steps[PlanEntry | None]:
-        now = yield Newest()
-        if self._context(now) != context:
-            self.sim.did["cdc", "decided anew"] += 1
-            return None
-        entry = decide(
-            draft,
-            self._store.head,
-            now,
-            self._promises.horizon(now),
-            context=name,
-            incarnation=self._promises.incarnation,
-        )
-        if entry is not None:
-            yield AppendPlan(entry)
-        return entry
+        return self._replica.state
 
     def _stored(self, entry: PlanEntry) -> None:
         rows = within(self._batch.rows, entry)
@@ -367,30 +289,27 @@ class Driver:
 
     # -------------------------------------------------------------------------------------------- execution
 
-    def _carry_out(self, batch: Batch, entry: PlanEntry) -> Step:
-        if self._store.is_done(entry):
+    def _begin(self, effect: Begin) -> Step:
+        if effect.is_done:
             return
         yield from self.sim.moments.at("part", self.host)
-        work = None
-        if self._images.concern(entry):
+        if self._images.concern(effect.entry):
             yield from self.sim.moments.at("imaged", self.host)
-            self._promises.mine(self._replica.state)
-            work = yield from self._images.work(entry)
-        if work is None:
-            yield from self._write(within(batch.rows, entry), entry)
-        else:
-            yield from self._images.carry_out(within(batch.rows, entry), entry, work, self._table(entry))
-        yield from self._store.mark_done(entry)
 
-    def _write(self, rows: Sequence[Taken], entry: PlanEntry) -> Step:
+    def _write(self, effect: Write) -> Step:
         """Write the rows and dead letters of a part: what comes from a source partition in its order."""
-        rows = interleaved(rows, self._chance)
-        self._promises.mine(self._replica.state)
-        places = self.left(outgoing(self._table(entry), rows, entry, self.sim.cluster_id))
+        entry = effect.entry
+        work = (yield from self._images.work(entry)) if self._images.concern(entry) else None
+        rows, table = within(self._batch.rows, entry), self._table(effect)
+        if work is not None:
+            yield from self._images.carry_out(rows, entry, work, table)
+            return ()
+        places = self.left(outgoing(table, interleaved(rows, self._chance), entry, self.sim.cluster_id))
         for topic, partition in sorted(places, key=lambda _: self._chance.random()):
             values = places[topic, partition]
             for first in range(0, len(values), SENT_TOGETHER):
                 yield from self.send(self.host, topic, partition, values[first : first + SENT_TOGETHER])
+        return ()
 
     def left(self, places: Places) -> Places:
         """What is to go out, without what was there before this checkpoint."""
@@ -408,14 +327,12 @@ class Driver:
                 continue
         raise CdcError("query_failed", f"partition {partition} of {topic} takes no rows")
 
-    def _table(self, entry: PlanEntry) -> RoutingTable:
-        state = self._replica.state
-        context = still_known(self._store.folder.contexts[entry.context], state, entry.used)
+    def _table(self, effect: Write) -> RoutingTable:
+        context, closed = effect.context, effect.closed
         tables: dict[Any, RoutingTable] = self.sim.shared.setdefault("cdc/tables", {})
-        closed = closed_for(entry, state)
-        key = (entry.context, closed, len(context["generations"]))
+        key = (effect.entry.context, closed, len(context["generations"]))
         if key not in tables:
-            tables[key] = table_of(context, closed, state)
+            tables[key] = table_of(context, closed, effect.state)
         return tables[key]
 
 

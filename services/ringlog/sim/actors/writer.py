@@ -32,23 +32,21 @@ class SimWriter:
     when a plan part is in the chain.
     """
 
-    def __init__(
-        self, sim: Simulation, host: Host, client: SimClient, store: Checkpoint, routed: Callable[[PlanEntry], None]
-    ) -> None:
+    def __init__(self, sim: Simulation, host: Host, client: SimClient, routed: Callable[[PlanEntry], None]) -> None:
         self.sim = sim
         self.host = host
-        self.promises = Promises(WRITER_NAME, MUTATIONS, CDC, store, client.draw, TIMES)
+        self.promises = Promises(WRITER_NAME, MUTATIONS, CDC, client.draw, TIMES)
         self.failure: CdcError | None = None
         self._client = client
         self._replica = client.replica
-        self._store = store
+        self.store: Checkpoint
         self._stored = {"close": self._closed, "route": routed}
         self._wake = Signal()
         self._woken = True
         self._ahead = False
         self._locked = False
         self._unlocked = Signal()
-        self._replica.at_once |= {Wake: self._wake_up, OfChain: lambda effect: effect.read(store)}
+        self._replica.at_once |= {Wake: self._wake_up, OfChain: lambda effect: effect.read(self.store)}
         self._replica.in_time |= {
             AskFor: self._ask,
             Woken: self._wait,
@@ -95,7 +93,7 @@ class SimWriter:
 
     def _append(self, effect: AppendPlan) -> Step:
         entry = effect.entry
-        return self._store.append(entry, lambda: self._stored[entry.kind](entry))
+        return self.store.append(entry, lambda: self._stored[entry.kind](entry))
 
     def _closed(self, entry: PlanEntry) -> None:
         low_watermark = entry.low_watermark

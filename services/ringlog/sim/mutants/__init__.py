@@ -26,9 +26,9 @@ RARE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "replaced_driver_goes_on",
-        "ringlog.sim.actors.driver",
-        "        self._promises.mine(self._replica.state)\n        places",
-        "        places",
+        "ringlog_cdc.protocol.batch",
+        "            self._promises.mine(state)\n            context",
+        "            context",
         "a driver that stood still, and was replaced, takes what the other one has carried out for late rows",
         0,
     ),
