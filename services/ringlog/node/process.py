@@ -35,9 +35,10 @@ from ringlog.node.holder import Fetch, Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.membership import Membership
 from ringlog.node.patience import Patience, reached
-from ringlog.node.pull import STREAM_ERRORS, is_out_of_time, told
+from ringlog.node.pull import pulled
 from ringlog.node.rivals import Rivals
 from ringlog.node.server import HttpServer, make_api
+from ringlog.node.steps import stream
 from ringlog.node.tail import Tail, Tailed
 from ringlog.runtime.clock import Clock
 
@@ -46,7 +47,6 @@ __all__ = ["NodeFailed", "NodeOptions", "NodeProcess"]
 log = structlog.get_logger("ringlog.node")
 
 BARRIER_S = 10.0
-RETRY_S = 0.2
 
 T = TypeVar("T")
 
@@ -210,30 +210,14 @@ class NodeProcess:
     # --------------------------------------------------------------------------------------- streaming
 
     def _fetch(self, fetch: Fetch) -> None:
-        """Try until the rows are here whole, or the operation does not want them any more; not for ever."""
-        said = ""
-        state = self._holder.state
-        source = state.nodes[fetch.source].name
-        pull, tries = self._data.row_pull(fetch, state), self._data.tries
-        while not self._stopping.is_set() and self._holder.wants(fetch):
-            state = self._holder.state
-            if not tries.may_try(fetch, fetch.operation, state):
-                self._stopping.wait(RETRY_S)
-                continue
-            rows = pull.rows
-            try:
-                snapshot = pull.once()
-            except STREAM_ERRORS as waiting:
-                if is_out_of_time(waiting) and pull.rows > rows:
-                    continue  # it was not in vain, and there is more to come than one call brings
-                reason = told(waiting)
-                if reason != said:
-                    said = reason
-                    log.info("stream waits", source=source, operation=fetch.operation, reason=said)
-                now = self._clock.now_us()
-                self._stopping.wait(tries.failed(fetch, fetch.operation, fetch.source, state, reason, now))
-                continue
-            kept = self._holder.receive(fetch, snapshot)
-            log.info("streamed", source=source, operation=fetch.operation, rows=len(snapshot.versions), kept=kept)
-            break
-        tries.over(fetch)
+        holder, stopping = self._holder, self._stopping
+        about = {"source": holder.state.nodes[fetch.source].name, "operation": fetch.operation}
+        pull, tries = self._data.row_pull(fetch, holder.state), self._data.tries
+        steps = stream(fetch, tries, lambda: not stopping.is_set() and holder.wants(fetch), lambda: holder.state)
+
+        def once() -> None:
+            snapshot = pull.once()
+            kept = holder.receive(fetch, snapshot)
+            log.info("streamed", rows=len(snapshot.versions), kept=kept, **about)
+
+        pulled(steps, once, lambda: pull.rows, stopping, self._clock, **about)

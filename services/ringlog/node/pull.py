@@ -2,16 +2,16 @@
 
 Every page is checked before it is kept: its sum and count, ascending registers above what is here already, all of them
 of the ranges that were asked for; at the end the sum and count over the whole call. A stream that breaks, whichever
-side was killed, goes on after the last page that is on the disk. It is tried until it is whole, or the operation does
-not want it any more, or it was tried as often as it may be (``ringlog.node.tries``): then an operator has it tried
-again, or not.
+side was killed, goes on after the last page that is on the disk. How often it is tried, ``ringlog.node.steps`` says.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 import grpc
 import structlog
@@ -23,7 +23,9 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.pages import Body, StreamBroken, received
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Fetch
+from ringlog.node.steps import Again, Attempt, Broken, stream
 from ringlog.node.tries import Tries
+from ringlog.protocol.effects import At, Steps, WallClock, carry_out
 from ringlog.runtime.clock import Clock
 from ringlog.wire.cells import Cell, Key
 from ringlog.wire.data import WRONG_NODE, Cells, StreamPage, StreamRequest, pack, unpack
@@ -41,14 +43,42 @@ STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError
 """Why a stream has to be asked for again; a channel that is closed raises a ValueError."""
 
 
-def told(broken: Exception) -> str:
-    """The reason in words."""
-    return str(broken.details() if isinstance(broken, grpc.Call) else broken)
+def pulled(
+    steps: Steps[None],
+    once: Callable[[], None],
+    mark: Callable[[], object],
+    stopping: threading.Event,
+    clock: Clock,
+    **about: str,
+) -> None:
+    """Perform ``stream`` in the thread that asks. ``once``: one call, which raises one of ``STREAM_ERRORS`` if another
+    one is needed; ``mark``: how far it has come; ``about``: what the stream is, for the log.
+    """
+    said = ""
 
+    def attempt() -> Broken | None:
+        nonlocal said
+        before = mark()
+        try:
+            once()
+        except STREAM_ERRORS as error:
+            in_time = not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+            broken = Broken(
+                str(error.details() if isinstance(error, grpc.Call) else error), not in_time and mark() != before
+            )
+            if broken.why != said and not broken.got_on:
+                said = broken.why
+                log.info("stream waits", reason=said, **about)
+            return broken
+        return None
 
-def is_out_of_time(broken: Exception) -> bool:
-    """True if a call ended because its time was over, not because anything went wrong."""
-    return isinstance(broken, grpc.Call) and broken.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    handlers: dict[type, Callable[[Any], Any]] = {
+        At: lambda _: None,
+        WallClock: lambda _: clock.now_us(),
+        Attempt: lambda _: attempt(),
+        Again: lambda effect: stopping.wait(RETRY_S if effect.seconds is None else effect.seconds),
+    }
+    carry_out(steps, lambda effect: handlers[type(effect)](effect))
 
 
 class Puller:
@@ -83,29 +113,20 @@ class Puller:
             thread.join(CALL_S)
 
     def _pull(self, fetch: Fetch) -> None:
-        said = ""
-        while not self._stopping.is_set() and fetch in (value := self._host.value).fetching:
-            if not self._tries.may_try(fetch, fetch.operation, value.state):
-                self._stopping.wait(RETRY_S)
-                continue
-            mark = self._host.mark(fetch)
-            try:
-                count = self._once(fetch)
-            except STREAM_ERRORS as broken:
-                if is_out_of_time(broken) and self._host.mark(fetch) != mark:
-                    continue  # it was not in vain, and there is more to come than one call brings
-                why = told(broken)
-                if why != said:
-                    said = why
-                    log.info("cells wait", source=fetch.source, operation=fetch.operation, reason=said)
-                now = self._clock.now_us()
-                self._stopping.wait(self._tries.failed(fetch, fetch.operation, fetch.source, value.state, why, now))
-            except NodeFailed:
-                return  # the node's main loop says why
-            else:
-                log.info("cells streamed", source=fetch.source, operation=fetch.operation, cells=count)
-                break
-        self._tries.over(fetch)
+        host, about = self._host, {"source": fetch.source, "operation": fetch.operation}
+        steps = stream(
+            fetch,
+            self._tries,
+            lambda: not self._stopping.is_set() and fetch in host.value.fetching,
+            lambda: host.value.state,
+        )
+
+        def once() -> None:
+            count = self._once(fetch)
+            log.info("cells streamed", cells=count, **about)
+
+        with suppress(NodeFailed):  # the node's main loop says why
+            pulled(steps, once, lambda: host.mark(fetch), self._stopping, self._clock, **about)
 
     def _once(self, fetch: Fetch) -> int:
         """One call; the number of cells that came by it. Raises StreamBroken."""

@@ -20,14 +20,15 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.node import membership
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
+from ringlog.node.steps import Attempt, Broken, stream
 from ringlog.node.tries import Tries
 from ringlog.protocol.submission import NoAnswer
-from ringlog.sim.actors.registers import SimRegisters
+from ringlog.sim.actors.registers import SimRegisters, streaming
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
 from ringlog.sim.memo import cached_mutation
-from ringlog.sim.replica import SimReplica, Step
+from ringlog.sim.replica import SimReplica, Step, perform
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog.wire.errors import WireError
 from ringlog.wire.incarnations import incarnation
@@ -264,27 +265,18 @@ class SimNode:
     # ----------------------------------------------------------------------------------------- streaming
 
     def _fetch(self, fetch: Fetch) -> Step:
-        """Try until the rows are here or the operation does not want them any more."""
         sim, holder = self.sim, self.holder
         source: SimNode = sim.shared["nodes"][fetch.source]
 
         def ask(answer: Callable[[Any], None]) -> None:
             answer(source.serve(fetch))
 
-        while holder.wants(fetch):
-            yield self._chance.below(self._slowness) + 1
-            if not self.tries.may_try(fetch, fetch.operation, holder.state):
-                self._ack_signal.fire()
-                yield RETRY_US
-                continue
+        def attempt(_: Attempt) -> Step:
             try:
                 snapshot: Snapshot = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
             except (NotReady, NotServed, Unanswered) as waiting:
                 sim.did["stream", type(waiting).__name__] += 1
-                now, why = sim.world.clock(self.host), type(waiting).__name__
-                self.tries.failed(fetch, fetch.operation, fetch.source, holder.state, why, now)
-                yield RETRY_US
-                continue
+                return Broken(type(waiting).__name__)
             yield from sim.moments.at("streamed", self.host)
             kept = holder.receive(fetch, snapshot)
             for check in sim.on_received:
@@ -292,8 +284,12 @@ class SimNode:
             sim.did["stream", "kept" if kept else "refused"] += 1
             sim.world.tell(self.name, f"streamed {len(snapshot.versions)} rows for {fetch.operation}")
             self._ack_signal.fire()
-            break
-        self.tries.over(fetch)
+            return None
+
+        steps = stream(fetch, self.tries, lambda: holder.wants(fetch), lambda: holder.state)
+        return perform(
+            steps, *streaming(self.host, sim.world, self._chance, self._slowness, self._ack_signal, attempt, RETRY_US)
+        )
 
     def serve(self, fetch: Fetch) -> Snapshot | NotReady | NotServed:
         """This node as a source."""

@@ -17,10 +17,12 @@ from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
 from ringlog.node.cells import Excerpt
 from ringlog.node.registers import Behind, Durable, Fetch, Registers, Reply
+from ringlog.node.steps import Again, Attempt, Broken, stream
 from ringlog.node.tries import Tries
+from ringlog.protocol.effects import At, WallClock
 from ringlog.sim.chance import Chance
-from ringlog.sim.replica import SimReplica, Step
-from ringlog.sim.world import MS, SECOND, Host, PowerCut, Signal, Unanswered
+from ringlog.sim.replica import Performers, SimReplica, Step, perform
+from ringlog.sim.world import MS, SECOND, Host, PowerCut, Signal, Unanswered, World
 from ringlog.wire.cells import Cell, Key
 
 if TYPE_CHECKING:
@@ -183,19 +185,11 @@ class SimRegisters:
         def ask(answer: Callable[[Any], None]) -> None:
             answer(source.serve(fetch))
 
-        while fetch in self.value.fetching:
-            yield self._chance.below(self._slowness) + 1
-            if not self._tries.may_try(fetch, fetch.operation, self.value.state):
-                self.news.fire()
-                yield RETRY_US
-                continue
+        def attempt(_: Attempt) -> Step:
             try:
                 cells: dict[Key, Cell] = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
             except (NotYet, Unanswered) as waiting:
-                now, why = sim.world.clock(self.host), type(waiting).__name__
-                self._tries.failed(fetch, fetch.operation, fetch.source, self.value.state, why, now)
-                yield RETRY_US
-                continue
+                return Broken(type(waiting).__name__)
             after = registers.receive(self.value, fetch, cells)
             sim.did["register", "stream kept" if after is not None else "stream refused"] += 1
             if after is not None:
@@ -203,7 +197,10 @@ class SimRegisters:
                 self.value = after
                 sim.world.tell(self.host.name, f"got {len(cells)} registers for {fetch.operation}")
                 self.news.fire()
-        self._tries.over(fetch)
+            return None
+
+        steps = stream(fetch, self._tries, lambda: fetch in self.value.fetching, lambda: self.value.state)
+        return perform(steps, *streaming(self.host, sim.world, self._chance, self._slowness, self.news, attempt))
 
     def serve(self, fetch: Fetch) -> dict[Key, Cell] | NotYet:
         """These registers as a source."""
@@ -214,3 +211,28 @@ class SimRegisters:
             return dict(found.after())
         self.sim.did["register", "stream waits" if isinstance(found, Behind) else "stream not served"] += 1
         return NotYet()
+
+
+Performed = tuple[dict[type, Callable[[Any], Any]], Performers]
+
+
+def streaming(
+    host: Host,
+    world: World,
+    chance: Chance,
+    slowness: Micros,
+    news: Signal,
+    attempt: Callable[[Attempt], Step],
+    retry: Micros = RETRY_US,
+) -> Performed:
+    """How a stream to ``host`` is performed: at once, and in time. Its ``news``: there will be no more attempts."""
+
+    def again(effect: Again) -> Step:
+        if effect.seconds is None:
+            news.fire()
+        yield retry
+
+    def turn(_: At) -> Step:
+        yield chance.below(slowness) + 1
+
+    return {WallClock: lambda _: world.clock(host)}, {At: turn, Attempt: attempt, Again: again}
