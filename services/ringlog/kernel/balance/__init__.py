@@ -1,0 +1,1 @@
+"""The load balancer's planner: which tablets move where, and why the others stay. Pure and deterministic."""

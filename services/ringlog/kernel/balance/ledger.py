@@ -1,0 +1,312 @@
+"""The working picture of one plan: who has what, as if all that runs or is planned were done.
+
+A *unit* is one tablet of a group of co-located tables; it counts once in the limits, however many tables the group
+has. Two units that are to be merged and have the same place move together from there (``Ledger.bundle``), so siblings
+that have met never part.
+
+Loads are integers; who is more loaded is decided by cross multiplication with capacities, never by a quotient.
+``Node.key`` is a rounded quotient, good enough to choose in which order hosts are tried.
+
+Invariants: a unit has at most one migration in a plan; what a shard, a node and the cluster stream stays within the
+limits, or is one migration alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from operator import attrgetter
+from typing import Final
+
+from ringlog.kernel.balance.measures import by_size
+from ringlog.kernel.balance.model import REBUILD, WEIGHTS, Host, Migration, Moving, Picture, Place, Tablets
+from ringlog.kernel.balance.rows import Rows
+from ringlog.kernel.values import NodeId
+
+SCALE: Final = 1 << 40
+MILLION: Final = 1_000_000
+WEIGHT_MAX: Final = 1 << 16
+
+
+class Shard:
+    """One shard: its units and what each counts there, looked up when they are asked for. ``least``: no unit counts
+    less.
+    """
+
+    __slots__ = ("_items", "_ledger", "index", "least", "load", "node", "number", "place", "reads", "writes")
+
+    def __init__(self, ledger: Ledger, node: Node, number: int, index: int) -> None:
+        self._ledger = ledger
+        self._items: dict[int, int] | None = None
+        self.node = node
+        self.number = number
+        self.index = index
+        self.place: Place = (node.host.id, number)
+        self.load = 0
+        self.least = 0
+        self.reads = 0
+        self.writes = 0
+
+    @property
+    def items(self) -> dict[int, int]:
+        """Unit to what it counts."""
+        if self._items is None:
+            self._items = self._ledger.rows.at_shard(self.index)
+        return self._items
+
+
+class Node:
+    """One host: its shards, its load, and of how many tablets of each group it has a replica.
+
+    ``incomplete``: names what size is missing; empty if all are known. ``rank``: the order among equals. ``weight``:
+    the capacity in parts of the greatest one.
+    """
+
+    __slots__ = (
+        "capacity", "counts", "host", "incomplete", "key", "load", "rank", "reads", "shards", "weight", "writes",
+    )  # fmt: skip
+
+    def __init__(self, host: Host, rank: int) -> None:
+        self.host = host
+        self.rank = rank
+        self.capacity = 1
+        self.weight = 1
+        self.shards: list[Shard] = []
+        self.counts: list[int] = []
+        self.load = 0
+        self.key = 0
+        self.reads = 0
+        self.writes = 0
+        self.incomplete = ""
+
+    @property
+    def movable(self) -> bool:
+        """Whether balancing may take from it or give to it."""
+        return self.host.serving and not self.incomplete
+
+    @property
+    def present(self) -> list[Shard]:
+        """The shards that the host really has."""
+        return self.shards[: self.host.shards]
+
+    def weigh(self) -> None:
+        """Set the key to the load as it is."""
+        self.key = self.load * SCALE // self.capacity
+
+
+class Ledger:
+    """All units, places and loads; what is planned so far. ``busy``: units that cannot move now, and why."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+        self.limits = picture.limits
+        self.tables = sorted(picture.tables, key=lambda one: one.table)
+        self.by_size = by_size(picture)
+        self.streams = 0
+        self.planned: list[Migration] = []
+        ranks = _ranks(picture)
+        hosts = sorted(picture.hosts, key=lambda host: host.id)
+        self.rows = Rows(picture, self.tables, hosts, self.by_size)
+        self.first, self.group, self.number = self.rows.first, self.rows.group, self.rows.number
+        self.nodes = {host.id: Node(host, ranks[host.id]) for host in hosts}
+        self.at: dict[Place, Shard] = {}
+        self.in_datacenter: dict[str, list[Node]] = {}
+        self._places: dict[int, tuple[Place, ...]] = {}
+        self.busy: dict[int, str] = {}
+        self._enter_nodes()
+        for group, tablets in enumerate(self.tables):
+            self._enter_busy(self.first[group], tablets)
+
+    # ---------------------------------------------------------------------------------------------- building
+
+    def _enter_nodes(self) -> None:
+        """The shards of all hosts, with their loads; capacities."""
+        rows = self.rows
+        for number, node in enumerate(self.nodes.values()):
+            base, shards = rows.bases[number], rows.widths[number]
+            node.shards = [Shard(self, node, shard, base + shard) for shard in range(shards)]
+            for shard in node.shards:
+                shard.load, shard.least = rows.loads[shard.index], rows.leasts[shard.index]
+                self.at[shard.place] = shard
+            node.load = sum([shard.load for shard in node.shards])
+            node.counts = rows.counts[number]
+            node.incomplete = rows.incomplete.get(number, "")
+            self.in_datacenter.setdefault(node.host.datacenter, []).append(node)
+        for name, members in self.in_datacenter.items():
+            known = all(node.host.capacity > 0 for node in members)
+            for node in members:
+                node.capacity = node.host.capacity if known else node.host.shards
+                if name in self.by_size and node.host.id in self.picture.measured:
+                    node.capacity = self.picture.measured[node.host.id].capacity
+                node.weigh()
+            greatest = max(node.capacity for node in members)
+            for node in members:
+                node.weight = max(1, node.capacity * WEIGHT_MAX // greatest)
+
+    def _enter_busy(self, first: int, tablets: Tablets) -> None:
+        if tablets.paused:
+            self.busy.update(dict.fromkeys(range(first, first + tablets.count), "paused"))
+        for number, moving in sorted(tablets.moving.items()):
+            self.busy[first + number] = "in_transition"
+            if moving.streams:
+                self._charge_running(tablets.places(number), moving)
+
+    def _charge_running(self, settled: tuple[Place, ...], moving: Moving) -> None:
+        weight = WEIGHTS.get(moving.kind, 1)
+        leaving = [place for place in settled if place not in moving.next]
+        pending = [place for place in moving.next if place not in settled]
+        if moving.kind in (REBUILD, "rebuild_v2", "repair"):
+            leaving = [place for place in settled if place not in leaving]
+        self._charge([self.at[place] for place in leaving if place in self.at], pending, weight)
+
+    def _charge(self, sources: list[Shard], pending: list[Place], weight: int) -> None:
+        for shard in sources:
+            shard.reads += weight
+            shard.node.reads += weight
+        for shard in [self.at[place] for place in pending if place in self.at]:
+            shard.writes += weight
+            shard.node.writes += weight
+        self.streams += weight
+
+    # ------------------------------------------------------------------------------------------------- limits
+
+    def cluster_full(self, weight: int = 1) -> bool:
+        """Whether the cluster streams as much as it may."""
+        return self.streams > 0 and self.streams + weight > self.limits.per_cluster
+
+    def may_read(self, shard: Shard, weight: int = 1) -> bool:
+        """Whether one more may be read from the shard."""
+        node, limit = shard.node, self.limits.reads_per_node
+        if limit and node.reads and node.reads + weight > limit:
+            return False
+        return not shard.reads or shard.reads + weight <= self.limits.reads_per_shard
+
+    def may_write(self, shard: Shard, weight: int = 1) -> bool:
+        """Whether one more may be written to the shard."""
+        node, limit = shard.node, self.limits.writes_per_node
+        if limit and node.writes and node.writes + weight > limit:
+            return False
+        return not shard.writes or shard.writes + weight <= self.limits.writes_per_shard
+
+    def may_move(self, source: Shard, target: Shard, weight: int) -> bool:
+        """Whether ``weight`` more may stream from one to the other."""
+        may = self.may_read(source, weight) and self.may_write(target, weight)
+        return may and not self.cluster_full(weight)
+
+    def target_shard(self, node: Node, weight: int = 1) -> Shard | None:
+        """The least loaded shard of the node that may be written to."""
+        return min((one for one in node.present if self.may_write(one, weight)), key=_lightest, default=None)
+
+    def best_shard(self, place: Shard, group: int) -> Shard:
+        """Of the shards as light as ``place`` that may be written to, one with the fewest tablets of the group."""
+        alike = [one for one in place.node.present if one.load == place.load and self.may_write(one)]
+        return min(alike, key=lambda one: (self.count_at(one, group), one.number))
+
+    def count_at(self, shard: Shard, group: int) -> int:
+        """How many tablets of the group the shard has."""
+        group_of = self.group
+        return sum([group_of[unit] == group for unit in shard.items])
+
+    # ------------------------------------------------------------------------------------------------ changes
+
+    def bundle(self, unit: int, shard: Shard) -> tuple[int, ...] | None:
+        """What moves with the unit from there, itself included; None if it cannot move now, or its sibling leads."""
+        if unit in self.busy:
+            return None
+        tablets, number = self.tables[self.group[unit]], self.number[unit]
+        sibling = self.first[self.group[unit]] + (number ^ 1)
+        if not tablets.merging or number ^ 1 >= tablets.count or sibling not in shard.items:
+            return (unit,)
+        if number % 2 or sibling in self.busy:
+            return None
+        return (unit, sibling)
+
+    def move(
+        self, units: tuple[int, ...], source: Shard, target: Shard, kind: str, why: str, with_loads: bool = False
+    ) -> None:
+        """Plan that the units move; loads, places and limits are as if they had."""
+        giver, getter = source.node, target.node
+        before = (_millionths(giver), _millionths(getter))
+        for unit in units:
+            assert unit not in self.busy, "a tablet moves once in a plan"
+            self.busy[unit] = "in_transition"
+            sources = [source]
+            if kind == REBUILD:
+                sources = [shard for shard in self.shards_of(unit) if shard is not source and shard.node.host.alive]
+            self._charge(sources, [target.place], WEIGHTS[kind])
+            size = source.items.pop(unit)
+            target.items[unit] = size
+            source.load -= size
+            target.load += size
+            self._places[unit] = tuple([target.place if at == source.place else at for at in self.places(unit)])
+            if giver is not getter:
+                group = self.group[unit]
+                giver.load -= size
+                getter.load += size
+                giver.counts[group] -= 1
+                getter.counts[group] += 1
+        giver.weigh()
+        getter.weigh()
+        loads = (*before, _millionths(giver), _millionths(getter)) if with_loads else None
+        for unit in units:
+            for table in self.tables[self.group[unit]].tables:
+                row = Migration(table, self.number[unit], source.place, target.place, kind, why, loads)
+                self.planned.append(row)
+
+    # ------------------------------------------------------------------------------------------------- looks
+
+    def places(self, unit: int) -> tuple[Place, ...]:
+        """Where the unit is, or will be."""
+        found = self._places.get(unit)
+        if found is None:
+            found = self._places[unit] = self.rows.places(unit)
+        return found
+
+    def shards_of(self, unit: int) -> Iterator[Shard]:
+        """The shards that have the unit."""
+        for place in self.places(unit):
+            if (shard := self.at.get(place)) is not None:
+                yield shard
+
+    def name(self, unit: int) -> str:
+        """``keyspace.table/number``."""
+        return f"{self.tables[self.group[unit]].table}/{self.number[unit]}"
+
+    def racks(self, unit: int, datacenter: str) -> dict[str, int]:
+        """How many replicas of the unit each rack of the datacenter has."""
+        counted: dict[str, int] = {}
+        for shard in self.shards_of(unit):
+            host = shard.node.host
+            if host.datacenter == datacenter:
+                counted[host.rack] = counted.get(host.rack, 0) + 1
+        return counted
+
+
+def heavier_after(giver: Node, getter: Node, size: int) -> bool:
+    """Whether the giver stays at least as loaded as the getter when ``size`` has moved: else plans would go to and
+    fro.
+    """
+    return (giver.load - size) * getter.capacity >= (getter.load + size) * giver.capacity
+
+
+by_key: Final = attrgetter("key", "rank")
+"""Sorts hosts by load."""
+
+
+def heaviest_first(shard: Shard) -> tuple[int, int]:
+    """Sorts the shards of a host by load, the most loaded one first."""
+    return -shard.load, shard.number
+
+
+def _lightest(shard: Shard) -> tuple[int, int]:
+    return shard.load, shard.number
+
+
+def _millionths(node: Node) -> int:
+    return node.load * MILLION // node.capacity
+
+
+def _ranks(picture: Picture) -> Mapping[NodeId, int]:
+    """An order of the hosts that the seed mixes, so that ties do not always fall on the same ones."""
+    drawn = {host.id: sha256(f"{picture.seed}/{host.id}".encode()).digest() for host in picture.hosts}
+    return {node: rank for rank, node in enumerate(sorted(drawn, key=lambda node: (drawn[node], node)))}

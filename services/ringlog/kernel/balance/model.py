@@ -1,0 +1,244 @@
+"""What the planner is asked with, and what it answers: plain values, made from the state in one place.
+
+A *place* is a shard of a node. A *host* is a node that has tablets or may get some; nodes that are not in the cluster
+yet are no hosts. A host that is *draining* must give away all it has; one that is not *alive* can neither send nor
+receive, so what it has is rebuilt elsewhere from other replicas.
+
+A plan is an **increment**: at most one migration of each tablet. It is asked for again, with what runs counted as
+done, until it is empty.
+
+Source: ScyllaDB, ``service/tablet_allocator.cc``; seeds/000, "Load balancing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringlog.kernel.values import NodeId
+
+Place = tuple[NodeId, int]
+"""Node and shard."""
+
+GIB: Final = 1 << 30
+
+MIGRATION: Final = "migration"
+INTRANODE: Final = "intranode_migration"
+REBUILD: Final = "rebuild"
+
+WEIGHTS: Final[Mapping[str, int]] = {MIGRATION: 1, INTRANODE: 1, REBUILD: 1, "rebuild_v2": 2, "repair": 2}
+"""What a transition of each kind counts in the limits on streaming."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A node with tablets, or that may get some. ``capacity``: how much it can hold, in units that all hosts share."""
+
+    id: NodeId
+    datacenter: str
+    rack: str
+    shards: int
+    capacity: int = 1
+    draining: bool = False
+    alive: bool = True
+
+    @property
+    def serving(self) -> bool:
+        """Whether it may get tablets."""
+        return self.alive and not self.draining
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A transition that runs. ``next``: the places afterwards; ``streams``: it counts in the limits now."""
+
+    kind: str
+    next: tuple[Place, ...]
+    streams: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tablets:
+    """The tablets of a table, and of those co-located with it, which have the same places.
+
+    ``tablet``, ``node``, ``shard``: one row for each settled replica, by tablet; ``node`` is a place in ``nodes``, all
+    of which are hosts. ``together``: the co-located tables, ``table`` left out. ``racks``: per datacenter the racks
+    that the replication names; none: any rack. ``merging``: tablets 2i and 2i + 1 are to come together. ``paused``:
+    nothing of it is to move.
+    """
+
+    table: str
+    count: int
+    nodes: tuple[NodeId, ...]
+    tablet: NDArray[np.int64]
+    node: NDArray[np.int64]
+    shard: NDArray[np.int64]
+    together: tuple[str, ...] = ()
+    racks: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    moving: Mapping[int, Moving] = field(default_factory=dict)
+    merging: bool = False
+    paused: bool = False
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """All tables that move together."""
+        return (self.table, *self.together)
+
+    def places(self, number: int) -> tuple[Place, ...]:
+        """The settled places of a tablet."""
+        first, last = np.searchsorted(self.tablet, (number, number + 1)).tolist()
+        rows = zip(self.node[first:last].tolist(), self.shard[first:last].tolist(), strict=True)
+        return tuple([(self.nodes[node], shard) for node, shard in rows])
+
+
+BYTES: Final = "bytes"
+READS: Final = "reads"
+WRITES: Final = "writes"
+CPU: Final = "cpu"
+LOADS: Final = (BYTES, READS, WRITES, CPU)
+"""What a node may report of each tablet: bytes; and in a second: reads, writes, microseconds of processor time."""
+
+Reported = Mapping[str, Mapping[str, Mapping[int, int]]]
+"""Kind of load, table, tablet: amount."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a node last reported: ``capacity`` in bytes, all that is free included, and the loads of its tablets."""
+
+    capacity: int
+    loads: Reported
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings in force. What streams is bounded for each shard, node and the cluster; 0 for a node: no bound."""
+
+    reads_per_shard: int = 2
+    writes_per_shard: int = 2
+    reads_per_node: int = 0
+    writes_per_node: int = 0
+    per_cluster: int = 1_000
+    threshold_permille: int = 10
+    target_bytes: int = 5 * GIB
+    table_slack_percent: int = 25
+    reads_percent: int = 0
+    writes_percent: int = 0
+    cpu_percent: int = 0
+
+    @property
+    def least_bytes(self) -> int:
+        """What a tablet counts at least."""
+        return max(1, self.target_bytes // 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All that a plan depends on. ``seed`` decides between hosts of equal load; ``busy``: why nothing may start now."""
+
+    hosts: Sequence[Host]
+    tables: Sequence[Tablets]
+    measured: Mapping[NodeId, Measured] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    seed: int = 0
+    busy: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------- answers
+
+
+DRAIN: Final = "drain"
+REBUILDS: Final = "rebuild_lost"
+BALANCE: Final = "balance"
+SHARDS: Final = "balance_shards"
+TABLE_LIMIT: Final = "table_limit"
+CO_LOCATE: Final = "co_locate"
+
+WHY: Final[Mapping[str, str]] = {
+    DRAIN: "its node gives all its tablets away",
+    REBUILDS: "its node is gone: the replica is made anew from the others",
+    BALANCE: "its node is more loaded than the other, and stays at least as loaded afterwards",
+    SHARDS: "its shard is more loaded than another of the same node",
+    TABLE_LIMIT: "its node has more tablets of the table than its share allows",
+    CO_LOCATE: "its sibling is there, and the two are to be merged",
+}
+"""Why a tablet moves."""
+
+STOPS: Final[Mapping[str, str]] = {
+    "balanced": "the loads differ by less than the threshold",
+    "load_inversion": "any move would leave the source less loaded than the target",
+    "no_candidates": "placement rules leave no tablet that could move",
+    "limits": "as much is streamed as may be",
+    "skip_limit": "too many targets in vain: the search goes on with other sources",
+    "statistics_missing": "sizes of tablets of the node are not known",
+    "dead": "the node is down: what it has moves only when it is removed",
+    "draining": "the node gives tablets away and gets none",
+    "drain_first": "a node of the datacenter is drained first",
+    "drain_impossible": "no place is left for a replica of a node that is drained",
+    "too_few_replicas": "too few replicas are alive to make the lost one anew",
+    "in_transition": "the tablet is in transition",
+    "paused": "an operator has paused it",
+    "node_request": "a node operation waits for the tablets that move to arrive",
+    "holds_replica": "the node has a replica of the tablet",
+    "other_datacenter": "a replica stays in its datacenter",
+    "rack_pinned": "the replication names the rack",
+    "rack_full": "the rack would have more of the tablet's replicas than the one it comes from",
+    "table_limit": "the node has as many tablets of the table as its share allows",
+    "nothing_to_do": "there are no tablets, or one node",
+}
+"""Why a datacenter, node or tablet is left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One tablet of one table moves from ``source`` to ``target``.
+
+    ``loads``: of source and target before, source and target after, in millionths of the capacity; only where loads
+    decide.
+    """
+
+    table: str
+    tablet: int
+    source: Place
+    target: Place
+    kind: str
+    why: str
+    loads: tuple[int, int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why ``what`` (a datacenter, node or ``table/tablet``) is left as it is: a code of ``STOPS``, and the details."""
+
+    what: str
+    code: str
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.code in STOPS, self.code
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A drain that cannot succeed: the replica of ``table``'s ``tablet`` on ``node`` has nowhere to go."""
+
+    node: NodeId
+    table: str
+    tablet: int
+    datacenter: str
+    rack: str
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next migrations; why others do not move; the drains that cannot succeed."""
+
+    migrations: tuple[Migration, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()

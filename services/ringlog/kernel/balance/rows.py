@@ -1,0 +1,145 @@
+"""Every replica as a row of arrays: what a plan reads of a large cluster before it looks at single tablets.
+
+Rows are sorted by unit; a second order, by shard, gives the units of one shard when they are asked for. A tablet in
+transition has the places that it will have. Sums are exact 64-bit integers (a shard's load stays far below).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+import numpy as np
+
+from ringlog.kernel.balance.measures import UNKNOWN, Ints, amounts, kinds_mixed_in, mixed, reported
+from ringlog.kernel.balance.model import BYTES, Host, Picture, Place, Tablets
+
+_MIX: Final = 0x9E3779B97F4A7C15
+"""Multiples of it, modulo 2^64, are spread well: sums of a few hardly ever agree by chance."""
+
+
+class Rows:
+    """The replicas of all units; see the attributes.
+
+    ``first``: the first unit of each group; ``group``, ``number``: of each unit. ``bases``, ``widths``: of each host,
+    its first shard in the numbering of all, and how many it has (those that only a tablet still names included).
+    ``loads``, ``leasts``: of each shard. ``counts``: of each host, per group. ``incomplete``: host to what is missing.
+    """
+
+    def __init__(self, picture: Picture, tables: Sequence[Tablets], hosts: Sequence[Host], sized: set[str]) -> None:
+        self.hosts = hosts
+        self._tables = tables
+        self._picture = picture
+        self._index = {host.id: number for number, host in enumerate(hosts)}
+        counts = np.array([one.count for one in tables], np.int64)
+        self.first: list[int] = [0, *np.cumsum(counts).tolist()][: len(tables)]
+        self.group: list[int] = np.repeat(np.arange(len(tables)), counts).tolist()
+        self.number: list[int] = [number for one in tables for number in range(one.count)]
+        self._unit, self._host, self._shard = self._gathered()
+        self._starts = np.searchsorted(self._unit, np.arange(len(self.group) + 1))
+        widths = np.array([host.shards for host in hosts], np.int64)
+        np.maximum.at(widths, self._host, self._shard + 1)
+        bases = np.concatenate(([0], np.cumsum(widths)))
+        self.widths: list[int] = widths.tolist()
+        self.bases: list[int] = bases.tolist()
+        groups = np.array(self.group, np.int64)[self._unit]
+        cells = np.bincount(self._host * len(tables) + groups, minlength=len(hosts) * len(tables))
+        self.counts: list[list[int]] = cells.reshape(len(hosts), len(tables)).tolist()
+        self.incomplete: dict[int, str] = {}
+        self._size = self._sized(sized, groups)
+        slot = bases[self._host] + self._shard
+        self._order = np.argsort(slot, kind="stable")
+        self._slots: Ints = np.searchsorted(slot[self._order], np.arange(bases[-1] + 1))
+        summed = np.concatenate(([0], np.cumsum(self._size[self._order])))
+        self.loads: list[int] = (summed[self._slots[1:]] - summed[self._slots[:-1]]).tolist()
+        leasts = np.full(int(bases[-1]), np.iinfo(np.int64).max)
+        np.minimum.at(leasts, slot, self._size)
+        self.leasts: list[int] = leasts.tolist()
+
+    def _gathered(self) -> tuple[Ints, Ints, Ints]:
+        """Unit, host and shard of each row."""
+        parts: list[tuple[Ints, Ints, Ints]] = [(np.empty(0, np.int64),) * 3]
+        for first, one in zip(self.first, self._tables, strict=True):
+            host = np.array([self._index[node] for node in one.nodes], np.int64)[one.node] if one.nodes else one.node
+            tablet, shard = one.tablet, one.shard
+            if one.moving:
+                kept = ~np.isin(tablet, np.fromiter(one.moving, np.int64))
+                came = [(number, *place) for number, moving in sorted(one.moving.items()) for place in moving.next]
+                tablet = np.concatenate((tablet[kept], [number for number, _, _ in came]))
+                host = np.concatenate((host[kept], [self._index[node] for _, node, _ in came]))
+                shard = np.concatenate((shard[kept], [at for _, _, at in came]))
+                order = np.argsort(tablet, kind="stable")
+                tablet, host, shard = tablet[order], host[order], shard[order]
+            parts.append((tablet + first, host, shard))
+        units = np.concatenate([unit for unit, _, _ in parts])
+        assert np.array_equal(np.unique(units), np.arange(len(self.group))), "each tablet has a replica"
+        return units, np.concatenate([host for _, host, _ in parts]), np.concatenate([shard for _, _, shard in parts])
+
+    def _sized(self, sized: set[str], groups: Ints) -> Ints:
+        """What each row counts."""
+        tables = np.array([len(one.tables) for one in self._tables], np.int64)
+        each: Ints = tables[groups]
+        if not sized:
+            return each
+        limits = self._picture.limits
+        among = {node: found for node, found in self._picture.measured.items() if node in self._index}
+        rows = self._host, self._unit
+        found = amounts(among, BYTES, self._tables, self.first, self._index, rows, limits.least_bytes)
+        self._note_missing(found, sized)
+        bytes_of = self._guessed(found, each * limits.target_bytes)
+        kinds = kinds_mixed_in(limits)
+        if kinds:
+            rates = {kind: amounts(among, kind, self._tables, self.first, self._index, rows) for kind in kinds}
+            bytes_of = mixed(bytes_of, rates, limits)
+        by_size = np.array([host.datacenter in sized for host in self.hosts])[self._host]
+        return np.where(by_size, bytes_of, each)
+
+    def _note_missing(self, found: Ints, sized: set[str]) -> None:
+        """Which hosts are incomplete."""
+        for number, host in enumerate(self.hosts):
+            if host.datacenter in sized and host.alive and host.id not in self._picture.measured:
+                self.incomplete[number] = "it has not reported"
+        for row in np.flatnonzero(found == UNKNOWN).tolist():
+            number, unit = int(self._host[row]), int(self._unit[row])
+            host, one = self.hosts[number], self._tables[self.group[unit]]
+            if host.datacenter in sized and host.alive and self.number[unit] not in one.moving:
+                detail = f"the size of tablet {self.number[unit]} of {one.table} is missing"
+                self.incomplete.setdefault(number, detail)
+
+    def _guessed(self, found: Ints, targets: Ints) -> Ints:
+        """``found``, and where it is unknown what others reported of the tablet, else the target size."""
+        missing = found == UNKNOWN
+        if not missing.any():
+            return found
+        most = np.maximum.reduceat(found, self._starts[:-1]) if len(found) else found
+        for group, one in enumerate(self._tables):
+            for number in one.moving:  # who it leaves has no row, but has reported
+                unit = self.first[group] + number
+                there = [node for node, _ in one.places(number)]
+                least = self._picture.limits.least_bytes
+                most[unit] = max(int(most[unit]), reported(self._picture.measured, one, number, there, least))
+        return np.where(missing, np.where(most[self._unit] != UNKNOWN, most[self._unit], targets), found)
+
+    # ---------------------------------------------------------------------------------------------------- looks
+
+    def places(self, unit: int) -> tuple[Place, ...]:
+        """Where the unit is, or will be when it has arrived."""
+        first, last = int(self._starts[unit]), int(self._starts[unit + 1])
+        rows = zip(self._host[first:last].tolist(), self._shard[first:last].tolist(), strict=True)
+        return tuple([(self.hosts[host].id, shard) for host, shard in rows])
+
+    def at_shard(self, index: int) -> dict[int, int]:
+        """The units of a shard, in their order, and what each counts."""
+        rows = self._order[self._slots[index] : self._slots[index + 1]]
+        return dict(zip(self._unit[rows].tolist(), self._size[rows].tolist(), strict=True))
+
+    def kinds_by(self, where: Sequence[Hashable]) -> tuple[list[int], list[int]]:
+        """Units by where their replicas are, ``where`` being given for each host: (one unit of each kind, the kind of
+        each unit).
+        """
+        names = {name: number for number, name in enumerate(dict.fromkeys(where))}
+        code = np.array([(names[name] + 1) * _MIX % 2**64 for name in where], np.uint64)
+        squared = code * code  # wraps: sums of both tell racks apart that a sum alone might confuse
+        signs = np.add.reduceat(squared[self._host], self._starts[:-1]) if len(self._unit) else squared[:0]
+        _, firsts, kinds = np.unique(signs, return_index=True, return_inverse=True)
+        return firsts.tolist(), kinds.tolist()

@@ -1,0 +1,155 @@
+"""Where a replica may go: the rules of placement, and each table's share of a host.
+
+**Placement.** A replica stays in its datacenter, goes to no host that has a replica of the same tablet, and stays in
+its rack if the replication names racks. Otherwise another rack takes it only if that rack has *fewer* of the tablet's
+replicas than the rack it comes from: so the sum of the squares of these numbers never grows, and replicas that lie in
+different racks never collapse into one. (The original compares with the fullest rack, which lets four replicas in
+racks 2 + 1 + 1 become 2 + 2.) A drain whose rack has no place left takes the rack with the fewest.
+
+**Tables.** A host whose share of its rack's capacity is w gets at most ``ceil(w · R · (100 + slack) / 100) + 1``
+tablets of a table that has R replicas in the rack. This bounds what one table can pile up on a host; among tables that
+may move, the one that is most uneven between the two hosts goes first. R does not depend on where replicas are now:
+it is the factor in this datacenter shared among racks by capacity, but at least the floor and at most the ceiling of
+factor / racks for each tablet; so limits stand still while tablets move, and two hosts in one rack can always be
+brought within them.
+
+Source: ScyllaDB's balancer has the first as hard constraints and the second only as "badness" (issue 31384: one
+table 11 and 17 times on two shards).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ringlog.kernel.balance.ledger import Ledger, Node
+from ringlog.kernel.balance.model import Host
+
+
+def forbidden(ledger: Ledger, unit: int, source: Node, target: Node, drain: bool = False) -> str:
+    """Why the unit's replica may not go from one host to the other: a code of ``STOPS``; empty if it may.
+
+    ``drain``: any rack will do that no rule names.
+    """
+    here, there = source.host, target.host
+    if here.datacenter != there.datacenter:
+        return "other_datacenter"
+    places = ledger.places(unit)
+    if any(place[0] == there.id for place in places):
+        return "holds_replica"
+    if here.rack == there.rack:
+        return ""
+    if ledger.tables[ledger.group[unit]].racks.get(here.datacenter):
+        return "rack_pinned"
+    if drain:
+        return ""
+    counted = ledger.racks(unit, here.datacenter)
+    return "" if counted.get(there.rack, 0) < counted.get(here.rack, 0) else "rack_full"
+
+
+class OpenRacks:
+    """To which racks some tablet of a host might move, as the racks of its replicas are when the plan begins.
+
+    What moves is busy from then on, so there are never more. ``are_open``: some rack is, for some host.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._of_host: dict[str, frozenset[str]] = {}
+        hosts = [node.host for node in ledger.nodes.values()]
+        self._racks: dict[str, set[str]] = {}
+        for host in hosts:
+            self._racks.setdefault(host.datacenter, set()).add(host.rack)
+        where = [(host.datacenter, host.rack) for host in ledger.rows.hosts]
+        units, self._kind_of = ledger.rows.kinds_by(where)
+        kinds = [tuple([(found.datacenter, found.rack) for found in self._hosts(unit)]) for unit in units]
+        self._open = [self._open_to(held) for held in kinds]
+        self.are_open = any(self._open)
+
+    def _hosts(self, unit: int) -> list[Host]:
+        return [self._ledger.nodes[node].host for node, _ in self._ledger.rows.places(unit)]
+
+    def of(self, source: Node) -> frozenset[str]:
+        """The racks, the host's own included."""
+        found = self._of_host.get(source.host.id)
+        if found is None:
+            found = self._of_host[source.host.id] = frozenset({source.host.rack, *self._look(source)})
+        return found
+
+    def _open_to(self, held: tuple[tuple[str, str], ...]) -> dict[tuple[str, str], frozenset[str]]:
+        """For each rack that has replicas, the racks of its datacenter that have fewer; without those for which there
+        are none.
+        """
+        found = {
+            (datacenter, rack): frozenset(
+                other
+                for other in self._racks[datacenter]
+                if held.count((datacenter, other)) < held.count((datacenter, rack))
+            )
+            for datacenter, rack in set(held)
+            if datacenter in self._racks
+        }
+        return {where: racks for where, racks in found.items() if racks}
+
+    def _look(self, source: Node) -> set[str]:
+        ledger, where = self._ledger, (source.host.datacenter, source.host.rack)
+        found: set[str] = set()
+        for shard in source.shards if self.are_open else ():
+            for unit in shard.items:
+                if unit not in ledger.busy and not ledger.tables[ledger.group[unit]].racks.get(where[0]):
+                    found |= self._open[self._kind_of[unit]].get(where, frozenset())
+        return found
+
+
+class Shares:
+    """How many tablets of each group a host may have."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._capacity: Counter[tuple[str, str]] = Counter()
+        for node in ledger.nodes.values():
+            if node.host.serving:
+                self._capacity[node.host.datacenter, node.host.rack] += node.capacity
+        self._replicas = [self._by_rack(group) for group in range(len(ledger.tables))]
+        self._limits: dict[str, list[int]] = {}
+
+    def limit(self, node: Node, group: int) -> int:
+        """The greatest number of tablets of the group that the host may have."""
+        limits = self._limits.get(node.host.id)
+        if limits is None:
+            limits = self._limits[node.host.id] = [self._limit(node, one) for one in range(len(self._replicas))]
+        return limits[group]
+
+    def _limit(self, node: Node, group: int) -> int:
+        where = node.host.datacenter, node.host.rack
+        replicas, all_capacity = self._replicas[group].get(where, 0), self._capacity[where]
+        if not all_capacity:
+            return 0
+        share = replicas * node.capacity * (100 + self._ledger.limits.table_slack_percent)
+        return -(-share // (all_capacity * 100)) + 1
+
+    def _by_rack(self, group: int) -> dict[tuple[str, str], int]:
+        """The replicas of the group that each rack is to have."""
+        ledger, tablets = self._ledger, self._ledger.tables[group]
+        held: Counter[str] = Counter()
+        racks_held: Counter[tuple[str, str]] = Counter()
+        for node in ledger.nodes.values():
+            held[node.host.datacenter] += node.counts[group]
+            racks_held[node.host.datacenter, node.host.rack] += node.counts[group]
+        found: dict[tuple[str, str], int] = {}
+        count = tablets.count
+        for datacenter, replicas in held.items():
+            if tablets.racks.get(datacenter):
+                found.update({where: n for where, n in racks_held.items() if where[0] == datacenter})
+                continue
+            racks = {where: n for where, n in self._capacity.items() if where[0] == datacenter}
+            total = sum(racks.values())
+            for where, capacity in racks.items():
+                least, most = replicas // len(racks), -(-replicas // (count * len(racks))) * count
+                least = replicas // (count * len(racks)) * count
+                found[where] = max(least, min(most, -(-replicas * capacity // total)))
+        return found
+
+
+def uneven(source: Node, target: Node, group: int) -> int:
+    """How much more of the group the source has than the target would have, each by its weight: move the greatest."""
+    return source.counts[group] * target.weight - (target.counts[group] + 1) * source.weight

@@ -1,0 +1,55 @@
+"""Between the shards of one host: the same rule of convergence, shards having equal parts of its capacity.
+
+A host that is being drained keeps its shards as they are. So does one whose datacenter is not balanced because limits
+are reached: what would move to another shard might leave the host next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ringlog.kernel.balance.ledger import Ledger, Node, Shard, heaviest_first
+from ringlog.kernel.balance.model import INTRANODE, SHARDS
+
+
+def even_out(ledger: Ledger, node: Node, by_size: bool) -> None:
+    """Plan moves between the shards of a host until none is possible now."""
+    done: set[int] = set()
+    while not ledger.cluster_full():
+        source = min(
+            (one for one in node.shards if one.number not in done and one.load), key=heaviest_first, default=None
+        )
+        if source is None:
+            return
+        target = ledger.target_shard(node)
+        if target is None:
+            return
+        if not ledger.may_read(source) or not _move_one(ledger, source, target, by_size):
+            done.add(source.number)
+
+
+def _move_one(ledger: Ledger, source: Shard, target: Shard, by_size: bool) -> bool:
+    if source is target:
+        return False
+    gone = source.number >= source.node.host.shards
+    gap = source.load - target.load
+    if not gone and (gap <= 0 or (by_size and gap * 1000 < source.load * ledger.limits.threshold_permille)):
+        return False
+    mine, theirs = (Counter([ledger.group[unit] for unit in shard.items]) for shard in (source, target))
+    best: tuple[int, int, int] | None = None
+    chosen: tuple[int, ...] = ()
+    for unit in source.items:
+        units = ledger.bundle(unit, source)
+        if units is None:
+            continue
+        size = sum(source.items[one] for one in units)
+        group = ledger.group[unit]
+        score = (mine[group] - theirs[group], size, -unit)
+        if not ledger.may_move(source, target, len(units)):
+            continue
+        if (gone or 2 * size <= gap) and (best is None or score > best):
+            best, chosen = score, units
+    if best is None:
+        return False
+    ledger.move(chosen, source, target, INTRANODE, SHARDS)
+    return True

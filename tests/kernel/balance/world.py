@@ -1,0 +1,193 @@
+"""A cluster as plain lists, which plans change: what the planner's tests drive."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ringlog.kernel.balance.model import (
+    BYTES,
+    GIB,
+    INTRANODE,
+    MIGRATION,
+    Host,
+    Limits,
+    Measured,
+    Migration,
+    Moving,
+    Picture,
+    Place,
+    Plan,
+    Tablets,
+)
+from ringlog.kernel.balance.plan import make_plan
+
+
+@dataclass
+class Table:
+    """``places`` and ``sizes`` (bytes of one of the ``together + 1`` tables) of each tablet."""
+
+    places: list[tuple[Place, ...]]
+    sizes: list[int]
+    together: tuple[str, ...] = ()
+    racks: dict[str, frozenset[str]] = field(default_factory=dict)
+    merging: bool = False
+    paused: bool = False
+
+
+@dataclass
+class Running:
+    source: Place
+    target: Place
+    kind: str
+    streams: bool = True
+
+
+@dataclass
+class World:
+    """``unreported``: (node, table, tablet) whose size is missing; ``silent``: nodes that report nothing."""
+
+    hosts: dict[str, Host]
+    tables: dict[str, Table]
+    limits: Limits = field(default_factory=Limits)
+    by_size: bool = False
+    running: dict[tuple[str, int], Running] = field(default_factory=dict)
+    unreported: set[tuple[str, str, int]] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    seed: int = 0
+    busy: str = ""
+
+    def next_places(self, table: str, tablet: int) -> tuple[Place, ...]:
+        """Where the tablet is when what runs is done."""
+        places, run = self.tables[table].places[tablet], self.running.get((table, tablet))
+        return places if run is None else tuple(run.target if place == run.source else place for place in places)
+
+    def measured(self) -> dict[str, Measured]:
+        if not self.by_size:
+            return {}
+        found = {}
+        for node, host in self.hosts.items():
+            sizes: dict[str, dict[int, int]] = {}
+            for name, table in self.tables.items():
+                held = {
+                    tablet: table.sizes[tablet]
+                    for tablet, places in enumerate(table.places)
+                    if any(place[0] == node for place in places) and (node, name, tablet) not in self.unreported
+                }
+                sizes.update({one: held for one in (name, *table.together) if held})
+            if node not in self.silent:
+                found[node] = Measured(host.capacity, {BYTES: sizes})
+        return found
+
+    def picture(self, shuffled: random.Random | None = None) -> Picture:
+        hosts = list(self.hosts.values())
+        tables = [self._tablets(name, table) for name, table in self.tables.items()]
+        if shuffled is not None:
+            shuffled.shuffle(hosts)
+            shuffled.shuffle(tables)
+        return Picture(hosts, tables, self.measured(), self.limits, self.seed, self.busy)
+
+    def _tablets(self, name: str, table: Table) -> Tablets:
+        moving = {
+            tablet: Moving(run.kind, self.next_places(name, tablet), run.streams)
+            for (of, tablet), run in self.running.items()
+            if of == name
+        }
+        return tablets_of(
+            name,
+            table.places,
+            together=table.together,
+            racks=table.racks,
+            moving=moving,
+            merging=table.merging,
+            paused=table.paused,
+        )
+
+    def base(self, table: str) -> str:
+        """The table by which a group of co-located ones goes."""
+        return next(name for name, one in self.tables.items() if table in (name, *one.together))
+
+    def start(self, migrations: Iterable[Migration]) -> None:
+        for row in migrations:
+            self.running[self.base(row.table), row.tablet] = Running(row.source, row.target, row.kind)
+
+    def finish(self, keys: Iterable[tuple[str, int]]) -> None:
+        for key in list(keys):
+            table, tablet = key
+            self.tables[table].places[tablet] = self.next_places(table, tablet)
+            del self.running[key]
+
+    def finish_all(self) -> None:
+        self.finish(list(self.running))
+
+    def plan(self) -> Plan:
+        return make_plan(self.picture())
+
+    def balance(self) -> list[Migration]:
+        """Apply plans until one is empty; what moved. Fails after 1 + 10 plans for each replica."""
+        moved: list[Migration] = []
+        for _ in range(1 + 10 * self.replicas()):
+            plan = self.plan()
+            if not plan.migrations:
+                return moved
+            moved += plan.migrations
+            self.start(plan.migrations)
+            self.finish_all()
+        raise AssertionError("plans do not end")
+
+    def replicas(self) -> int:
+        return sum(len(places) for table in self.tables.values() for places in table.places)
+
+    def on(self, node: str, table: str = "") -> int:
+        """Replicas on the node, of one table or all."""
+        chosen = [self.tables[table]] if table else list(self.tables.values())
+        return sum(place[0] == node for one in chosen for places in one.places for place in places)
+
+    def average(self, node: str) -> int:
+        """Replicas for each of its shards, rounded up."""
+        return -(-self.on(node) // self.hosts[node].shards)
+
+    def shard_counts(self, node: str) -> list[int]:
+        every = [place for one in self.tables.values() for places in one.places for place in places]
+        return [every.count((node, shard)) for shard in range(self.hosts[node].shards)]
+
+
+def tablets_of(
+    table: str,
+    places: Sequence[tuple[Place, ...]],
+    *,
+    together: tuple[str, ...] = (),
+    racks: dict[str, frozenset[str]] | None = None,
+    moving: dict[int, Moving] | None = None,
+    merging: bool = False,
+    paused: bool = False,
+) -> Tablets:
+    """The planner's input for a table whose tablets have these places."""
+    nodes = sorted({node for each in places for node, _ in each})
+    rows = [(tablet, nodes.index(node), shard) for tablet, each in enumerate(places) for node, shard in each]
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    return Tablets(table, len(places), tuple(nodes), *columns, together, racks or {}, moving or {}, merging, paused)
+
+
+def host(name: str, shards: int = 1, rack: str = "r1", datacenter: str = "dc1", **more: object) -> Host:
+    """A host that can hold one tablet of 5 GiB for each shard, unless told otherwise."""
+    capacity = more.pop("capacity", 5 * GIB * shards)
+    return Host(name, datacenter, rack, shards, capacity, **more)  # type: ignore[arg-type]
+
+
+def world_of(*hosts: Host, **more: object) -> World:
+    return World({one.id: one for one in hosts}, {}, **more)  # type: ignore[arg-type]
+
+
+def kinds_of(moved: Iterable[Migration]) -> dict[str, int]:
+    """How many moves of each reason."""
+    counted: dict[str, int] = {}
+    for row in moved:
+        counted[row.why] = counted.get(row.why, 0) + 1
+    return counted
+
+
+__all__ = ["INTRANODE", "MIGRATION", "Running", "Table", "World", "host", "kinds_of", "tablets_of", "world_of"]
