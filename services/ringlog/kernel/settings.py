@@ -29,7 +29,41 @@ _DAY_US: Final = 86_400_000_000
 _CENTURY_US: Final = 36_525 * _DAY_US
 """How far a wrong clock may have been ahead, and the limits be lifted for what it left: see ``commands.cdc_clock``."""
 
+_TABLET_BYTES: Final = 5 << 30
+
 SETTINGS: Final[dict[str, SettingRule]] = {
+    "balance_load_cpu_percent": SettingRule(0, 0, 33, "per cent", "part of processor time in what a tablet counts"),
+    "balance_load_reads_percent": SettingRule(0, 0, 33, "per cent", "part of reads in what a tablet counts"),
+    "balance_load_writes_percent": SettingRule(0, 0, 33, "per cent", "part of writes in what a tablet counts"),
+    "balance_resizes_max": SettingRule(10, 1, 1_000, "tables", "new decisions to split or merge in one plan"),
+    "balance_streams_max": SettingRule(
+        1_000, 1, 10_000, "tablets", "tablets that stream at once, which is also the most that one plan moves"
+    ),
+    "balance_streams_read_per_node_max": SettingRule(
+        0, 0, 100_000, "tablets", "tablets read from one node at once; 0: as its shards allow"
+    ),
+    "balance_streams_read_per_shard_max": SettingRule(2, 1, 1_000, "tablets", "tablets read from one shard at once"),
+    "balance_streams_written_per_node_max": SettingRule(
+        0, 0, 100_000, "tablets", "tablets written to one node at once; 0: as its shards allow"
+    ),
+    "balance_streams_written_per_shard_max": SettingRule(
+        2, 1, 1_000, "tablets", "tablets written to one shard at once"
+    ),
+    "balance_table_slack_percent": SettingRule(
+        25, 0, 1_000, "per cent", "how far one table may be above its even share of a node, one tablet left aside"
+    ),
+    "balance_tablet_bytes": SettingRule(
+        _TABLET_BYTES, 1 << 10, 1 << 48, "bytes", "size that a tablet is to have; it splits above twice that"
+    ),
+    "balance_tablets_per_shard_goal": SettingRule(
+        100, 1, 10_000, "tablets", "above this mean of a rack, tables get fewer tablets than they would have"
+    ),
+    "balance_tablets_per_shard_min": SettingRule(
+        10, 1, 1_000, "tablets", "a table has at least so many on the mean shard, whatever its size"
+    ),
+    "balance_threshold_permille": SettingRule(
+        10, 0, 1_000, "per mille", "loads in bytes that differ by less are balanced"
+    ),
     "cdc_generation_lead_us": SettingRule(
         2_000_000, 0, _DAY_US, "microseconds", "least distance of a new generation's timestamp from its author's clock"
     ),

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil
 
-from ringlog.kernel.balance.model import WEIGHTS, Host, Migration, Place, Plan
+from ringlog.kernel.balance.model import Host, Migration, Place, Plan
 from tests.kernel.balance.world import World
 
 Unit = tuple[str, int]
+WEIGHTS = {"migration": 1, "intranode_migration": 1, "rebuild": 1}
 
 
 class Naive:

@@ -19,8 +19,9 @@ from operator import attrgetter
 from typing import Final
 
 from ringlog.kernel.balance.measures import by_size
-from ringlog.kernel.balance.model import REBUILD, WEIGHTS, Host, Migration, Moving, Picture, Place, Tablets
+from ringlog.kernel.balance.model import FROM_OTHERS, Host, Migration, Moving, Picture, Place, Tablets
 from ringlog.kernel.balance.rows import Rows
+from ringlog.kernel.tablets.stages import KINDS
 from ringlog.kernel.values import NodeId
 
 SCALE: Final = 1 << 40
@@ -152,10 +153,10 @@ class Ledger:
                 self._charge_running(tablets.places(number), moving)
 
     def _charge_running(self, settled: tuple[Place, ...], moving: Moving) -> None:
-        weight = WEIGHTS.get(moving.kind, 1)
+        weight = KINDS[moving.kind].weight
         leaving = [place for place in settled if place not in moving.next]
         pending = [place for place in moving.next if place not in settled]
-        if moving.kind in (REBUILD, "rebuild_v2", "repair"):
+        if moving.kind in FROM_OTHERS:
             leaving = [place for place in settled if place not in leaving]
         self._charge([self.at[place] for place in leaving if place in self.at], pending, weight)
 
@@ -231,9 +232,9 @@ class Ledger:
             assert unit not in self.busy, "a tablet moves once in a plan"
             self.busy[unit] = "in_transition"
             sources = [source]
-            if kind == REBUILD:
+            if kind in FROM_OTHERS:
                 sources = [shard for shard in self.shards_of(unit) if shard is not source and shard.node.host.alive]
-            self._charge(sources, [target.place], WEIGHTS[kind])
+            self._charge(sources, [target.place], KINDS[kind].weight)
             size = source.items.pop(unit)
             target.items[unit] = size
             source.load -= size

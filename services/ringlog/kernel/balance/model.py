@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ringlog.kernel.tablets import stages
 from ringlog.kernel.values import NodeId
 
 Place = tuple[NodeId, int]
@@ -26,12 +27,12 @@ Place = tuple[NodeId, int]
 
 GIB: Final = 1 << 30
 
-MIGRATION: Final = "migration"
-INTRANODE: Final = "intranode_migration"
-REBUILD: Final = "rebuild"
+MIGRATION: Final = stages.MIGRATION.name
+INTRANODE: Final = stages.INTRANODE.name
+REBUILD: Final = stages.REBUILD.name
 
-WEIGHTS: Final[Mapping[str, int]] = {MIGRATION: 1, INTRANODE: 1, REBUILD: 1, "rebuild_v2": 2, "repair": 2}
-"""What a transition of each kind counts in the limits on streaming."""
+FROM_OTHERS: Final = frozenset((REBUILD, stages.REBUILD_V2.name, stages.REPAIR.name))
+"""Kinds of transitions that read from the other replicas, not from the one that leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,9 @@ class Limits:
     threshold_permille: int = 10
     target_bytes: int = 5 * GIB
     table_slack_percent: int = 25
+    tablets_per_shard_goal: int = 100
+    tablets_per_shard_least: int = 10
+    resizes_per_plan: int = 10
     reads_percent: int = 0
     writes_percent: int = 0
     cpu_percent: int = 0
@@ -208,6 +212,9 @@ class Migration:
     kind: str
     why: str
     loads: tuple[int, int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        assert self.why in WHY, self.why
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,6 @@ def bring_together(ledger: Ledger) -> None:
                 _meet(ledger, unit, unit + 1)
 
 
-def is_together(ledger: Ledger, group: int) -> bool:
-    """Whether all siblings of the group share their places, none of them in transition."""
-    first, count = ledger.first[group], ledger.tables[group].count
-    return all(
-        set(ledger.places(unit)) == set(ledger.places(unit + 1)) and not {unit, unit + 1} & ledger.busy.keys()
-        for unit in range(first, first + count - 1, 2)
-    )
-
-
 def _meet(ledger: Ledger, even: int, odd: int) -> None:
     theirs = list(ledger.shards_of(odd))
     wanted = [shard for shard in ledger.shards_of(even) if shard not in theirs and shard.node.movable]

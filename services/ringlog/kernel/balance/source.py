@@ -1,0 +1,104 @@
+"""The planner's input from the state: the one place where tablets, nodes and settings become a ``Picture``.
+
+A node is a host once it has joined. One that leaves is drained; one that has left is dead and drained, as long as a
+map names it. A tablet that is turned back counts where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ringlog.kernel.balance.model import Host, Limits, Measured, Moving, Picture, Tablets
+from ringlog.kernel.balance.sizing import MERGE
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition
+from ringlog.kernel.tablets.stages import CLEANUP_TARGET, FALLBACK, REVERT, STREAMING_STAGES
+from ringlog.kernel.values import NodeId
+
+UNKNOWN_CAPACITY: Final = 1
+"""What a node has that nobody gave a capacity: hosts are then weighed by their shards."""
+
+_TURNED_BACK: Final = (FALLBACK, CLEANUP_TARGET, REVERT)
+
+
+def picture_of(
+    state: ClusterState,
+    maps: Iterable[TabletMap],
+    measured: Mapping[NodeId, Measured],
+    together: Mapping[str, tuple[str, ...]] | None = None,
+    busy: str = "",
+) -> Picture:
+    """What ``make_plan`` is asked with. ``together``: per table those co-located with it; ``busy``: why nothing may
+    start. The seed is the epoch, so equal states give equal plans.
+    """
+    chosen = sorted(maps, key=lambda one: one.table)
+    named = {node for one in chosen for node in one.nodes}
+    hosts = tuple(_host(node) for _, node in in_order(state.nodes) if _counts(node, named))
+    beside = together or {}
+    tables = tuple(_tablets(state, one, beside.get(one.table, ())) for one in chosen)
+    return Picture(hosts, tables, measured, limits_of(state), state.epoch, busy)
+
+
+def limits_of(state: ClusterState) -> Limits:
+    """The settings in force."""
+    return Limits(
+        reads_per_shard=setting(state, "balance_streams_read_per_shard_max"),
+        writes_per_shard=setting(state, "balance_streams_written_per_shard_max"),
+        reads_per_node=setting(state, "balance_streams_read_per_node_max"),
+        writes_per_node=setting(state, "balance_streams_written_per_node_max"),
+        per_cluster=setting(state, "balance_streams_max"),
+        threshold_permille=setting(state, "balance_threshold_permille"),
+        target_bytes=setting(state, "balance_tablet_bytes"),
+        table_slack_percent=setting(state, "balance_table_slack_percent"),
+        tablets_per_shard_goal=setting(state, "balance_tablets_per_shard_goal"),
+        tablets_per_shard_least=setting(state, "balance_tablets_per_shard_min"),
+        resizes_per_plan=setting(state, "balance_resizes_max"),
+        reads_percent=setting(state, "balance_load_reads_percent"),
+        writes_percent=setting(state, "balance_load_writes_percent"),
+        cpu_percent=setting(state, "balance_load_cpu_percent"),
+    )
+
+
+def _counts(node: Node, named: set[NodeId]) -> bool:
+    return node.id in named or node.state in ("normal", "moving", "leaving")
+
+
+def _host(node: Node) -> Host:
+    has_left = node.state == "left"
+    return Host(
+        node.id,
+        node.datacenter,
+        node.rack,
+        node.shards,
+        0 if node.capacity == UNKNOWN_CAPACITY else node.capacity,
+        draining=has_left or node.state == "leaving",
+        alive=not has_left and not node.down,
+    )
+
+
+def _tablets(state: ClusterState, found: TabletMap, together: tuple[str, ...]) -> Tablets:
+    columns = found.columns()
+    keyspace = state.keyspaces.get(found.table.partition(".")[0])
+    replication = keyspace.replication.datacenters if keyspace is not None else ()
+    return Tablets(
+        found.table,
+        found.count,
+        found.nodes,
+        columns.tablet,
+        columns.node,
+        columns.shard,
+        together,
+        {local.datacenter: frozenset(local.racks) for local in replication if local.racks},
+        {number: _moving(found, number, transition) for number, transition in in_order(found.transitions)},
+        merging=found.resize is not None and found.resize.decision == MERGE,
+    )
+
+
+def _moving(found: TabletMap, number: int, transition: Transition) -> Moving:
+    ends_as: tuple[TabletReplica, ...] = transition.next
+    if transition.stage in _TURNED_BACK:
+        ends_as = found.replicas(number)
+    places = tuple([(replica.node, replica.shard) for replica in ends_as])
+    return Moving(transition.kind, places, transition.stage in STREAMING_STAGES)
