@@ -79,5 +79,5 @@ def test_each_setting_is_read_live() -> None:
     names = [name for name in SETTINGS if name.startswith("balance_")]
     assert len(names) == 14
     for name in names:
-        changed = evolve(EMPTY_STATE, settings=Map({name: SETTINGS[name].minimum + 1}))
+        changed = evolve(EMPTY_STATE, settings=Map({name: SETTINGS[name].default + 1}))
         assert limits_of(changed) != limits_of(EMPTY_STATE), name
