@@ -40,7 +40,19 @@ from ringlog.log.errors import (
 from ringlog.log.port import LogRecord, MetadataLog, Tail
 from ringlog.log.replica import Replica, Subscription
 from ringlog.protocol.effects import Newest, Now
-from ringlog.protocol.submission import RESEND, Asked, Fresh, Hear, NoAnswer, Parcel, Question, Send, ask, parcels
+from ringlog.protocol.submission import (
+    RESEND,
+    Asked,
+    Fresh,
+    Hear,
+    NoAnswer,
+    Parcel,
+    Question,
+    Send,
+    ask,
+    may_answer,
+    parcels,
+)
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Result, decode_result
 
@@ -276,7 +288,7 @@ class Engine:
                 log.warning("result_unreadable", offset=record.offset, error=str(error))
                 continue
             pending = self._pending.get(result.request_id)
-            if pending is not None:
+            if pending is not None and may_answer(result):
                 with self._lock:
                     pending.heard.append(result)
                     settle = self._go_on(pending, self._taken(pending)) if isinstance(pending.waits, Hear) else _nothing

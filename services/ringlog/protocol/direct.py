@@ -1,4 +1,7 @@
-"""Submission without a validator: read barrier, decide, append, folded; on a lost race, decide again.
+"""Submission without a validator: decide, append, folded; on a lost race, decide again.
+
+It is decided on the newest folded state: an entry that is applied shows by itself that this was the head of the log. A
+rejection shows nothing: it is decided again behind a read barrier, and counts only then.
 
 For founding, recovery, take-overs, and when no validator answers: many direct authors at once starve each other and
 the validator. The rules are the same, since the decision is the fold of the very entry that would be appended. A
@@ -23,7 +26,7 @@ from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.protocol.answers import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.protocol.authors import MakesEntries
 from ringlog.protocol.commit import commit
-from ringlog.protocol.effects import FOREVER, Alone, Barrier, Now, Steps
+from ringlog.protocol.effects import FOREVER, Alone, Barrier, Newest, Now, Steps
 from ringlog.protocol.fates import Chain, Fate
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import EncodedEntry, decode_entry
@@ -80,16 +83,21 @@ class Direct:
         return answer
 
     def _submit(self, command: Command, asked: str, since: Epoch | None, deadline: Micros) -> Steps[Submitted]:
+        state: ClusterState = yield Newest()
+        is_fresh = False
+        if state.epoch < max(since or 0, 1):
+            state, is_fresh = (yield Barrier(max(deadline - (yield Now()), 0))), True
+        since = state.epoch if since is None else since
         while True:
-            state = yield Barrier(max(deadline - (yield Now()), 0))
-            since = state.epoch if since is None else since
             encoded = self._author.entry(state, command, request_id=asked, since_epoch=since)
             answer = decided(state, encoded, self._folding)
-            if answer is not None:
+            if answer is None:
+                judged = yield from commit(Chain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
+                if judged[0] is Fate.APPLIED:
+                    return AppliedResult(asked, state.epoch + 1)
+            elif is_fresh or not isinstance(answer, RejectedResult):
                 return answer
-            judged = yield from commit(Chain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
-            if judged[0] is Fate.APPLIED:
-                return AppliedResult(asked, state.epoch + 1)
+            state, is_fresh = (yield Barrier(max(deadline - (yield Now()), 0))), True
 
     def withdraw(
         self, request_id: str, since_epoch: Epoch, patience: Micros | None = None

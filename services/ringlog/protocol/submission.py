@@ -21,7 +21,7 @@ from ringlog.protocol.answers import AppliedResult, ExpiredResult, RejectedResul
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.effects import Newest, Now, Steps
 from ringlog.wire.commands import encode_command
-from ringlog.wire.records import REJECTED, TOGETHER_MAX, Request, Result, encode_request, encode_request_batch
+from ringlog.wire.records import APPLIED, REJECTED, TOGETHER_MAX, Request, Result, encode_request, encode_request_batch
 
 VALIDATOR = "validator"
 RESEND: Micros = 1_000_000
@@ -72,7 +72,8 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Hear:
-    """Wait for what may be an answer, at most until ``until``; outcome: its results since the last time.
+    """Wait for what may be an answer, at most until ``until``; outcome: its results since the last time, but for mere
+    hints: see ``may_answer``.
 
     The wait ends at once if such a result, or an applied entry of this request, has come in since the last time.
     """
@@ -164,6 +165,11 @@ def change_way(
     left = max(deadline - (yield Now()), 0)
     ended = yield from direct.withdraw(request_id, since_epoch, left)
     return answer if isinstance(ended, WithdrawnResult) else ended
+
+
+def may_answer(result: Result) -> bool:
+    """False for a hint that a command was applied: the log says so itself, and no barrier is made for it."""
+    return result.outcome != APPLIED
 
 
 def answer_of_log(state: ClusterState, asked: Asked) -> Submitted | None:

@@ -27,6 +27,7 @@ from ringlog.protocol.validator_core import (
     Arrived,
     Commit,
     Folding,
+    Freshen,
     Publish,
     Step,
     Validator,
@@ -104,10 +105,12 @@ def answer_requests(
 
 
 def _decide(validator: Validator, direct: Direct, draw: Draw, folding: Folding) -> Steps[Validator]:
-    """One batch, from a read barrier that begins after its requests came in to the last of its answers."""
-    state = yield Barrier(direct.patience)
-    now = yield WallClock()
-    return (yield from _perform(begin(validator, state, now, draw, folding), direct))
+    """One batch, from the state that it is decided on to the last of its answers."""
+    step = begin(validator, (yield Newest()), (yield WallClock()), draw, folding, is_fresh=False)
+    if step.effects == (Freshen(),):
+        state = yield Barrier(direct.patience)
+        step = begin(validator, state, (yield WallClock()), draw, folding)
+    return (yield from _perform(step, direct))
 
 
 def _perform(step: Step, direct: Direct) -> Steps[Validator]:

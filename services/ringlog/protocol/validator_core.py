@@ -1,7 +1,7 @@
 """What the validator does, as values: requests and folded entries in, effects out.
 
-Group commit: after a read barrier all waiting requests are decided, one after the other, by the fold itself, each on
-the state that the ones before it produce, and leave as one batch of chained entries. The next batch begins when this
+Group commit: all waiting requests are decided on the newest folded state, one after the other, by the fold itself, each
+on the state that the ones before it produce, and leave as one batch of chained entries. The next batch begins when this
 one's fates are final.
 
 Invariants (each has a counterexample without it):
@@ -9,6 +9,10 @@ Invariants (each has a counterexample without it):
 - Every request decided in a batch carries the number of the batch's entries that its answer was decided on (``after``).
   The answer goes out only when all of those are folded as applied; if one of them is lost, the request is decided
   again.
+- No read barrier is needed where the chain itself shows that the state was the newest: an entry that is applied
+  followed the head of the log, after its request came in, and so did what was decided behind it in the batch. *Applied*
+  by an earlier entry and *expired* stay true. A rejection that stands before the batch's first entry has nothing to
+  show that: it is decided on a state from behind a barrier (``Freshen``).
 - The fates of a batch's entries come from the log alone (``ringlog.protocol.fates``), in chain order.
 - A request id is answered once: a request that was rejected is never decided again, it gets the same answer under this
   instance's term, unless the history holds it or it has expired.
@@ -98,6 +102,11 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Freshen:
+    """Decide again on a state from a read barrier that begins now: nothing was decided yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Send the chain until the fate of each of its entries is final; then ``settle``."""
 
@@ -132,7 +141,7 @@ class Stop:
     detail: str
 
 
-Effect = Commit | Publish | Hint | Ack | Stop
+Effect = Freshen | Commit | Publish | Hint | Ack | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +218,17 @@ def folded(state: ClusterState, encoded: EncodedEntry) -> Folded:
 Folding = Callable[[ClusterState, EncodedEntry], Folded]
 
 
-def begin(validator: Validator, state: ClusterState, now: Micros, draw: Draw, folding: Folding = folded) -> Step:
-    """Decide what waits, on ``state``, which must come from a read barrier made after those requests came in.
+def begin(
+    validator: Validator,
+    state: ClusterState,
+    now: Micros,
+    draw: Draw,
+    folding: Folding = folded,
+    is_fresh: bool = True,
+) -> Step:
+    """Decide what waits, on ``state``.
 
+    ``is_fresh``: it comes from a read barrier made after those requests came in; if not, the step may be to Freshen.
     ``now``: this instance's wall clock in microseconds, used for the entries' ``at`` and for the limits on timestamps;
     ``folding``: ``folded``, or the same with a memory.
     """
@@ -219,7 +236,7 @@ def begin(validator: Validator, state: ClusterState, now: Micros, draw: Draw, fo
     term = state.terms.get(ROLE)
     if term is not None and term.term > validator.term:
         return Step(validator, (Stop(f"term {term.term} was taken by instance {term.instance}"),))
-    validator = _prune(validator, state)
+    before, validator = validator, _prune(validator, state)
     bound = min(BATCH_ENTRIES_MAX, setting(state, "history_entries") // 4)
     plan = _Plan(validator, state, now, draw, folding)
     taken = 0
@@ -228,12 +245,19 @@ def begin(validator: Validator, state: ClusterState, now: Micros, draw: Draw, fo
             break
         plan.decide(item)
         taken += 1
+        if not is_fresh and is_unproven(plan.answers[-1]):
+            return Step(before, (Freshen(),))
     forgets = len(validator.answers) >= validator.answers_max and plan.end_with_noop()
     batch = Batch(Chain(state.epoch, tuple(plan.sent)), tuple(plan.answers), forgets)
     validator = replace(validator, waiting=validator.waiting[taken:], batch=batch)
     if batch.chain.entries:
         return Step(validator, (Commit(batch.chain),))
     return _release(validator, batch, 0)
+
+
+def is_unproven(pending: Pending) -> bool:
+    """True if only a read barrier shows that the log had the state of this answer after its request came in."""
+    return pending.result.outcome == REJECTED and pending.after == 0
 
 
 def settle(validator: Validator, fates: Sequence[Fate]) -> Step:

@@ -12,7 +12,7 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
-from ringlog.protocol.submission import Asked, Fresh, Hear, Send, ask, parcels, question
+from ringlog.protocol.submission import Asked, Fresh, Hear, Send, ask, may_answer, parcels, question
 from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, Record, Tail
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_result
@@ -145,6 +145,6 @@ class SimClient:
                 result = cached_result(record.value)
             except WireError:
                 continue
-            if result.request_id in self._heard:
+            if result.request_id in self._heard and may_answer(result):
                 self._heard[result.request_id].append(result)
                 self._signals[result.request_id].fire()

@@ -200,6 +200,22 @@ MUTANTS: tuple[Mutant, ...] = (
         100,
     ),
     Mutant(
+        "rejected_without_a_barrier",
+        VALIDATOR,
+        "if not is_fresh and is_unproven(plan.answers[-1]):",
+        "if not is_fresh and plan.answers == []:",
+        "a validator rejects on a state that may be older than the request",
+        1_000,
+    ),
+    Mutant(
+        "rejected_directly_without_a_barrier",
+        "ringlog.protocol.direct",
+        "elif is_fresh or not isinstance(answer, RejectedResult):",
+        "elif is_fresh or isinstance(answer, AppliedResult | ExpiredResult | RejectedResult):",
+        "who submits directly is rejected on a state that may be older than the request",
+        400,
+    ),
+    Mutant(
         "barrier_of_nothing",
         "ringlog.protocol.effects",
         "end: int = yield LogEnd(patience)",

@@ -1,0 +1,212 @@
+"""Every order of events around one decision: a validator that may lag, another author, one batch of a client.
+
+Decisions, fates and answers are the production functions; the model brings the rest: a log, the validator's place in
+it, entries that are on their way, arrive in order after whatever else, and are sent again while they are open.
+
+The story: somebody creates a keyspace (directly, applied, seen). *Then* a client asks in one record for a change of
+settings and for the keyspace to be dropped, or only for the latter. Another author may append a Noop at any time, and
+another instance may take the validator over. What must hold whenever answers go out:
+
+- *applied at e*: the log's epoch e was made by this request;
+- *rejected at e*: the log has had that state, not only before the request was asked, and it refuses the command.
+
+``Rule`` switches one sentence of the rule off; each has a counterexample.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Outcome, OutcomeKind
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command, Replication
+from ringlog.protocol.fates import all_final, fates, open_entries
+from ringlog.protocol.validator_core import Commit, Freshen, Hint, Publish, Step, Stop, Validator, arrive, begin, settle
+from ringlog.runtime.draw import SeededDraw, draw_uuid
+from ringlog.wire.commands import encode_command
+from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
+from ringlog.wire.ids import new_state_id
+from ringlog.wire.records import APPLIED, REJECTED, Request, Result
+from tests.agents.world import NOW, World
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``always``: a barrier before each decision; ``never``: none at all; ``stays``: the barrier is made and what was
+    decided before it stands; ``early``: answers go out before the fates.
+    """
+
+    always: bool = False
+    never: bool = False
+    stays: bool = False
+    early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """One moment. ``log``: all records; ``asked``: length of the log when the client asked, 0: not yet; ``folded``: how
+    many records the validator has read; ``flying``: entries on their way; ``others``: what may still come from others.
+    """
+
+    log: tuple[bytes, ...]
+    asked: int = 0
+    folded: int = 0
+    core: Validator = field(default_factory=lambda: Validator("v", 1))
+    flying: tuple[bytes, ...] = ()
+    others: tuple[str, ...] = ("noop", "take over")
+    created: bool = False
+    resends: int = 1
+
+    def key(self) -> Any:
+        """Equal for equal moments."""
+        core = self.core
+        batch = None if core.batch is None else tuple(entry.data for entry in core.batch.chain.entries)
+        waiting = tuple(item.request.request_id for item in core.waiting)
+        return (self.log, self.asked, self.folded, waiting, batch, core.acked, self.flying, self.others, self.resends)
+
+
+class Model:
+    """``together``: the client's requests come in one record, the first of which applies."""
+
+    def __init__(self, rule: Rule, together: bool) -> None:
+        self.rule = rule
+        self.world = World()
+        self.base = self.world.state
+        self.create = CreateKeyspace("ks", Replication("simple", 1))
+        commands: tuple[Command, ...] = (ChangeSettings((("history_entries", 5_000),)), DropKeyspace("ks"))
+        self.requests = tuple(self._request(one) for one in commands[0 if together else 1 :])
+        self.states: dict[tuple[bytes, ...], list[ClusterState]] = {(): [self.base]}
+
+    def _request(self, command: Command) -> Request:
+        return Request(self.world.uuid(), self.base.epoch, "client", *encode_command(command))
+
+    @staticmethod
+    def _entry(state: ClusterState, command: Command) -> EncodedEntry:
+        """The same for the same state and command."""
+        draw = SeededDraw(f"{state.state_id}/{command}".encode())
+        return author_entry(
+            cluster_id=state.cluster_id,
+            state_id=new_state_id(state.state_id, NOW, draw.take(8)),
+            prev_state_id=state.state_id,
+            request_id=draw_uuid(draw),
+            since_epoch=state.epoch,
+            submitter="another",
+            at=NOW,
+            command=command,
+        )
+
+    def states_of(self, log: tuple[bytes, ...]) -> list[ClusterState]:
+        """The state before, and after each record."""
+        known = self.states.get(log)
+        if known is None:
+            before = self.states_of(log[:-1])
+            known = self.states[log] = [*before, fold(before[-1], decode_entry(log[-1])).state]
+        return known
+
+    # ------------------------------------------------------------------------------------------ events
+
+    def events(self, now: Now) -> Iterator[tuple[str, Now | str]]:
+        """(what happens, the moment after it, or what was broken)."""
+        head = self.states_of(now.log)[-1]
+        if not now.created:
+            created = self._entry(head, self.create).data
+            yield "the keyspace is created", replace(now, log=(*now.log, created), created=True)
+        elif not now.asked:
+            core = arrive(now.core, [(0, self.requests)]).validator
+            yield "the client asks", replace(now, core=core, asked=len(now.log))
+        for other in now.others:
+            command = Noop() if other == "noop" else TakeOver("validator", "w", 2)
+            left = tuple(one for one in now.others if one != other)
+            yield other, replace(now, log=(*now.log, self._entry(head, command).data), others=left)
+        if now.folded < len(now.log):
+            yield "the validator reads a record", replace(now, folded=now.folded + 1)
+        if now.flying:
+            yield "an entry arrives", replace(now, log=(*now.log, now.flying[0]), flying=now.flying[1:])
+        yield from self._validator(now)
+
+    def _validator(self, now: Now) -> Iterator[tuple[str, Now | str]]:
+        read = self.states_of(now.log)[now.folded]
+        batch = now.core.batch
+        if batch is None and now.core.waiting:
+            yield "the validator decides", self._decided(now)
+        if batch is None:
+            return
+        judged = fates(read, batch.chain)
+        if all_final(judged):
+            yield "the batch is settled", self._performed(now, settle(now.core, judged))
+        elif not now.flying and now.resends:
+            again = tuple(entry.data for entry in open_entries(batch.chain, judged))
+            yield "open entries are sent again", replace(now, flying=again, resends=now.resends - 1)
+
+    def _decided(self, now: Now) -> Now | str:
+        states = self.states_of(now.log)
+        step = self._begin(now, states[now.folded], is_fresh=self.rule.never)
+        if self.rule.always or step.effects == (Freshen(),):
+            # The barrier: everything that is in the log by now is read, perhaps after more has come.
+            place = now.folded if self.rule.stays else len(now.log)
+            step = self._begin(now, states[place], is_fresh=True)
+            now = replace(now, folded=len(now.log))
+        return self._performed(now, step)
+
+    def _begin(self, now: Now, state: ClusterState, is_fresh: bool) -> Step:
+        return begin(now.core, state, NOW, SeededDraw(b"v"), is_fresh=is_fresh)
+
+    def _performed(self, now: Now, step: Step) -> Now | str:
+        now = replace(now, core=step.validator)
+        for effect in step.effects:
+            match effect:
+                case Commit(chain):
+                    now = replace(now, flying=tuple(entry.data for entry in chain.entries))
+                    if self.rule.early:
+                        assert step.validator.batch is not None
+                        for pending in step.validator.batch.answers:
+                            if broken := self._broken(now, pending.result):
+                                return broken
+                case Publish(results) | Hint(results):
+                    for result in results:
+                        if broken := self._broken(now, result):
+                            return broken
+                case Stop():
+                    return replace(now, core=replace(now.core, waiting=(), batch=None))
+        return now
+
+    def _broken(self, now: Now, result: Result) -> str:
+        """What an answer that goes out now says wrongly; empty if it is right."""
+        states = self.states_of(now.log)
+        if result.outcome == APPLIED:
+            found = states[-1].history.requests.get(result.request_id)
+            return "" if found == result.epoch else f"not applied at {result.epoch}"
+        assert result.outcome == REJECTED
+        if not any(state.epoch == result.epoch for state in states[now.asked :]):
+            return f"rejected as {result.code} on a state of before, or of nobody: {result.epoch}"
+        state = next(state for state in states if state.epoch == result.epoch)
+        request = next(one for one in self.requests if one.request_id == result.request_id)
+        outcome = self._outcome(state, request)
+        return "" if outcome.kind is OutcomeKind.REFUSED else f"epoch {result.epoch} would take it"
+
+    def _outcome(self, state: ClusterState, request: Request) -> Outcome:
+        command = DropKeyspace("ks") if request.kind == "DropKeyspace" else Noop()
+        return fold(state, self._entry(state, command).entry).outcome
+
+    # ------------------------------------------------------------------------------------------ search
+
+    def explore(self) -> tuple[int, tuple[str, ...]]:
+        """(moments seen, the shortest story that breaks a promise; empty if there is none)."""
+        first = Now(())
+        seen = {first.key()}
+        todo: deque[tuple[Now, tuple[str, ...]]] = deque([(first, ())])
+        while todo:
+            now, story = todo.popleft()
+            for what, after in self.events(now):
+                if isinstance(after, str):
+                    return len(seen), (*story, what, after)
+                if after.key() not in seen:
+                    seen.add(after.key())
+                    todo.append((after, (*story, what)))
+        return len(seen), ()
