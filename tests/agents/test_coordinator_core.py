@@ -30,7 +30,7 @@ from ringlog.protocol.coordinator_core import (
     prepared_in_full,
     propose,
 )
-from ringlog.protocol.validator_core import too_far_ahead
+from ringlog.protocol.limits import too_far_ahead
 from ringlog.wire.records import NodeAck
 
 from .finish import NOW, acks_of, finish_operations, known

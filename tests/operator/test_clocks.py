@@ -15,7 +15,7 @@ from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
 from ringlog.operator import views
 from ringlog.operator.clocks import clock_lines, left_ahead, lowest_horizon, skews
 from ringlog.operator.rehearsal import Rehearsal
-from ringlog.protocol.validator_core import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
+from ringlog.protocol.limits import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
 from ringlog.runtime.clock import ManualClock
 from tests.cli.test_docs import unknown
 

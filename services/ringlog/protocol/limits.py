@@ -1,0 +1,56 @@
+"""What the validator refuses by its own clock.
+
+Limits on how far a timestamp may lie ahead of a clock are answers of this agent, not rules of the fold: they never make
+a difference between two replicas.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration
+from ringlog.kernel.commands.cdc_clock import WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
+from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command, Micros
+
+ENDS_AHEAD_MAX_US: Micros = 86_400_000_000
+"""The setting for timestamps may be raised past what a wrong clock left; it must not take kept rows' streams away."""
+WITHDRAWN_AHEAD_MIN_US: Micros = 60_000_000
+"""What starts sooner is no wrong clock's doing, and may begin before the withdrawal is in the log."""
+
+
+def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
+    """Why the validator refuses a time by its own clock, ``now``, or None.
+
+    A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation; an expiry that is
+    ahead of the present would take streams away whose rows are kept.
+    """
+    if isinstance(command, AdvanceCdcWriter):
+        latest = now + setting(state, "cdc_horizon_ahead_max_us")
+        if command.horizon > latest:
+            return Rejected("horizon_too_far_ahead", f"horizon: {command.horizon} is above {latest}")
+    if isinstance(command, CommitCdcGeneration):
+        latest = now + setting(state, "cdc_timestamp_ahead_max_us")
+        if command.timestamp > latest:
+            return Rejected("timestamp_too_far_ahead", f"timestamp: {command.timestamp} is above {latest}")
+    if isinstance(command, CloseCdcGeneration):
+        latest = now + min(setting(state, "cdc_timestamp_ahead_max_us"), ENDS_AHEAD_MAX_US)
+        if command.closed_at > latest:
+            return Rejected("timestamp_too_far_ahead", f"closed_at: {command.closed_at} is above {latest}")
+    if isinstance(command, ExpireCdcGeneration):
+        latest = now + min(setting(state, "cdc_timestamp_ahead_max_us"), ENDS_AHEAD_MAX_US)
+        if command.expired_at > latest:
+            return Rejected("timestamp_too_far_ahead", f"expired_at: {command.expired_at} is above {latest}")
+    if isinstance(command, WithdrawCdcGeneration):
+        return _operates(state, command, now + WITHDRAWN_AHEAD_MIN_US)
+    return None
+
+
+def _operates(state: ClusterState, command: WithdrawCdcGeneration, soonest: Micros) -> Rejected | None:
+    """Writes of a generation that operates have their verdict by it; nobody may take it away under them."""
+    found = next((one for one in state.generations if one.id == command.generation), None)
+    if found is None or found.timestamp > soonest:
+        return None
+    return Rejected("generation_operates", f"generation: {found.id} starts at {found.timestamp}, not above {soonest}")
