@@ -16,7 +16,8 @@ from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.decoding import StateUndecodable, decode_state
 from ringlog.kernel.encoding import digest, encode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import EMPTY_STATE, Applied, ClusterState, History
+from ringlog.kernel.memory import Applied, History
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.wire.entries import decode_entry
 from tests.kernel.entries import applied, entry, founded, random_command, random_history
 from tests.kernel.test_released_logs import LOGS
@@ -114,9 +115,16 @@ def test_what_no_state_holds_is_refused(broken: dict[str, object]) -> None:
 
 
 def test_an_id_that_is_twice_in_the_history_is_refused() -> None:
-    twice = Map({1: Applied(1, "a", "r", "d"), 2: Applied(2, "b", "r", "d")})
-    state = ClusterState(epoch=2, history=History(0, twice, Map(), Map()))
+    twice = Applied(1, "a", "r", "d"), Applied(2, "b", "r", "d")
+    state = ClusterState(epoch=2, history=History(0, (), twice))
     with pytest.raises(StateUndecodable, match="twice"):
+        decode_state(encode(state))
+
+
+def test_state_ids_that_do_not_ascend_are_refused() -> None:
+    turned = Applied(1, "b", "r1", "d"), Applied(2, "a", "r2", "d")
+    state = ClusterState(epoch=2, history=History(0, (), turned))
+    with pytest.raises(StateUndecodable, match="ascend"):
         decode_state(encode(state))
 
 

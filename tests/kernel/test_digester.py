@@ -64,7 +64,7 @@ def test_what_is_as_before_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(production, "encode", noted)
     assert digester.digest(after) == digest(after)
     records = [value for value in encoded if is_dataclass(value)]
-    assert records == [after.nodes[node(30).id], after.history.entries[after.epoch]]
+    assert records == [after.nodes[node(30).id], after.history.at(after.epoch)]
 
 
 def test_nothing_is_kept_of_states_that_are_gone() -> None:

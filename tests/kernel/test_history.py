@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ringlog.kernel import history
 from ringlog.kernel.commands.cluster import ChangeSettings, Noop
 from ringlog.kernel.fold import fold
+from ringlog.kernel.memory import BLOCK, EMPTY_HISTORY, Applied, History, history_of
 from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_HISTORY, Applied, History
 from tests.kernel.entries import applied, entry, founded, uuid
 
 
@@ -17,7 +17,7 @@ def remembered(bounds: list[int]) -> History:
     """The history after one entry for each bound in force."""
     known = EMPTY_HISTORY
     for epoch, bound in enumerate(bounds, start=1):
-        known = history.remember(known, Applied(epoch, f"s{epoch}", f"r{epoch}", "d"), bound)
+        known = known.with_(Applied(epoch, f"s{epoch:04}", f"r{epoch:04}", "d"), bound)
     return known
 
 
@@ -30,9 +30,42 @@ def test_it_holds_the_epochs_from_oldest_on_and_oldest_never_goes_back(bounds: l
         oldest = known.oldest
         epochs = list(range(max(oldest, 1), count + 1))
         assert len(epochs) <= bounds[count - 1]
-        assert sorted(known.entries) == epochs
-        assert {epoch: f"r{epoch}" for epoch in epochs} == {epoch: name for name, epoch in known.requests.items()}
-        assert {epoch: f"s{epoch}" for epoch in epochs} == {epoch: name for name, epoch in known.states.items()}
+        assert [one.epoch for one in known] == epochs
+        assert len(known) == len(epochs)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1, 3 * BLOCK))
+def test_it_answers_as_a_plain_list_does(bounds: list[int], each: int) -> None:
+    """Of every id that ever was, over several blocks, and when the bound changes on the way."""
+    known, plain = EMPTY_HISTORY, []
+    for number, bound in enumerate(bounds):
+        for epoch in range(number * each + 1, (number + 1) * each + 1):
+            known = known.with_(one := Applied(epoch, f"s{epoch:04}", f"r{epoch:04}", "d"), bound)
+            plain.append(one)
+        kept = [one for one in plain if one.epoch >= known.first]
+        assert list(known) == kept
+        assert len(known) == len(kept) <= bound
+        assert known == history_of(known.oldest, kept)
+        assert hash(known) == hash(history_of(known.oldest, kept))
+        for one in plain:
+            expected = one if one.epoch >= known.first else None
+            assert known.at(one.epoch) is expected
+            assert known.of_request(one.request_id) is expected
+            assert known.of_state(one.state_id) is expected
+        for unknown in ("", "s0001x", "z"):
+            assert known.of_state(unknown) is known.of_request(unknown) is None
+        assert known.at(0) is known.at(plain[-1].epoch + 1) is None
+
+
+@given(st.integers(1, 3 * BLOCK))
+def test_an_id_that_was_forgotten_may_be_applied_anew(between: int) -> None:
+    known = EMPTY_HISTORY.with_(Applied(1, "s0001", "again", "d"), 1)
+    for epoch in range(2, 6 * BLOCK):
+        name = "again" if epoch == 1 + between else f"r{epoch:04}"
+        known = known.with_(Applied(epoch, f"s{epoch:04}", name, "d"), between)
+        found = known.of_request("again")
+        first, second = known.first == 1, 1 + between if known.first <= 1 + between <= epoch else None
+        assert (found and found.epoch) == (second or (1 if first else None))
 
 
 def test_oldest_is_zero_until_the_bound_is_reached() -> None:
@@ -41,7 +74,7 @@ def test_oldest_is_zero_until_the_bound_is_reached() -> None:
 
 def test_a_request_expires_with_the_epoch_it_was_made_at() -> None:
     state = applied(founded(history_entries=100), *[Noop()] * 149)
-    assert (state.epoch, state.history.oldest, len(state.history.entries)) == (150, 51, 100)
+    assert (state.epoch, state.history.oldest, len(state.history)) == (150, 51, 100)
     for since_epoch, expired in ((0, True), (50, True), (51, False), (150, False), (151, True)):
         assert history.is_expired(state, since_epoch) is expired
         kind = fold(state, entry(state, Noop(), since_epoch=since_epoch)).outcome.kind
@@ -61,9 +94,9 @@ def test_a_forgotten_request_cannot_come_back() -> None:
 def test_a_smaller_bound_drops_at_once_and_a_larger_one_brings_nothing_back() -> None:
     state = applied(founded(), *[Noop()] * 199)
     state = applied(state, ChangeSettings((("history_entries", 100),)))
-    assert (state.epoch, state.history.oldest, len(state.history.entries)) == (201, 102, 100)
+    assert (state.epoch, state.history.oldest, len(state.history)) == (201, 102, 100)
     state = applied(state, ChangeSettings((("history_entries", 10_000),)), Noop())
-    assert (state.epoch, state.history.oldest, len(state.history.entries)) == (203, 102, 102)
+    assert (state.epoch, state.history.oldest, len(state.history)) == (203, 102, 102)
 
 
 def test_lookups() -> None:

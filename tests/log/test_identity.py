@@ -156,7 +156,7 @@ def test_what_others_remember_is_compared_too(world: World) -> None:
     """A node's folder and its journal know epochs of their own."""
     world.grow(8)
     with Replica(world.log) as replica:
-        ids = {epoch: entry.state_id for epoch, entry in replica.read_barrier().history.entries.items()}
+        ids = {entry.epoch: entry.state_id for entry in replica.read_barrier().history}
     assert world.read(seen=[Seen(4, ids[4], "a node"), Seen(9, ids[9], "its journal")]) == ""
     assert world.read(seen=[Seen(4, ids[4], "a node"), Seen(9, ids[8], "its journal")]) == "log_forked"
 

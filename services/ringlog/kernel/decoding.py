@@ -24,7 +24,8 @@ from typing import Any, Final
 from immutables import Map
 
 from ringlog.kernel.encoding import layout_of
-from ringlog.kernel.state import Applied, ClusterState, History, Replica
+from ringlog.kernel.memory import Applied, History, history_of
+from ringlog.kernel.state import ClusterState, Replica
 
 Read = Callable[["_Reader", int], Any]
 """Reads the value that ends at an offset."""
@@ -43,8 +44,8 @@ def decode_state(data: bytes) -> ClusterState:
     state: ClusterState = reader.value(_reader_of(ClusterState))
     if reader.at != len(data):
         raise StateUndecodable(f"{len(data) - reader.at} bytes follow the state")
-    first, entries = max(state.history.oldest, 1), state.history.entries
-    if len(entries) != state.epoch - first + 1 or not all(first <= epoch <= state.epoch for epoch in entries):
+    first, last = state.history.first, state.history.at(state.epoch)
+    if len(state.history) != state.epoch - first + 1 or (last is None and state.epoch >= first):
         raise StateUndecodable(f"its history is not that of the epochs from {first} to {state.epoch}")
     return state
 
@@ -214,15 +215,10 @@ def _member(read: Read) -> Read:
 def _history(reader: _Reader, _end: int) -> History:
     oldest = reader.value(SCALARS[int])
     applied: tuple[Applied, ...] = reader.value(_reader_of(tuple[Applied, ...]))
-    entries = {one.epoch: one for one in applied}
-    if any(one.epoch >= other.epoch for one, other in pairwise(applied)):
-        raise StateUndecodable("the epochs of its history do not ascend")
-    history = History(
-        oldest,
-        Map(entries),
-        Map({one.request_id: one.epoch for one in applied}),
-        Map({one.state_id: one.epoch for one in applied}),
-    )
-    if len(history.requests) != len(entries) or len(history.states) != len(entries):
+    if any(one.epoch + 1 != other.epoch or one.state_id >= other.state_id for one, other in pairwise(applied)):
+        raise StateUndecodable("epochs and state ids of its history do not ascend")
+    if applied and applied[0].epoch != max(oldest, 1):
+        raise StateUndecodable(f"its history begins with epoch {applied[0].epoch}, not {max(oldest, 1)}")
+    if len({one.request_id for one in applied}) != len(applied):
         raise StateUndecodable("an id is twice in its history")
-    return history
+    return history_of(oldest, applied)

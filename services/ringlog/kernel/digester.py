@@ -33,12 +33,12 @@ from ringlog.kernel.encoding import (
     joined,
     sha256_of,
 )
+from ringlog.kernel.memory import History
 from ringlog.kernel.state import (
     EMPTY_STATE,
     ClusterState,
     Deltas,
     Generation,
-    History,
     Operation,
     Placement,
     Plan,

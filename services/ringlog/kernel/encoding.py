@@ -34,7 +34,8 @@ from typing import Any, Final
 
 from immutables import Map
 
-from ringlog.kernel.state import EMPTY_STATE, PARTS, Applied, ClusterState, History, Replica
+from ringlog.kernel.memory import Applied, History
+from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState, Replica
 
 DIGESTED: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed", *PARTS, "history")
 """What the digest of a state is made of: all of it."""
@@ -117,7 +118,7 @@ def framed_record(value: Any, inner: Callable[[Any], bytes]) -> bytes:
 
 def entries_of(history: History) -> tuple[Applied, ...]:
     """What a history says, by epoch."""
-    return tuple(history.entries[epoch] for epoch in sorted(history.entries))
+    return tuple(history)
 
 
 @cache

@@ -31,6 +31,7 @@ from __future__ import annotations
 from ringlog.kernel import history
 from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.decide import DEFECT, decide
+from ringlog.kernel.memory import Applied
 from ringlog.kernel.outcome import (
     Accepted,
     Context,
@@ -44,7 +45,7 @@ from ringlog.kernel.outcome import (
     Unreadable,
 )
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import Applied, ClusterState, evolve
+from ringlog.kernel.state import ClusterState, evolve
 from ringlog.kernel.values import is_uuid
 
 FOUNDING = InitializeCluster.__name__
@@ -127,7 +128,7 @@ def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context:
         epoch=context.epoch,
         state_id=entry.state_id,
         time=context.time,
-        history=history.remember(before.history, applied, setting(decided, "history_entries")),
+        history=before.history.with_(applied, setting(decided, "history_entries")),
     )
 
 

@@ -9,40 +9,25 @@ bound is raised later (``invariants.cluster``).
 
 from __future__ import annotations
 
+from ringlog.kernel.memory import Applied
 from ringlog.kernel.outcome import Entry
-from ringlog.kernel.state import Applied, ClusterState, History
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
-
-
-def remember(history: History, applied: Applied, entries_max: int) -> History:
-    """``history`` after ``applied``, with the oldest entries dropped so that at most ``entries_max`` remain."""
-    entries = history.entries.set(applied.epoch, applied)
-    requests = history.requests.set(applied.request_id, applied.epoch)
-    states = history.states.set(applied.state_id, applied.epoch)
-    oldest = max(history.oldest, applied.epoch - entries_max + 1) if applied.epoch >= entries_max else history.oldest
-    for epoch in range(max(history.oldest, 1), oldest):
-        forgotten = entries[epoch]
-        entries = entries.delete(epoch)
-        requests = requests.delete(forgotten.request_id)
-        states = states.delete(forgotten.state_id)
-    return History(oldest, entries, requests, states)
 
 
 def find_request(state: ClusterState, request_id: str) -> Applied | None:
     """The applied entry of that request, if it is still remembered."""
-    epoch = state.history.requests.get(request_id)
-    return None if epoch is None else state.history.entries[epoch]
+    return state.history.of_request(request_id)
 
 
 def find_state(state: ClusterState, state_id: str) -> Applied | None:
     """The applied entry that made that state, if it is still remembered."""
-    epoch = state.history.states.get(state_id)
-    return None if epoch is None else state.history.entries[epoch]
+    return state.history.of_state(state_id)
 
 
 def state_id_at(state: ClusterState, epoch: Epoch) -> str:
     """The state id of that epoch; empty if it is not remembered, or still to come."""
-    applied = state.history.entries.get(epoch)
+    applied = state.history.at(epoch)
     return "" if applied is None else applied.state_id
 
 
@@ -52,9 +37,9 @@ def lies_beside(state: ClusterState, entry: Entry) -> bool:
     An author has folded no more of the log than there is before its entry. So it has folded another log, or made the
     id up.
     """
-    oldest = state_id_at(state, max(state.history.oldest, 1))
+    oldest = state_id_at(state, state.history.first)
     before = entry.prev_state_id
-    return state.epoch > 0 and before is not None and before > oldest and before not in state.history.states
+    return state.epoch > 0 and before is not None and before > oldest and find_state(state, before) is None
 
 
 def is_expired(state: ClusterState, since_epoch: Epoch) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from immutables import Map
 
+from ringlog.kernel.memory import EMPTY_HISTORY, History
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -393,35 +394,6 @@ class CdcWriter:
     fence_reason: str = ""
     source: str = ""
     decided: tuple[Position, ...] = ()
-
-
-# ---------------------------------------------------------------------------------------------------- history
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """One applied entry, as history remembers it. ``digest``: hex SHA-256 of kind, version and payload."""
-
-    epoch: Epoch
-    state_id: str
-    request_id: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The last applied entries, bounded by the setting ``history_entries``.
-
-    ``oldest``: the oldest epoch still known.
-    """
-
-    oldest: Epoch
-    entries: Map[int, Applied]
-    requests: Map[str, int]
-    states: Map[str, int]
-
-
-EMPTY_HISTORY = History(0, Map(), Map(), Map())
 
 
 # ------------------------------------------------------------------------------------------------------ state

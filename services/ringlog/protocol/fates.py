@@ -61,7 +61,7 @@ def _fate(state: ClusterState, epoch: Epoch, state_id: str, before: Fate) -> Fat
         return Fate.LOST
     if epoch > state.epoch:
         return Fate.OPEN
-    applied = state.history.entries.get(epoch)
+    applied = state.history.at(epoch)
     if applied is None:
         return Fate.FORGOTTEN
     return Fate.APPLIED if applied.state_id == state_id else Fate.LOST

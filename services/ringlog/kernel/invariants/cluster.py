@@ -38,20 +38,16 @@ def identity(state: ClusterState, known: ClusterState) -> Details:
 def history(state: ClusterState, known: ClusterState) -> Details:
     """Of the entries that are new the contents, of all the numbers."""
     memory = state.history
-    first = max(memory.oldest, 1)
+    first = memory.first
     expected = max(state.epoch - first + 1, 0)
-    if not len(memory.entries) == len(memory.requests) == len(memory.states) == expected:
-        yield f"it has {len(memory.entries)} entries, epochs {first} to {state.epoch} are {expected}"
+    if len(memory) != expected:
+        yield f"it has {len(memory)} entries, epochs {first} to {state.epoch} are {expected}"
     if memory.oldest < known.history.oldest or expected > setting(state, "history_entries"):
         yield f"the oldest epoch is {memory.oldest} at epoch {state.epoch}"
     last = ""
     for epoch in range(max(first, known.epoch), state.epoch + 1):
-        applied = memory.entries.get(epoch)
-        if applied is None or (applied.epoch, epoch, epoch) != (
-            epoch,
-            memory.requests.get(applied.request_id),
-            memory.states.get(applied.state_id),
-        ):
+        applied = memory.at(epoch)
+        if applied is None or applied.epoch != epoch or memory.of_request(applied.request_id) is not applied:
             yield f"epoch {epoch} is not what the indexes say"
         elif applied.state_id <= last:
             yield f"the state id of epoch {epoch} does not ascend"
