@@ -18,10 +18,9 @@ from dataclasses import dataclass, field, replace
 from immutables import Map
 
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.state import Deltas, Node, Placement, RangeGroup, Replica
+from ringlog.kernel.state import Change, Deltas, Node, Placement, RangeGroup, Replica
 from ringlog.kernel.values import Epoch, NodeId, Token
 
-_GROUPS = ("read_added", "read_removed", "write_added", "write_removed")
 _LAP = 2**64
 """Above every distance on the ring."""
 
@@ -40,15 +39,34 @@ def touched(*deltas: Deltas) -> dict[str, list[tuple[Range, Touched]]]:
     """Key of a setting to the ranges that ``deltas`` change together, by end, with what happens to each."""
     gathered: dict[str, dict[Range, Touched]] = {}
     for one in deltas:
-        for name in _GROUPS:
-            for change in getattr(one, name):
-                ranges = gathered.setdefault(change.replication, {})
-                place = change.start, change.end
-                here = ranges.get(place)
-                if here is None:
-                    here = ranges[place] = Touched()
-                setattr(here, name, (*getattr(here, name), change.node))
-    return {key: sorted(ranges.items(), key=lambda item: item[0][1]) for key, ranges in gathered.items()}
+        for change in one.read_added:
+            here = _here(gathered, change)
+            here.read_added = (*here.read_added, change.node)
+        for change in one.read_removed:
+            here = _here(gathered, change)
+            here.read_removed = (*here.read_removed, change.node)
+        for change in one.write_added:
+            here = _here(gathered, change)
+            here.write_added = (*here.write_added, change.node)
+        for change in one.write_removed:
+            here = _here(gathered, change)
+            here.write_removed = (*here.write_removed, change.node)
+    return {key: sorted(ranges.items(), key=_by_end) for key, ranges in gathered.items()}
+
+
+def _here(gathered: dict[str, dict[Range, Touched]], change: Change) -> Touched:
+    ranges = gathered.get(change.replication)
+    if ranges is None:
+        ranges = gathered[change.replication] = {}
+    place = change.start, change.end
+    here = ranges.get(place)
+    if here is None:
+        here = ranges[place] = Touched()
+    return here
+
+
+def _by_end(item: tuple[Range, Touched]) -> Token:
+    return item[0][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +96,10 @@ class Order:
 
     def with_one(self, end: Token, group: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
         """The group, which is in order, with one more member."""
-        assert all(member.node != replica.node for member in group), "a node enters a group only once"
-        own = self.place(end, replica.node)
-        index = bisect_left(group, own, key=lambda member: self.place(end, member.node))
+        own, index = self.place(end, replica.node), 0
+        for member in group:
+            assert member.node != replica.node, "a node enters a group only once"
+            index += self.place(end, member.node) < own
         return (*group[:index], replica, *group[index:])
 
 
@@ -111,32 +130,54 @@ def reordered(placements: Map[str, Placement], node: NodeId, order: Order) -> Ma
 
 
 def _apply(placement: Placement, changes: Iterable[tuple[Range, Touched]], order: Order, epoch: Epoch) -> Placement:
-    ranges = list(placement.ranges)
+    ranges, ends = list(placement.ranges), placement.ends
     newcomers: dict[NodeId, Replica] = {}
+    index = 0
     for (start, end), change in changes:
-        index = bisect_left(placement.ends, end)
+        index = bisect_left(ends, end, index)  # changes come by their ends
         assert index < len(ranges), "a change names a range that exists"
         group = ranges[index]
         assert (group.start, group.end) == (start, end), "a change names a range that exists"
         assert group.changed <= epoch, "no range has changed with an entry that is still to come"
-        assert not {*change.write_added}.intersection(change.write_removed), "nobody enters and leaves with one step"
-        for node in (*change.read_added, *change.write_added):
-            newcomers.setdefault(node, Replica(node, epoch))
-        read = _without(group.read, change.read_removed)
-        for node in change.read_added:
-            read = order.with_one(end, read, newcomers[node])
+        assert not change.write_removed or not {*change.write_added}.intersection(change.write_removed), (
+            "nobody enters and leaves with one step"
+        )
         write = _without(group.write, change.write_removed)
         for node in change.write_added:
-            write = order.with_one(end, write, newcomers[node])
-        assert {replica.node for replica in read} <= {replica.node for replica in write}, "readers are writers"
+            write = order.with_one(end, write, _newcomer(newcomers, node, epoch))
+        read = _without(group.read, change.read_removed)
+        for node in change.read_added:
+            read = _among(read, write, _newcomer(newcomers, node, epoch))
+        if read is not group.read or change.write_removed:
+            assert {replica.node for replica in read} <= {replica.node for replica in write}, "readers are writers"
         ranges[index] = RangeGroup(start, end, read, write, epoch)
-    assert len(ranges) == len(placement.ends), "deltas cut no range and join none"
-    return Placement(placement.key, tuple(ranges), placement.ends)
+    assert len(ranges) == len(ends), "deltas cut no range and join none"
+    return Placement(placement.key, tuple(ranges), ends)
+
+
+def _newcomer(newcomers: dict[NodeId, Replica], node: NodeId, epoch: Epoch) -> Replica:
+    """One object for each node, not for each node and range."""
+    found = newcomers.get(node)
+    if found is None:
+        found = newcomers[node] = Replica(node, epoch)
+    return found
+
+
+def _among(read: tuple[Replica, ...], write: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
+    """The readers with one more, in the order of the writers, who are in order and whose part they are."""
+    nodes = [member.node for member in write]
+    assert replica.node in nodes, "readers are writers"
+    before = nodes[: nodes.index(replica.node)]
+    index = 0
+    for member in read:
+        assert member.node != replica.node, "a node enters a group only once"
+        index += member.node in before
+    return (*read[:index], replica, *read[index:])
 
 
 def _without(group: tuple[Replica, ...], removed: tuple[NodeId, ...]) -> tuple[Replica, ...]:
     if not removed:
         return group
-    kept = tuple(replica for replica in group if replica.node not in removed)
+    kept = tuple([replica for replica in group if replica.node not in removed])
     assert len(kept) == len(group) - len(removed), "only members leave a group"
     return kept
