@@ -1,119 +1,237 @@
-"""What a commit costs, against one acknowledged record of the same broker in the same run.
+"""What a commit costs, against etcd, ZooKeeper and one acknowledged record of the same broker in the same run.
 
-    python bench/commits.py [--json]
+    python bench/commits.py [--alone] [--json]
 
 Starts a broker and a validator of its own, and commits entries that change nothing: one after the other through the
-validator, and directly; with 64 under way; 500 at once. Before, between and after, one record after the other is sent
-to a topic of one partition by a producer with the same settings, since machines change: each figure is compared with
-all of these. Commits do more than that record: a request goes to the validator, its entry to the log, both are read.
+validator, and directly; with 64 under way; 500 at once. Then 64 writers contend for one object: each changes the same
+node's record, and the validator decides each change on the newest state. In etcd and ZooKeeper a writer compares the
+version that it saw last, and reads it again where another one has won. A win is a change that was made.
+
+etcd and ZooKeeper are those of Debian's packages, one member each, on the same disk, asked from Python as well; the
+line says so where one is not installed. etcd is measured before and after, since machines change; ratios are to both
+together. So it is with one record after the other of a producer with the same settings, which is less than a commit: a
+request goes to the validator, its entry to the log, both are read.
+
+Then (without ``--alone``) all of it once more with all agents, Redis and three nodes running. ``--json`` prints the
+ratios to etcd as the last line, one object; rates are divided by etcd's with 64 under way; null without etcd.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from peers import Answer, Peer, etcd, zookeeper
 from tests.system.agents_world import AgentsWorld
+from tests.system.nodes_world import NodesWorld
 
+from ringlog.client.client import Client
+from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
 from ringlog.log.producer import AckedProducer
 from ringlog.stack import Stack
 
-WARM, SEQUENTIAL, OUTSTANDING, MANY, ROUNDS = 300, 1_500, 64, 500, 6
-PLAIN = "one record of the broker"
+WARM, SEQUENTIAL, OUTSTANDING, MANY, ROUNDS = 300, 1_000, 64, 500, 6
+CONTENDED = 500
+"""Wins that are counted; more of Ringlog's, which are soon done."""
+VALUE = b"x" * 100
 CLUSTER = "commits"
+ETCD, ZOOKEEPER, RECORD, RINGLOG, BUSY = "etcd", "ZooKeeper", "one record", "Ringlog", "Ringlog, all running"
+NODES = ("n1", "n2", "n3")
+
+Figures = dict[str, float]
+"""Milliseconds and rates a second by the names of ``SHOWN``."""
+SHOWN = {
+    "sequential p50": "ms",
+    "sequential p99": "ms",
+    "direct p50": "ms",
+    "direct p99": "ms",
+    "64 under way": "/s",
+    "64 under way p50": "ms",
+    "64 under way p99": "ms",
+    "500 at once": "/s",
+    "64 contend, wins": "/s",
+}
+RATIOS = {
+    "sequential_validator_p50": ("sequential p50", "sequential p50"),
+    "sequential_validator_p99": ("sequential p99", "sequential p99"),
+    "sequential_direct_p50": ("direct p50", "sequential p50"),
+    "outstanding_64_rate": ("64 under way", "64 under way"),
+    "submit_many_500_rate": ("500 at once", "64 under way"),
+    "contended_64_rate": ("64 contend, wins", "64 contend, wins"),
+}
+"""Name to (a figure of Ringlog, the one of etcd that it is divided by)."""
 
 
 def times(act: Callable[[], object], count: int) -> list[float]:
-    """Seconds that each of ``count`` acts took."""
+    """Milliseconds that each of ``count`` acts took."""
     found = []
     for _ in range(count):
         began = time.perf_counter()
         act()
-        found.append(time.perf_counter() - began)
+        found.append((time.perf_counter() - began) * 1_000)
     return found
 
 
-def keeping(submit: Callable[[], Future[Any]], count: int) -> float:
-    """Commits a second while ``OUTSTANDING`` are under way."""
-    under_way = [submit() for _ in range(OUTSTANDING)]
-    began = time.perf_counter()
-    for at in range(count):
-        under_way[at % OUTSTANDING].result()
-        under_way[at % OUTSTANDING] = submit()
-    rate = count / (time.perf_counter() - began)
-    for future in under_way:
-        future.result()
-    return rate
+def spread(name: str, found: list[float]) -> Figures:
+    """Median and the 99th of a hundred."""
+    parts = statistics.quantiles(found, n=100)
+    return {f"{name} p50": parts[49], f"{name} p99": parts[98]}
 
 
-def percentile(found: list[float], part: int) -> float:
-    """In milliseconds."""
-    return statistics.quantiles(found, n=100)[part - 1] * 1_000
+def keeping(begin: Callable[[int], Answer], won: Callable[[int, Any], bool], count: int) -> tuple[float, list[float]]:
+    """Wins a second while ``OUTSTANDING`` are under way, and the milliseconds that each try took.
+
+    ``begin``: lets a writer begin; the next time when its answer has come. Answers are noted in the client's thread.
+    """
+    ended: SimpleQueue[tuple[int, float, Any]] = SimpleQueue()
+    began = [0.0] * OUTSTANDING
+
+    def go(slot: int) -> None:
+        began[slot] = time.perf_counter()
+        begin(slot).add_done_callback(lambda future: ended.put((slot, time.perf_counter(), future)))
+
+    start, wins, took = time.perf_counter(), 0, []
+    for slot in range(OUTSTANDING):
+        go(slot)
+    while wins < count:
+        slot, at, future = ended.get()
+        took.append((at - began[slot]) * 1_000)
+        wins += won(slot, future.result())
+        go(slot)
+    rate = wins / (time.perf_counter() - start)
+    for _ in range(OUTSTANDING):
+        ended.get()[2].result()
+    return rate, took
 
 
-def measured(folder: Path) -> dict[str, float]:
-    """Milliseconds and rates by name."""
+def of_peer(make: Callable[[Path], AbstractContextManager[Peer | None]], folder: Path) -> Figures:
+    """Empty where it is not installed."""
+    with make(folder) as peer:
+        if peer is None:
+            return {}
+        times(lambda: peer.put(VALUE).result(), WARM)
+        found = spread("sequential", times(lambda: peer.put(VALUE).result(), SEQUENTIAL))
+        found["64 under way"], took = keeping(lambda _: peer.put(VALUE), lambda *_: True, 4 * SEQUENTIAL)
+        found |= spread("64 under way", took)
+        found["64 contend, wins"], _ = keeping(lambda slot: peer.swap(slot, VALUE), peer.won, CONTENDED)
+        return found
+
+
+def of_ringlog(client: Client) -> Figures:
+    """As the cluster is now."""
+    for act in (lambda: client.submit(Noop()), lambda: client.direct.submit(Noop())):
+        times(act, WARM)
+    found = spread("sequential", times(lambda: client.submit(Noop()), SEQUENTIAL))
+    found |= spread("direct", times(lambda: client.direct.submit(Noop()), SEQUENTIAL))
+    found["64 under way"], took = keeping(lambda _: client.submit_future(Noop()), _applied, 4 * SEQUENTIAL)
+    found |= spread("64 under way", took)
+    many = times(lambda: client.submit_many([Noop()] * MANY), ROUNDS)
+    found["500 at once"] = MANY / statistics.median(many) * 1_000
+    node, numbers = str(uuid.uuid4()), itertools.count(1)
+    client.submit(RegisterNode(f"contended-{node}", node, "h:1", "dc1", "r1", 1, 12, "0", (), 1))
+
+    def change(_: int) -> Answer:
+        return client.submit_future(UpdateNode(node, release=f"1.{next(numbers)}"))
+
+    found["64 contend, wins"], _ = keeping(change, _applied, 8 * CONTENDED)
+    return found
+
+
+def _applied(_: int, answer: Any) -> bool:
+    return isinstance(answer, AppliedResult)
+
+
+def of_record(bootstrap: str) -> Figures:
+    """One acknowledged record after the other."""
+    producer = AckedProducer(bootstrap)
+    try:
+
+        def send() -> object:
+            return producer.send(f"{CLUSTER}.acks", VALUE, key=b"k", partition=0).result(10)
+
+        times(send, WARM)
+        return spread("sequential", times(send, SEQUENTIAL // 2))
+    finally:
+        producer.close()
+
+
+def of_cluster(folder: Path, *, alone: bool) -> dict[str, Figures]:
+    """By what was measured."""
     stack = Stack(folder / "stack")
-    world, plain = None, None
     try:
         info = stack.up()
         world = AgentsWorld(info, CLUSTER, folder / "agents")
-        world.start("validator")
-        client, producer = world.client, AckedProducer(info.bootstrap_servers)
-        plain = producer
-        for act in (lambda: client.submit(Noop()), lambda: client.direct.submit(Noop())):
-            times(act, WARM)
-        record, alone = b"x" * 200, []
-
-        def send() -> object:
-            return producer.send(f"{CLUSTER}.acks", record, key=b"k", partition=0).result(10)
-
-        times(send, WARM)
-        alone += times(send, SEQUENTIAL // 3)
-        through = times(lambda: client.submit(Noop()), SEQUENTIAL)
-        alone += times(send, SEQUENTIAL // 3)
-        direct = times(lambda: client.direct.submit(Noop()), SEQUENTIAL)
-        alone += times(send, SEQUENTIAL // 3)
-        found = {f"{PLAIN} p50": percentile(alone, 50), f"{PLAIN} p99": percentile(alone, 99)}
-        found |= {
-            "through the validator p50": percentile(through, 50),
-            "through the validator p99": percentile(through, 99),
-        }
-        found |= {"directly p50": percentile(direct, 50), "directly p99": percentile(direct, 99)}
-        found["64 under way, a second"] = keeping(lambda: client.submit_future(Noop()), 2 * SEQUENTIAL)
-        many = times(lambda: client.submit_many([Noop()] * MANY), ROUNDS)
-        found["500 at once, a second"] = MANY / statistics.median(many)
-        return found
+        nodes: NodesWorld | None = None
+        try:
+            world.start("validator")
+            found = {RECORD: of_record(info.bootstrap_servers), RINGLOG: of_ringlog(world.client)}
+            found[RECORD] = together(found[RECORD], of_record(info.bootstrap_servers))
+            if not alone:
+                world.start("keeper")
+                nodes = NodesWorld(world, folder)
+                for name in NODES:
+                    nodes.begin(name)
+                nodes.await_normal(*NODES)
+                found[BUSY] = of_ringlog(world.client)
+            return found
+        finally:
+            (world if nodes is None else nodes).close()
     finally:
-        if plain is not None:
-            plain.close()
-        if world is not None:
-            world.close()
         stack.down()
+
+
+def together(before: Figures, after: Figures) -> Figures:
+    """The middle of two measurements of the same."""
+    return {name: (before[name] + after[name]) / 2 for name in before}
+
+
+def ratios(found: Mapping[str, Figures]) -> dict[str, float | None]:
+    """Of Ringlog to etcd, by the names of ``RATIOS``."""
+    own, other = found[RINGLOG], found.get(ETCD)
+    return {name: other and round(own[mine] / other[its], 3) for name, (mine, its) in RATIOS.items()}
+
+
+def show(found: Mapping[str, Figures]) -> None:
+    """A table: a line for each figure, a column for each that was measured."""
+    print(f"{'':24}" + "".join(f"{name:>22}" for name in found))
+    for figure, unit in SHOWN.items():
+        values = (columns.get(figure) for columns in found.values())
+        print(f"{figure:20} {unit:3}" + "".join(f"{'' if value is None else f'{value:,.2f}':>22}" for value in values))
 
 
 def main() -> None:
     """Measure and print."""
-    with tempfile.TemporaryDirectory(prefix="ringlog-bench-") as folder:
-        found = measured(Path(folder))
-    for name, value in found.items():
-        unit = "" if "a second" in name else " ms"
-        print(f"{name:32} {value:9,.2f}{unit}")
-    ratios = {name: value / found[f"{PLAIN} p50"] for name, value in found.items() if name.endswith("p50")}
-    for name, ratio in ratios.items():
-        print(f"{name:32} {ratio:9.2f} x one record")
+    with tempfile.TemporaryDirectory(prefix="ringlog-bench-") as name:
+        folder, found = Path(name), {}
+        before = of_peer(etcd, folder / "etcd-before")
+        found = of_cluster(folder, alone="--alone" in sys.argv)
+        if before:
+            found[ETCD] = together(before, of_peer(etcd, folder / "etcd-after"))
+        if peer := of_peer(zookeeper, folder / "zookeeper"):
+            found[ZOOKEEPER] = peer
+    show(found)
+    for missing in {ETCD, ZOOKEEPER} - found.keys():
+        print(f"{missing} is not installed: apt-get install {missing.lower().replace('etcd', 'etcd-server')}")
+    if BUSY in found:
+        rates = [name for name, unit in SHOWN.items() if unit == "/s"]
+        kept = (f"{name} {found[BUSY][name] / found[RINGLOG][name]:.2f}" for name in rates)
+        print("Of the rates without agents, cache and nodes, with them: " + ", ".join(kept))
     if "--json" in sys.argv:
-        print(json.dumps(found))
+        print(json.dumps(ratios(found)))
 
 
 if __name__ == "__main__":

@@ -110,8 +110,12 @@ class AgentsWorld:
 
     def running(self, role: str) -> AgentProcess:
         """The agent of the role that is there already, the oldest one; a new one if there is none."""
-        alive = [agent for agent in self._agents if agent.role == role and agent.process.poll() is None]
+        alive = self.alive(role)
         return alive[0] if alive else self.start(role)
+
+    def alive(self, role: str) -> list[AgentProcess]:
+        """Those of the role that run, the oldest one first."""
+        return [agent for agent in self._agents if agent.role == role and agent.process.poll() is None]
 
     def start(self, role: str) -> AgentProcess:
         """Start the only agent of a role and wait until its term has begun."""

@@ -57,7 +57,8 @@ class NodesWorld:
         self.nodes: dict[str, NodeProcess] = {}
         # Making a client reads the certificates of the world: a hundred times what a request costs.
         self.http = httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
-        self.agents.start_all("validator", "coordinator", "publisher")
+        needed = ("validator", "coordinator", "publisher")
+        self.agents.start_all(*(role for role in needed if not agents.alive(role)))
 
     def close(self) -> None:
         for node in self.nodes.values():
