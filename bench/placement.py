@@ -108,10 +108,10 @@ class Author:
         """Fold the command's entry, which must apply."""
         number = self.state.epoch + 1
         entry = Entry(
-            cluster_id=self.state.cluster_id or _uuid(0, 9),
-            state_id=_uuid(number, 0),
+            cluster_id=self.state.cluster_id or uuid_of(0, 9),
+            state_id=uuid_of(number, 0),
             prev_state_id=self.state.state_id or None,
-            request_id=_uuid(number, 1),
+            request_id=uuid_of(number, 1),
             since_epoch=self.state.epoch,
             submitter="bench",
             at=number,
@@ -130,7 +130,7 @@ class Author:
         return sum(self.taken[kind] for kind in kinds)
 
 
-def _uuid(number: int, space: int) -> str:
+def uuid_of(number: int, space: int) -> str:
     return f"{number:08x}-0000-7000-8000-{space:012x}"
 
 
@@ -179,9 +179,9 @@ def cluster(nodes: int, tokens: int) -> ClusterState:
     directory = {f"n{number}": _node(f"n{number}", number, tuple(own)) for number, own in enumerate(owned)}
     owners = Map({token: name for name, node in directory.items() for token in node.tokens})
     return ClusterState(
-        cluster_id=_uuid(0, 9),
+        cluster_id=uuid_of(0, 9),
         epoch=1,
-        state_id=_uuid(1, 0),
+        state_id=uuid_of(1, 0),
         nodes=Map({**directory, "x": _node("x", 0, ())}),
         token_owners=owners,
         keyspaces=Map({f"ks{number}": Keyspace(f"ks{number}", one, "v") for number, one in enumerate(SETTINGS)}),
@@ -269,17 +269,22 @@ def slope(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 # ---------------------------------------------------------------------------------------------------- whole life
 
 
-def measure_life(nodes: int, tokens: int, limit: float) -> Figure:
-    """Found a cluster, let it grow to ``nodes`` nodes, print what folding its log took."""
-    author = Author(EMPTY_STATE)
+def grow(author: Author, nodes: int, tokens: int) -> None:
+    """Found a cluster, let it grow to ``nodes`` nodes under all settings."""
     author.append(InitializeCluster("bench", ()))
     for number in range(nodes):
         place = f"dc{number % 3}", f"r{number // 3 % 3}"
-        author.append(RegisterNode(f"n{number}", _uuid(number, 2), f"n{number}:1", *place, 1, 12, "0", (), 1))
-        join(author, _uuid(number, 2), tokens)
+        author.append(RegisterNode(f"n{number}", uuid_of(number, 2), f"n{number}:1", *place, 1, 12, "0", (), 1))
+        join(author, uuid_of(number, 2), tokens)
         if number == 8:
             for index, setting in enumerate(SETTINGS):
                 author.append(CreateKeyspace(f"ks{index}", setting))
+
+
+def measure_life(nodes: int, tokens: int, limit: float) -> Figure:
+    """Found a cluster, let it grow to ``nodes`` nodes, print what folding its log took."""
+    author = Author(EMPTY_STATE)
+    grow(author, nodes, tokens)
     whole, streams = author.taken.total(), author.seconds(*CDC)
     took = Figure(f"life of {nodes} x {tokens}", whole, limit)
     log = f"{nodes:,} joins with {tokens} tokens each, {author.state.epoch:,} entries"
