@@ -11,6 +11,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.settings import setting
 from ringlog.log.topics import topic_name
 from ringlog.node.data_side import DataSide
+from ringlog.node.due import Due
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder
 from ringlog.node.identity import NodeFolder
@@ -24,9 +25,6 @@ AGAIN_S = 2.0
 
 log = structlog.get_logger("ringlog.node")
 
-What = tuple[int, tuple[str, ...], tuple[tuple[str, str, int, int], ...]]
-"""Epoch, the operations reported on, and what is worth telling of streams that were asked for in vain."""
-
 
 class Acks:
     """Publishes to the cluster's acks, as the incarnation of ``folder``; not for several threads."""
@@ -35,7 +33,7 @@ class Acks:
         self._topic = topic_name(cluster, "acks")
         self._folder = folder
         self._clock = clock
-        self._last: What = (0, (), ())
+        self._due = Due(folder.node)
         self._failed = False
         self._bootstrap = bootstrap
         self._not_before = 0.0
@@ -53,7 +51,7 @@ class Acks:
         )
 
     def publish(self, holder: Holder, data: DataSide) -> None:
-        """Acknowledge the epoch that rows and cells have come to, and the streams received, if that is news.
+        """Acknowledge the epoch that rows and cells have come to, and the streams received, if that is due.
 
         A topic that is missing for now is tried again: it may be made again while the node works. Raises NodeFailed.
         """
@@ -65,8 +63,9 @@ class Acks:
             reports = tuple(holder.reports[name] for name in sorted(holder.reports) if data.received(name))
             tries = data.tries.told()
             news = news_of(tries, setting(holder.state, "stream_tries_max"))
-            now = (epoch, tuple(report.operation for report in reports), news)
-            if epoch == 0 or (now == self._last and not self._failed):
+            words = (tuple(report.operation for report in reports), news)
+            now = time.monotonic_ns() // 1_000
+            if epoch == 0 or not (self._failed or self._due.is_due(holder.state, epoch, words, now)):
                 return
             cluster_id, rows = holder.state.cluster_id, len(holder.store)
             state_id = state_id_at(holder.state, epoch)
@@ -76,7 +75,7 @@ class Acks:
             cluster_id, holder.node, self._folder.incarnation, epoch, epoch, reports, rows, at, tries, state_id
         )
         self._failed = False
-        self._last = now
+        self._due.sent(epoch, words, now)
         try:
             self._producer.produce(
                 self._topic, encode_node_ack(ack), key=holder.node.encode(), on_delivery=self._delivered

@@ -110,6 +110,12 @@ def is_fully_met(state: ClusterState, operation: Operation, witnesses: Iterable[
     return all(len(seen.intersection(need.members)) >= need.need for need in _needs(state, operation, seen))
 
 
+def awaited(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
+    """The nodes whose acknowledgement of the stage's epoch the gate may count, whatever setting relaxes it."""
+    needs = _needs(state, operation, frozenset())
+    return frozenset(_without_needs(operation).must).union(*(need.members for need in needs))
+
+
 def _is_relaxed(state: ClusterState, operation: Operation) -> bool:
     return operation.stage == PREPARED and not setting(state, "gate_prepared")
 

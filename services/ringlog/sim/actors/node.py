@@ -19,6 +19,7 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.node import membership
+from ringlog.node.due import Due
 from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
 from ringlog.node.steps import Attempt, Broken, stream
 from ringlog.node.tries import Tries
@@ -32,7 +33,7 @@ from ringlog.sim.replica import SimReplica, Step, perform
 from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
 from ringlog.wire.errors import WireError
 from ringlog.wire.incarnations import incarnation
-from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
+from ringlog.wire.records import NodeAck, encode_node_ack
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -42,9 +43,6 @@ SUBMIT_US: Micros = 6 * SECOND
 LOOK_US: Micros = 2 * SECOND
 LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
 JOIN_RETRIED = (*membership.JOIN_RETRIED, "changes_paused")
-
-
-What = tuple[int, tuple[str, ...], tuple[FailedTries, ...]]
 
 
 class SimNode:
@@ -81,7 +79,7 @@ class SimNode:
         self._ends: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._tails: list[Tail] = []
-        self._acked: What = (0, (), ())
+        self._due = Due(self.registration.id)
         self._ack_signal = Signal()
         self.tries = Tries()
         self.registers.start(self._replica, self._ack_signal, self.tries)
@@ -198,8 +196,9 @@ class SimNode:
                 tries = self.tries.told()
                 most = setting(holder.state, "stream_tries_max")
                 last = tuple(one for one in tries if one.count >= most)
-                what = (epoch, tuple(report.operation for report in reports), last)
-                if epoch == 0 or what == self._acked:
+                words = (tuple(report.operation for report in reports), last)
+                now = sim.world.now
+                if not self._due.is_due(holder.state, epoch, words, now):
                     break
                 sim.world.store(self.host, "acknowledged", max(epoch, self.host.disk.get("acknowledged", 0)))
                 ack = NodeAck(
@@ -219,7 +218,7 @@ class SimNode:
                 yield from sim.moments.at("acknowledging", self.host)
                 try:
                     yield from sim.broker.append(self.host, ACKS, [(self.registration.id, encode_node_ack(ack))])
-                    self._acked = what
+                    self._due.sent(epoch, words, now)
                 except Unanswered:
                     continue
 

@@ -1,0 +1,65 @@
+"""When a node's next acknowledgement is due: at once where somebody waits for it, else now and then.
+
+=====================  ===============================================================================================
+the first one          of a life: who this node is, and that it is back
+a gate waits           an operation's stage began at an epoch that this node has now, and had not acknowledged; and the
+                       gate counts this node (``kernel.operations.gates.awaited``)
+streams                rows have arrived, or were asked for in vain: the coordinator acts on either
+the history            the last acknowledged epoch is in the older half of what is remembered: the log cannot vouch for
+                       it much longer
+now and then           anything newer, ``SELDOM_US`` after the last one: displays and restarts need no more
+=====================  ===============================================================================================
+
+So the topic gets one record of a node for each stage that concerns it and one in ``SELDOM_US``, however many epochs a
+second there are: 10,000 nodes under 100 epochs a second send 3,400 records a second, not a million.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from immutables import Map
+
+from ringlog.kernel.operations.gates import awaited
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
+
+SELDOM_US: Final[Micros] = 3_000_000
+
+Words = tuple[object, ...]
+"""What an acknowledgement says beside its epoch that somebody acts on."""
+
+
+class Due:
+    """The rule for one life of node ``node``; for one thread."""
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._epoch: Epoch = 0
+        self._words: Words = ()
+        self._at: Micros = 0
+        self._operations: Map[OperationId, Operation] = Map()
+        self._awaited: tuple[Epoch, ...] = ()
+
+    def is_due(self, state: ClusterState, epoch: Epoch, words: Words, now: Micros) -> bool:
+        """Whether to acknowledge ``epoch`` of ``state`` now. ``now``: of a clock that does not go back."""
+        if epoch == 0 or (epoch, words) == (self._epoch, self._words):
+            return False
+        if self._epoch == 0 or words != self._words or now - self._at >= SELDOM_US:
+            return True
+        if 2 * self._epoch < state.history.oldest + epoch and state.history.oldest > 0:
+            return True
+        return any(self._epoch < one <= epoch for one in self._gates(state))
+
+    def sent(self, epoch: Epoch, words: Words, now: Micros) -> None:
+        """This was acknowledged."""
+        self._epoch, self._words, self._at = epoch, words, now
+
+    def _gates(self, state: ClusterState) -> tuple[Epoch, ...]:
+        """The epochs of the stages whose gates count this node; looked up anew when an operation has changed."""
+        if state.operations is not self._operations:
+            flying = (one for one in in_flight(state) if one.stage_epoch > self._epoch)
+            self._awaited = tuple(one.stage_epoch for one in flying if self._node in awaited(state, one))
+            self._operations = state.operations
+        return self._awaited

@@ -1,0 +1,97 @@
+"""When an acknowledgement is due, and how few there are without one that waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, awaited, gate, is_met
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Witness
+from ringlog.node.due import SELDOM_US, Due, Words
+from tests.kernel.entries import Noop, applied, founded
+from tests.kernel.operations.drive import at_every_stage, joining
+from tests.kernel.ownership.rings import a_cluster
+
+WORDS: Words = ((), ())
+FAR = {"A": [100], "B": [200], "C": [300], "D": [1_000], "E": [1_100], "F": [1_200], "X": []}
+"""X joins at 150 with two replicas: the ranges of D to F, but for those after C's, are none of its business."""
+
+
+def stages() -> dict[str, ClusterState]:
+    return at_every_stage(*joining(a_cluster(FAR), "X", [150]))
+
+
+class Node:
+    """One that takes every epoch at once, and its acknowledgements."""
+
+    def __init__(self, name: str) -> None:
+        self.due = Due(name)
+        self.said: list[int] = []
+
+    def sees(self, state: ClusterState, now: int, words: Words = WORDS) -> None:
+        if self.due.is_due(state, state.epoch, words, now):
+            self.due.sent(state.epoch, words, now)
+            self.said.append(state.epoch)
+
+
+def test_a_quiet_cluster_hears_of_a_node_once_in_a_while_however_many_epochs_there_are() -> None:
+    node, state = Node("A"), founded()
+    for number in range(1_000):  # ten seconds, a hundred epochs in each
+        state = applied(state, Noop())
+        node.sees(state, number * 10_000)
+    assert len(node.said) == 1 + 9_990_000 // SELDOM_US
+
+
+def test_nothing_new_is_not_told_again() -> None:
+    node, state = Node("A"), founded()
+    for now in range(0, 10 * SELDOM_US, SELDOM_US):
+        node.sees(state, now)
+    assert node.said == [state.epoch]
+
+
+@pytest.mark.parametrize("stage", sorted({*GATED_STAGES, *GAINING_MUST_STAGES} & stages().keys()))
+def test_a_gate_is_met_by_those_who_are_asked_at_once(stage: str) -> None:
+    """Nothing but acknowledgements that come without any time going by; and nobody is asked who is not needed."""
+    before, state = founded(), stages()[stage]
+    (operation,) = state.operations.values()
+    nodes = {name: Node(name) for name in FAR}
+    for node in nodes.values():
+        node.sees(replace(state, epoch=1, operations=before.operations), 0)
+        node.sees(state, 1)
+        node.sees(replace(state, epoch=state.epoch + 1), 2)
+    asked = {name for name, node in nodes.items() if len(node.said) > 1}
+    assert (
+        asked
+        == awaited(state, operation)
+        == {*gate(state, operation).must}.union(*(need.members for need in gate(state, operation).needs))
+    )
+    assert is_met(state, operation, [Witness(name, state.epoch, state.epoch) for name in asked])
+    assert "E" not in asked
+    assert {len(node.said) for node in nodes.values()} == {1, 2}, "one each, whatever epochs follow"
+
+
+def test_a_node_that_is_behind_acknowledges_when_it_comes_to_the_stage() -> None:
+    state = stages()["prepared"]
+    due = Due("A")
+    due.sent(state.epoch - 2, WORDS, 0)
+    assert not due.is_due(state, state.epoch - 1, WORDS, 1), "its registers have not come so far"
+    assert due.is_due(state, state.epoch, WORDS, 2)
+
+
+def test_rows_that_have_arrived_are_told_at_once() -> None:
+    node, state = Node("A"), founded()
+    node.sees(state, 0)
+    node.sees(state, 1, (("join-7",), ()))
+    assert node.said == [state.epoch, state.epoch]
+
+
+def test_an_acknowledgement_is_made_anew_before_the_log_forgets_its_epoch() -> None:
+    node, state = Node("A"), founded(history_entries=100)
+    node.sees(state, 0)
+    for _ in range(400):
+        state = applied(state, Noop())
+        node.sees(state, 1)
+        assert state.history.at(node.said[-1]) is not None
+    assert len(node.said) < 12
