@@ -64,9 +64,9 @@ def test_an_epoch_that_changes_nothing_of_it_works_out_nothing(monkeypatch: pyte
         worked_out.append(placement.key)
         return owned_by(placement, node, before)
 
-    def ruled(state: ClusterState) -> Rules:
+    def ruled(state: ClusterState, before: tuple[ClusterState, Rules] | None = None) -> Rules:
         worked_out.append("rules")
-        return rules_of(state)
+        return rules_of(state, before)
 
     monkeypatch.setattr(holders, "owned_by", noted)
     monkeypatch.setattr(holders, "rules_of", ruled)

@@ -108,7 +108,7 @@ class Holder:
                 return []
             old, before, self.state = self.state, self._owned, state
             if any(getattr(state, part) is not getattr(old, part) for part in RULED_BY):
-                self._rules = rules_of(state)
+                self._rules = rules_of(state, (old, self._rules))
             if any(getattr(state, part) is not getattr(old, part) for part in OWNED_BY):
                 self._owned = self._owned_under(state)
                 self._forget(old, before)

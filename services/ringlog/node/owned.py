@@ -42,6 +42,8 @@ def owned_by(placement: Placement | None, node: str, before: Served | None = Non
     """
     if placement is None:
         return NOTHING
+    if before is not None and before[0] is placement:
+        return before[1]
     if before is None or before[0].ends != placement.ends:
         roles = [_roles(group, node) for group in placement.ranges]
         return Owned(placement.ends, tuple(takes for takes, _ in roles), tuple(answers for _, answers in roles))

@@ -67,11 +67,19 @@ class Rules:
     reaches: tuple[Micros, ...] = ()
 
 
-def rules_of(state: ClusterState) -> Rules:
-    """The rules as they are at the epoch of ``state``."""
+def rules_of(state: ClusterState, before: tuple[ClusterState, Rules] | None = None) -> Rules:
+    """The rules as they are at the epoch of ``state``. ``before``: those of another state; what they say of tables that
+    are the same objects is not worked out again.
+    """
+    other, known = before or (state, Rules())
     return Rules(
         cluster_id=state.cluster_id,
-        tables={name: statements.shape_of_table(table) for name, table in in_order(state.tables)},
+        tables={
+            name: known.tables[name]
+            if name in known.tables and other.tables.get(name) is table
+            else statements.shape_of_table(table)
+            for name, table in in_order(state.tables)
+        },
         starts=tuple(generation.timestamp for generation in state.generations),
         leeway=setting(state, "cdc_leeway_us"),
         reaches=tuple(leeway_at(state, generation) for generation in state.generations),

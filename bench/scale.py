@@ -1,0 +1,213 @@
+"""What one thing costs in a large cluster, and sizes of a still larger one on paper.
+
+    python bench/scale.py [SCALE] [--json]      1,000 nodes of 16 tokens under ten settings, 1,000 tables
+    python bench/scale.py --paper               10,000 nodes in ten regions: sizes, from encoded samples
+
+The first folds a join, and then epochs that each change one thing; each of them is worked out by who follows the log:
+the *fold* itself, the *publisher* (its change records, encoded), the *keeper* (what it writes to the cache), a *node*
+(what it serves), the *digest*. The join has no data and no CDC; milliseconds of processor time, the least of some
+rounds. The second multiplies: no cluster of that size is built. It prints the table of ``docs/guide/scale.md``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from placement import SEED, Author, cluster, join, uuid_of
+
+from ringlog.cache import projection
+from ringlog.kernel import changes
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.nodes import UpdateNode
+from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.digester import Digester
+from ringlog.kernel.encoding import encode
+from ringlog.kernel.memory import Applied
+from ringlog.kernel.state import ClusterState, RangeGroup, Replica
+from ringlog.kernel.values import CdcOptions, Column, Command, GenerationRange, Position
+from ringlog.node.due import SELDOM_US
+from ringlog.node.holder import Holder
+from ringlog.wire.changes import encode_change_record
+from ringlog.wire.commands import encode_command
+from ringlog.wire.entries import author_entry
+from ringlog.wire.records import NodeAck, encode_node_ack
+
+NODES, TOKENS, TABLES, ROUNDS = 1_000, 16, 1_000, 5
+JOIN_S, EPOCH_MS = 1.0, 10.0
+"""Goals."""
+WRITER = uuid_of(1, 3)
+COLUMNS = (Column("k", "text"), Column("v", "text"))
+FOLLOWERS = ("fold", "publisher", "keeper", "node", "digest")
+
+
+def large(nodes: int, tokens: int, tables: int) -> ClusterState:
+    """The cluster of ``placement.py``, with tables, a CDC writer and a full history."""
+    author = Author(cluster(nodes, tokens))
+    for number in range(tables):
+        where = f"ks{number % 10}", f"t{number}"
+        author.append(CreateTable(*where, uuid_of(number, 5), COLUMNS, ("k",), (), CdcOptions()))
+    author.append(RegisterCdcWriter("w", WRITER))
+    for _ in range(10_000):
+        author.append(Noop())
+    return author.state
+
+
+def one_thing(state: ClusterState, number: int) -> dict[str, Command]:
+    """Commands that change one thing, by what it is."""
+    at = state.writers["w"].horizon + 1_000_000 * (number + 1)
+    return {
+        "nothing": Noop(),
+        "a writer's horizon": AdvanceCdcWriter("w", WRITER, at, at - 1),
+        "a node's release": UpdateNode("n7", release=f"1.{number}"),
+        "a column of a table": AlterTable("ks7", "t7", (Column(f"c{number}", "text"),)),
+    }
+
+
+def followed(state: ClusterState, command: Command) -> dict[str, float]:
+    """Milliseconds of each of ``FOLLOWERS`` for one epoch; all of them know the state before."""
+    author, digester, holder = Author(state), Digester(), Holder("n7")
+    digester.digest(state)
+    holder.adopt(state)
+    taken: dict[str, float] = {}
+
+    def timed(name: str, act: Callable[[], object]) -> None:
+        begin = time.process_time()
+        act()
+        taken[name] = (time.process_time() - begin) * 1_000
+
+    timed("fold", lambda: author.append(command))
+    after = author.state
+    timed("publisher", lambda: [encode_change_record(record) for record in changes.diff(state, after)])
+    timed("keeper", lambda: projection.delta(state, after))
+    timed("node", lambda: holder.adopt(after))
+    timed("digest", lambda: digester.digest(after))
+    return taken
+
+
+def measure(scale: float, as_json: bool) -> None:
+    """Print the two tables."""
+    nodes, tables = max(9, round(NODES * scale)), max(10, round(TABLES * scale))
+    state = large(nodes, TOKENS, tables)
+    author = Author(state)
+    join(author, "x", TOKENS)
+    plan, steps = author.seconds(Join), author.seconds(AdvanceOperation)
+    print(f"A join at {nodes:,} x {TOKENS} under ten settings with {tables:,} tables: the kernel plans for", end=" ")
+    print(f"{plan:.2f} s and steps for {steps:.2f} s; the goal is {JOIN_S:.0f} s.")
+    print(f"\n{'an epoch that changes, ms':28}" + "".join(f"{name:>11}" for name in FOLLOWERS))
+    worst = dict.fromkeys(FOLLOWERS, 0.0)
+    for name in one_thing(state, 0):
+        rounds = [followed(state, one_thing(state, number)[name]) for number in range(ROUNDS)]
+        least = {follower: min(one[follower] for one in rounds) for follower in FOLLOWERS}
+        print(f"{name:28}" + "".join(f"{least[follower]:11.2f}" for follower in FOLLOWERS), flush=True)
+        worst = {follower: max(worst[follower], least[follower]) for follower in FOLLOWERS}
+    print(f"{'the goal':28}" + f"{EPOCH_MS:11.0f}" * len(FOLLOWERS))
+    if as_json:
+        print(json.dumps({"join_s": round(plan + steps, 3)} | {name: round(ms, 2) for name, ms in worst.items()}))
+
+
+# ------------------------------------------------------------------------------------------------------- on paper
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A cluster that nobody has built. ``writers``: CDC writers, each with ``partitions`` of the CDC topic."""
+
+    name: str
+    nodes: int
+    tokens: int
+    regions: int
+    settings: int = 3
+    factor: int = 3
+    shards: int = 8
+    tables: int = 10_000
+    writers: int = 100
+    partitions: int = 64
+    joins_a_day: int = 30
+    epochs_a_second: int = 100
+
+    @property
+    def ranges(self) -> int:
+        return self.nodes * self.tokens
+
+
+PAPERS = (
+    Paper("as measured", 1_000, 16, 3),
+    Paper("10,000 x 16", 10_000, 16, 10),
+    Paper("10,000 x 4", 10_000, 4, 10),
+)
+
+
+def sizes(paper: Paper) -> dict[str, float]:
+    """Bytes and rates by their names, of encoded samples."""
+    group = tuple(Replica(uuid_of(number, 2), 1_000_000) for number in range(paper.regions * paper.factor))
+    sample = RangeGroup(-(2**62), 2**62, group, group, 1_000_000)
+    range_bytes = len(encode(sample))
+    node = replace(cluster(9, paper.tokens).nodes["n1"], id=uuid_of(1, 2), address="node-1234.region-7:9042")
+    applied = len(encode(Applied(1_000_000, uuid_of(1, 0), uuid_of(1, 1), "0" * 64)))
+    stream = GenerationRange(2**62, 12, (b"\0" * 16,) * paper.shards)
+    streams = paper.ranges * len(encode(stream))
+    state = paper.settings * paper.ranges * range_bytes + paper.nodes * len(encode(node)) + 10_000 * applied
+    state += paper.tables * len(encode(COLUMNS)) * 4 + streams
+    positions = tuple(Position(number, 10**12) for number in range(paper.partitions))
+    ids = uuid_of(0, 9), uuid_of(1, 0), uuid_of(0, 0), uuid_of(1, 1)
+    promise = len(
+        author_entry(
+            *ids, 10**6, "writer-12", 10**15, AdvanceCdcWriter("w" * 20, WRITER, 10**15, 10**15, positions)
+        ).data
+    )
+    tokens = tuple(2**62 + number for number in range(paper.tokens))
+    plan = len(author_entry(*ids, 10**6, "operator", 10**15, Join(uuid_of(1, 2), tokens, SEED)).data)
+    witness = len(encode_command(AdvanceOperation("join-1234567", "write_both_read_new"))[2]) + 50 * paper.nodes
+    generation = paper.ranges * (11 + 2 + 17 * paper.shards)
+    joined = plan + 3 * witness + generation
+    told = NodeAck(uuid_of(0, 9), uuid_of(1, 2), "1.abcdef", 10**6, 10**6, (), 10**6, 10**15, (), uuid_of(1, 0))
+    ack = len(encode_node_ack(told)) + 36 + 70
+    moved = 3 * paper.settings * paper.tokens * (paper.regions * paper.factor)
+    served = len(projection.to_json(sample))
+    return {
+        "ranges of a setting": paper.ranges,
+        "a range, bytes": range_bytes,
+        "state and snapshot, MB": state / 1e6,
+        "  of it CDC streams, MB": streams / 1e6,
+        "memory of the groups, MB": paper.settings * paper.ranges * (80 + 56 + 8 * len(group)) / 1e6,
+        "log of a join, MB": joined / 1e6,
+        "  of it CDC streams, MB ": generation / 1e6,
+        "log of a day, GB": (paper.joins_a_day * joined + 86_400 * paper.epochs_a_second * promise) / 1e9,
+        "ranges a join changes": moved / 3,
+        "change records of a join": moved + paper.ranges,
+        "acks/s, told every epoch": paper.nodes * paper.epochs_a_second,
+        "acks/s now": paper.nodes / (SELDOM_US / 1e6),
+        "acks now, MB/s": paper.nodes / (SELDOM_US / 1e6) * ack / 1e6,
+        "cache, MB": paper.settings * paper.ranges * (served + 40) / 1e6 + streams / 1e6 * 2,
+    }
+
+
+def on_paper() -> None:
+    """Print the table."""
+    found = [sizes(paper) for paper in PAPERS]
+    print(f"{'':28}" + "".join(f"{paper.name:>14}" for paper in PAPERS))
+    for name in found[0]:
+        values = [one[name] for one in found]
+        print(f"{name:28}" + "".join(f"{value:14,.0f}" if value >= 100 else f"{value:14,.2f}" for value in values))
+
+
+def main() -> None:
+    """Measure, or calculate, and print."""
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    if "--paper" in sys.argv:
+        on_paper()
+        return
+    gc.disable()
+    measure(float(words[0]) if words else 1.0, "--json" in sys.argv)
+
+
+if __name__ == "__main__":
+    main()
