@@ -113,17 +113,17 @@ class History:
         if epoch % BLOCK != 1 or not tail:
             recent = self.recent.set(applied.request_id, epoch)
             return History(oldest, blocks, (*tail, applied), self.old, recent)
-        blocks = (*blocks, tail)
+        blocks, gone = (*blocks, tail), 0
         with self.old.mutate() as old:
             for one in tail:
                 old[one.request_id] = one.epoch
-            gone = 0
             while gone < len(blocks) and blocks[gone][-1].epoch < oldest:
                 for one in blocks[gone]:
                     if old.get(one.request_id) == one.epoch:  # it may have been asked, and applied, anew
                         del old[one.request_id]
                 gone += 1
-            return History(oldest, blocks[gone:], (applied,), old.finish(), Map({applied.request_id: epoch}))
+            kept = old.finish()
+        return History(oldest, blocks[gone:], (applied,), kept, Map({applied.request_id: epoch}))
 
 
 EMPTY_HISTORY: Final = History()
