@@ -28,6 +28,8 @@ def decide(state: ClusterState, command: Command, context: Context) -> Decision:
     try:
         decision = RULES[type(command)](state, command, context)
         if isinstance(decision, Accepted):
+            if decision.state is state:
+                return decision
             assert decision.state.epoch == state.epoch, "the epoch belongs to the fold"
             assert decision.state.history is state.history, "the history belongs to the fold"
             return too_many(state, decision.state) or too_large(state, decision.state, command) or decision

@@ -116,7 +116,7 @@ def _broken_identity(state: ClusterState, entry: Entry) -> Rejected | None:
 
 def _milliseconds(state_id: str) -> int:
     """The leading 48 bits of a UUID; 0 before the first one."""
-    return int(state_id.replace("-", "")[:12] or "0", 16)
+    return int(state_id[:8] + state_id[9:13] or "0", 16)
 
 
 def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: Context) -> ClusterState:

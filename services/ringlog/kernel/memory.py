@@ -112,7 +112,7 @@ class History:
             oldest = max(oldest, epoch - entries_max + 1)
         if epoch % BLOCK != 1 or not tail:
             recent = self.recent.set(applied.request_id, epoch)
-            return History(oldest, blocks, (*tail, applied), self.old, recent)
+            return History(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)
         blocks, gone = (*blocks, tail), 0
         with self.old.mutate() as old:
             for one in tail:

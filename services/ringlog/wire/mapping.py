@@ -38,8 +38,8 @@ def uuid_bytes(text: str) -> bytes:
 
 def uuid_text(data: bytes) -> str:
     """The canonical text of 16 bytes."""
-    text = data.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    pairs = data.hex("-", 2)  # eight groups of four digits, of which the middle ones stand as they are
+    return f"{pairs[:4]}{pairs[5:24]}-{pairs[25:29]}{pairs[30:34]}{pairs[35:]}"
 
 
 class Mapper(Generic[T]):

@@ -224,6 +224,8 @@ def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, contex
 
 
 def _position_rules(positions: tuple[Position, ...], name: str = "positions") -> tuple[tuple[bool, str, str], ...]:
+    if not positions:
+        return ()
     partitions = [position.partition for position in positions]
     return (
         (len(partitions) <= POSITIONS_MAX, name, f"must be at most {POSITIONS_MAX}"),
