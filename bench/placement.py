@@ -131,6 +131,7 @@ class Author:
 
 
 def uuid_of(number: int, space: int) -> str:
+    """A version-7 UUID; ascending in ``number`` within a ``space``."""
     return f"{number:08x}-0000-7000-8000-{space:012x}"
 
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from immutables import Map
 
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Epoch
 
 BLOCK: Final = 128
@@ -112,7 +113,7 @@ class History:
             oldest = max(oldest, epoch - entries_max + 1)
         if epoch % BLOCK != 1 or not tail:
             recent = self.recent.set(applied.request_id, epoch)
-            return History(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)
+            return _made(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)
         blocks, gone = (*blocks, tail), 0
         with self.old.mutate() as old:
             for one in tail:
@@ -126,6 +127,7 @@ class History:
         return History(oldest, blocks[gone:], (applied,), kept, Map({applied.request_id: epoch}))
 
 
+_made = maker_of(History)
 EMPTY_HISTORY: Final = History()
 
 

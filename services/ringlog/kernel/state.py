@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from immutables import Map
 
 from ringlog.kernel.memory import EMPTY_HISTORY, History
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -457,11 +458,12 @@ def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
 
 _PLACES = {name: place for place, name in enumerate(_NAMES)}
 _values = attrgetter(*_NAMES)
+_made = maker_of(ClusterState)
 
 
 def evolve(state: ClusterState, **values: Any) -> ClusterState:
-    """``dataclasses.replace`` for states, in half the time: a fold makes two of them for each entry."""
+    """``dataclasses.replace`` for states, in a fraction of the time: a fold makes two of them for each entry."""
     everything = list(_values(state))
     for name, value in values.items():
         everything[_PLACES[name]] = value
-    return ClusterState(*everything)
+    return _made(*everything)

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Unreadable
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.wire.canonical import number_at
 from ringlog.wire.codec import layout
@@ -74,6 +75,7 @@ def encode_entry(entry: Entry, payload: bytes) -> bytes:
     return _HEADER + body
 
 
+_made = maker_of(Entry)
 _known_id = lru_cache(maxsize=64)(uuid_text)
 """The text of an id that comes again soon: the cluster's in each entry, a state's in the next one."""
 
@@ -111,7 +113,7 @@ def _read(data: bytes) -> Entry | None:
         return None
     payload = data[at:]
     digest, command = command_digest(kind, version, payload), decode_command(kind, version, payload)
-    return Entry(
+    return _made(
         cluster_id, state_id, previous, request_id, since_epoch, submitter, when, kind, version, digest, command
     )
 

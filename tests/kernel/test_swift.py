@@ -1,0 +1,36 @@
+"""A value that is made quickly is the value that its class makes."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from ringlog.kernel.encoding import encode
+from ringlog.kernel.memory import History
+from ringlog.kernel.outcome import Entry
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, evolve
+from ringlog.kernel.swift import maker_of
+from tests.kernel.entries import Noop, applied, entry, founded
+
+STATE = applied(founded(), Noop())
+
+
+@pytest.mark.parametrize("value", [STATE, STATE.history, entry(STATE, Noop())], ids=lambda value: type(value).__name__)
+def test_it_is_the_same_value(value: ClusterState | History | Entry) -> None:
+    kind = type(value)
+    made = maker_of(kind)(*(getattr(value, field.name) for field in fields(kind)))
+    assert type(made) is kind
+    assert made == value
+    assert hash(made) == hash(value)
+    assert repr(made) == repr(value)
+    with pytest.raises(FrozenInstanceError):
+        setattr(made, fields(kind)[0].name, None)
+
+
+def test_a_state_that_evolved_is_as_any_other() -> None:
+    again = evolve(STATE, epoch=STATE.epoch)
+    assert again == STATE
+    assert encode(again) == encode(STATE)
+    assert pickle.loads(pickle.dumps(evolve(EMPTY_STATE, name="x"))) == ClusterState(name="x")
