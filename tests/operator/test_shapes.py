@@ -49,6 +49,7 @@ def read(**given: Any) -> dict[str, Any]:
 def test_a_command_that_nobody_has_told_of_is_read() -> None:
     found = read(table="t", places=[{"node": "A"}, {"node": "x", "shard": 3}], at={"partition": 1, "offset": 2})
     assert Migrate(**found) == Migrate("t", (Place("id-a"), Place("x", 3)), Position(1, 2))
+    assert read(table="t", places=[], at=None) == {"table": "t", "places": (), "at": None}
     assert Migrate(**read(table="t", places=[], columns={"c": "int"}, urgent=True)).columns == (Column("c", "int"),)
 
 
@@ -61,7 +62,7 @@ def test_a_command_that_nobody_has_told_of_is_read() -> None:
         ({"table": 1, "tabel": "t", "places": []}, "unknown_field: tabel is no field; did you mean table?"),
         ({"table": "t", "places": [{"node": "A", "shard": 2**63}]}, "bad_field: places[0].shard: must be an integer"),
         ({"table": "t", "places": [], "urgent": 1}, "bad_field: urgent: must be true or false"),
-        ({"table": "t", "places": [], "at": None}, "bad_field: at: must be an object"),
+        ({"table": "t", "places": [], "at": 7}, "bad_field: at: must be an object"),
         ({"table": "t", "places": {}}, "bad_field: places: must be a list"),
     ],
 )

@@ -25,6 +25,7 @@ HOOKS = {
     "a role's thread, imported by its name when the role starts": {
         "CoordinatorThread",
         "KeeperThread",
+        "PlainThread",
         "PublisherThread",
         "ValidatorThread",
     },
@@ -47,7 +48,6 @@ HOOKS = {
         "MILLISECONDS",
         "MICROSECONDS",
         "NANOSECONDS",
-        "BOTH",
     },
     "fields of records, written by the names that the schema has": {"append_time"},
     "figures that are written by their names": {"repeated"},
@@ -58,6 +58,21 @@ FOR_TESTS = {
     "RARE": "planted bugs that have a script instead of a bound",
     "EXPLORED": "planted bugs that the explorer finds",
     "FLIGHTS_WITHOUT_TAILNUM": "a fact of the data set that the tests hold it to",
+    "decode_state": "a replica that starts from a stored state; nothing stores one yet",
+    **dict.fromkeys(
+        (
+            "STREAMING_STAGES",
+            "group_of",
+            "index_of",
+            "moving_of",
+            "new_map",
+            "reporters",
+            "stepped",
+            "uniform_ends",
+            "with_resize",
+        ),
+        "the map, gates and steps of tablets, whose commands come next",
+    ),
     "truncate": "the memory log's conformance to a broker that deletes records",
 }
 
