@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from immutables import Map
 
 from ringlog.kernel import counts
 from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration, PublishCdcGeneration, parts_of
@@ -17,6 +18,8 @@ from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
 from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.resizes import DecideResize
+from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
 from ringlog.kernel.commands.user_types import CreateType
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
@@ -26,7 +29,17 @@ from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Feature, PastTtl, Replica, Source
-from ringlog.kernel.values import DatacenterReplication, Replication, StreamReport, TypeField, Witness
+from ringlog.kernel.tablets.map import TabletReplica, with_settled
+from ringlog.kernel.tablets.stages import nodes_of
+from ringlog.kernel.values import (
+    Column,
+    DatacenterReplication,
+    Replication,
+    StreamReport,
+    TabletOptions,
+    TypeField,
+    Witness,
+)
 from ringlog.wire.entries import decode_entry
 from tests.kernel.entries import NODES, SEED, TABLE, applied, founded, node, uuid
 
@@ -81,6 +94,21 @@ def lives() -> dict[str, ClusterState]:
     altered = AlterKeyspace("ks", Replication("network", 1, (DatacenterReplication("dc1", 1),)))
     found["altering"] = state = applied(found["quiet"], altered)
     found["altered"] = _further(state)
+    cut = replace(
+        TABLE,
+        keyspace="cut",
+        id=uuid(2, space=5),
+        tablets=TabletOptions(4),
+        columns=(Column("k", "int"),),
+        partition_key=("k",),
+        clustering_key=(),
+    )
+    state = applied(found["quiet"], CreateKeyspace("cut", Replication("tablets", 2)), cut)
+    replicas = state.tablets["cut.t"].replicas(1)
+    to = Shard(min(set(NODES[:3]).difference(nodes_of(replicas))), 0)
+    (one,) = (mine for mine in replicas if state.nodes[mine.node].rack == state.nodes[to.node].rack)
+    moved = TabletMigration("cut.t", 1, "migration", Shard(one.node, one.shard), to)
+    found["moving"] = applied(state, MigrateTablets((moved,)), DecideResize("cut.t", "split", 1))
     return found
 
 
@@ -144,6 +172,20 @@ def _locked_twice(state: ClusterState) -> ClusterState:
     return _operation(state, locks=(*operation.locks, operation.locks[0]))
 
 
+def _tablets(state: ClusterState, **changes: Any) -> ClusterState:
+    return replace(state, tablets=state.tablets.set("cut.t", replace(state.tablets["cut.t"], **changes)))
+
+
+def _settled(state: ClusterState, *replicas: TabletReplica, changed: int = 99) -> ClusterState:
+    found = with_settled(state.tablets["cut.t"], {0: (replicas, changed)})
+    return replace(state, tablets=state.tablets.set("cut.t", found))
+
+
+def _transition(state: ClusterState, **changes: Any) -> ClusterState:
+    one = state.tablets["cut.t"].transitions[1]
+    return _tablets(state, transitions=Map({1: replace(one, **changes)}))
+
+
 def _two_about_one(state: ClusterState) -> ClusterState:
     (operation,) = in_flight(state)
     return replace(state, operations=state.operations.set("join-1", replace(operation, id="join-1", locks=())))
@@ -203,6 +245,14 @@ PLANTED: dict[str, Planted] = {
     "writers": ("quiet", lambda s: _writer(s, low_watermark=s.writers["w"].horizon + 1)),
     "closed": ("quiet", lambda s: _writer(s, low_watermark=1)),
     "past": ("quiet", lambda s: replace(s, past_ttls=(PastTtl(9, 3), PastTtl(5, 2)))),
+    "cut": ("moving", lambda s: replace(s, tablets=s.tablets.delete("cut.t"))),
+    "tablet_ends": ("moving", lambda s: _tablets(s, ends=(1, *s.tablets["cut.t"].ends[1:]))),
+    "tablet_replicas": ("moving", lambda s: _settled(s, TabletReplica(NODES[0], 9, 1))),
+    "tablets_held": ("moving", lambda s: _tablets(s, held=(9, *s.tablets["cut.t"].held[1:]))),
+    "tablet_stages": ("moving", lambda s: _transition(s, stage="repair")),
+    "tablet_groups": ("moving", lambda s: _settled(s, TabletReplica(NODES[0], 0, 9), changed=8)),
+    "excluded": ("moving", lambda s: replace(s, operations=lives()["prepared"].operations)),
+    "resizes": ("moving", lambda s: _tablets(s, sequence=7)),
 }
 """Invariant to the state that it is broken in, and how."""
 

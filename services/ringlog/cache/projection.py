@@ -6,7 +6,8 @@ bytes are hex; tokens and times are numbers; a range ``(start, end]`` wraps wher
 
 What grows with the number of ranges has a field for each of them, in parts of their own: ``placements``
 (``replication/end``), ``streams`` of the generations (``generation/end``), ``locks`` of the operations
-(``operation/replication/end``). So no field grows with the cluster, and a stage writes the ranges that it changes.
+(``operation/replication/end``); the tablets of a table in chunks, ``tablet_chunks`` (``table/number``). So no field
+grows with the cluster, and a stage writes the ranges that it changes.
 ``whole`` puts them together again.
 
 Which parts, fields and pieces there are is declared in ``kernel.parts``.
@@ -135,8 +136,8 @@ def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _by_end(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Fields that end with a range's end, those of one owner by ascending end."""
-    return sorted(table.items(), key=lambda item: (item[0].rpartition("/")[0], item[1]["end"]))
+    """Fields that end with a range's end or a tablet's number, those of one owner in their order."""
+    return sorted(table.items(), key=lambda item: (item[0].rpartition("/")[0], int(item[0].rpartition("/")[2])))
 
 
 def to_json(value: object) -> str:
@@ -180,25 +181,28 @@ def _shown(part: declared.Part) -> Callable[[Any], str]:
     """The JSON of an item: all of its fields but those that are hidden, or that have parts of their own."""
     if not is_dataclass(part.item):
         return to_json
-    names = [name for name in part.fields if part.pieces is None or name != part.pieces.field]
+    apart = {pieces.field for pieces in part.pieces}
+    names = [name for name in part.fields if name not in apart]
     return lambda item: to_json({name: getattr(item, name) for name in names})
 
 
 def _parts_of(part: declared.Part) -> Iterable[tuple[str, _Part]]:
     """The parts of a projection that one part of the state becomes."""
-    pieces = part.pieces
-    if pieces is None or pieces.field:
+    if all(pieces.field for pieces in part.pieces):
         yield part.name, _Part(part, _alone, _shown(part))
-    if pieces is not None:
-        show = pieces.show
-        yield pieces.name, _Part(part, partial(_pieces, pieces), lambda piece: to_json(show(piece)))
+    for pieces in part.pieces:
+        yield pieces.name, _Part(part, partial(_pieces, pieces), partial(_piece_json, pieces))
+
+
+def _piece_json(pieces: declared.Pieces, piece: Any) -> str:
+    return to_json(pieces.show(piece))
 
 
 _PARTS: dict[str, _Part] = {
     name: shown for part in declared.PARTS if declared.WHOLE not in part.hidden for name, shown in _parts_of(part)
 }
 
-_PIECES = {part.pieces.name: (part.name, part.pieces.field) for part in declared.PARTS if part.pieces is not None}
+_PIECES = {pieces.name: (part.name, pieces.field) for part in declared.PARTS for pieces in part.pieces}
 """A part of pieces to the part that they belong to, and to the field of its items; empty: they are the item."""
 
 PARTS: tuple[str, ...] = tuple(sorted(_PARTS))

@@ -62,6 +62,7 @@ class CachedView:
     terms: Records
     past_ttls: Records
     features: Records
+    tablets: Records
 
 
 class CachedReader:

@@ -27,14 +27,14 @@ Source: CEP-21, the sections on the coordination of reads and writes, and CASSAN
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.operations.gates import quorum
-from ringlog.kernel.operations.moving import moving_at, write_groups
-from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
+from ringlog.kernel.operations.moving import write_groups
 from ringlog.kernel.state import ClusterState, Replica
+from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.values import Epoch, NodeId, Token
 
 
@@ -62,13 +62,17 @@ _NUMBER = {Level.ONE: 1, Level.TWO: 2, Level.THREE: 3}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client wants. ``datacenter``: the coordinator's own, which LOCAL_QUORUM is about."""
+    """What a client wants. ``datacenter``: the coordinator's own, which LOCAL_QUORUM is about.
+
+    ``table``: its bare name; it says who serves the token where the keyspace is in tablets.
+    """
 
     keyspace: str
     token: Token
     access: Access
     level: Level
     datacenter: str
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +160,13 @@ def plan(state: ClusterState, request: Request) -> Plan | Failed:
     """The plan of a request on ``state``."""
     if request.keyspace not in state.keyspaces:
         return Failed("unknown_keyspace", f"epoch {state.epoch} has no keyspace {request.keyspace}")
-    placement = placement_of_keyspace(state, request.keyspace)
-    if placement is None or not placement.ends:
+    served = serving(state, request.keyspace, request.table, request.token)
+    if served is None:
         return Failed("no_replicas", f"nobody serves {request.keyspace} at epoch {state.epoch}")
-    live = group_at(placement, request.token)
+    live, moving = served
     if request.access is Access.READ:
         replicas, groups = live.read, {"readers": tuple(replica.node for replica in live.read)}
     else:
-        moving = moving_at(state, placement.key, request.token)
         replicas, groups = live.write, write_groups(tuple(replica.node for replica in live.write), moving)
     needs: list[Need] = []
     for name, members in groups.items():
@@ -267,7 +270,7 @@ def repair(read: Plan, holders: Iterable[Answer], newest: ClusterState) -> Plan 
     level = _REPAIRED.get(read.request.level)
     if level is None:
         return None
-    asked = Request(read.request.keyspace, read.request.token, Access.WRITE, level, read.request.datacenter)
+    asked = replace(read.request, access=Access.WRITE, level=level)
     write = plan(newest, asked)
     if isinstance(write, Failed):
         return write

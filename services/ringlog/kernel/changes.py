@@ -31,6 +31,7 @@ from ringlog.kernel.parts import NODES as NODES
 from ringlog.kernel.parts import OPERATIONS as OPERATIONS
 from ringlog.kernel.parts import PLACEMENTS as PLACEMENTS
 from ringlog.kernel.parts import SCHEMA as SCHEMA
+from ringlog.kernel.parts import TABLETS as TABLETS
 from ringlog.kernel.state import (
     EMPTY_STATE,
     ClusterState,
@@ -44,6 +45,8 @@ from ringlog.kernel.state import (
     StageMark,
     Table,
 )
+from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.tablets.told import TabletChange, TabletsChange, changed_tablets, tablet_change
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -55,6 +58,7 @@ from ringlog.kernel.values import (
     OperationId,
     Position,
     Replication,
+    TabletOptions,
     Token,
     TypeField,
 )
@@ -148,6 +152,7 @@ class TableChange:
     changed: Epoch
     committed_by_log: bool
     declared: tuple[tuple[str, str], ...] = ()
+    tablets: TabletOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +259,8 @@ Change = (
     | TableChange
     | TypeChange
     | OperationChange
+    | TabletsChange
+    | TabletChange
     | StreamsChange
     | GenerationChange
     | EpochChange
@@ -392,6 +399,17 @@ def _streams(key: str, before: Generation | None, after: Generation | None, epoc
             start = described.end
 
 
+def _tablets(key: str, before: TabletMap | None, after: TabletMap | None, epoch: Epoch) -> Iterable[ChangeRecord]:
+    """The tablets of a table that are gone, new or changed; chunks that both maps share are not looked at."""
+    now, known = (0 if one is None else one.count for one in (after, before))
+    for index in range(now, known):
+        yield ChangeRecord(TABLETS, f"{key}/{index}", None)
+    if after is not None:
+        for index in sorted(changed_tablets(before, after)):
+            value = tablet_change(key, after.tablet(index), epoch)
+            yield ChangeRecord(TABLETS, f"{key}/{index}", value)
+
+
 def _expired(generation: Generation) -> Micros | None:
     return None if generation.expired is None else generation.expired_at
 
@@ -415,6 +433,7 @@ _keyspace = _maker("keyspaces", KeyspaceChange, ("replication", "strategy", "fac
 _table = _maker("tables", TableChange)
 _type = _maker("types", TypeChange)
 _operation = _maker("operations", OperationChange, ("stopped",), _stopped)
+_table_tablets = _maker("tablets", TabletsChange, ("count",), lambda tablets: (tablets.count,))
 _generation = _maker("generations", GenerationChange, ("ranges", "streams", "digest", "expired"), _size)
 
 TELLINGS: Final = (
@@ -425,6 +444,8 @@ TELLINGS: Final = (
     _single("tables", TableChange, _table),
     _single("types", TypeChange, _type),
     _single("operations", OperationChange, _operation),
+    _single("tablets", TabletsChange, _table_tablets),
+    Telling(BY_NAME["tablets"], TABLETS, TabletChange, "keyspace.table `/` number", _tablets),
     Telling(BY_NAME["generations"], CDC_STREAMS, StreamsChange, "generation id `/` range end", _streams),
     _single("generations", GenerationChange, _generation),
 )

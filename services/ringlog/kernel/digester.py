@@ -44,8 +44,9 @@ from ringlog.kernel.state import (
     Plan,
     PreparedGeneration,
 )
+from ringlog.kernel.tablets.map import TabletMap
 
-WALKED: Final = frozenset({Placement, Operation, Plan, Deltas, Generation, PreparedGeneration})
+WALKED: Final = frozenset({Placement, Operation, Plan, Deltas, Generation, PreparedGeneration, TabletMap})
 
 
 class Digester:

@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
+from immutables import Map
+
 from ringlog.kernel import state as states
 from ringlog.kernel.operations.moving import ServedRange, as_served, served
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.tablets.map import TabletMap, shown
 
 WHOLE: Final = ""
 """In place of a field: the part as a whole."""
@@ -29,13 +32,14 @@ FEATURES: Final = "features"
 PLACEMENTS: Final = "placements"
 SCHEMA: Final = "schema"
 OPERATIONS: Final = "operations"
+TABLETS: Final = "tablets"
 CDC_STREAMS: Final = "cdc-streams"
 CDC_GENERATIONS: Final = "cdc-generations"
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What of an item grows with the number of ranges, range by range.
+    """What of an item grows with the number of ranges or tablets, range by range.
 
     ``name``: the part of a cache that has them; ``field``: where an item has them; empty if it is nothing else;
     ``key``: what tells one from the others; ``show``: what is shown of one.
@@ -49,7 +53,7 @@ class Pieces:
     def of(self, item: Any) -> Iterable[Any]:
         """The pieces of an item, by their ends."""
         found: Iterable[Any] = getattr(item, self.field) if self.field else item
-        return found
+        return [piece for _, piece in in_order(found)] if isinstance(found, Map) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Part:
     untold: Mapping[str, str] = field(default_factory=dict)
     items: Callable[[ClusterState], Mapping[str, Any]] | None = None
     uses: tuple[str, ...] = ()
-    pieces: Pieces | None = None
+    pieces: tuple[Pieces, ...] = ()
 
     def of(self, state: ClusterState) -> Mapping[str, Any]:
         """The items of a state by key."""
@@ -104,7 +108,7 @@ PARTS: Final = (
         key="replication key `/` range end",
         items=served,
         uses=("placements", "operations"),
-        pieces=Pieces("placements", "", lambda group: str(group.end), as_served),
+        pieces=(Pieces("placements", "", lambda group: str(group.end), as_served),),
     ),
     Part(
         "keyspaces",
@@ -137,7 +141,23 @@ PARTS: Final = (
             "reports": "grow with the number of nodes that gain",
             "ignored": "grow with the number of nodes that are down",
         },
-        pieces=Pieces("locks", "locks", lambda lock: f"{lock.replication}/{lock.end}"),
+        pieces=(Pieces("locks", "locks", lambda lock: f"{lock.replication}/{lock.end}"),),
+    ),
+    Part(
+        "tablets",
+        TabletMap,
+        TABLETS,
+        key="keyspace.table",
+        hidden={"ends": "repeats the ends of the tablets", "held": "counts their replicas"},
+        untold={
+            "nodes": "each tablet names its own",
+            "chunks": "tablets are told one by one",
+            "transitions": "are told with their tablets",
+        },
+        pieces=(
+            Pieces("tablet_chunks", "chunks", lambda chunk: str(chunk.end), shown),
+            Pieces("tablet_transitions", "transitions", lambda transition: str(transition.tablet)),
+        ),
     ),
     Part(
         "generations",
@@ -151,7 +171,7 @@ PARTS: Final = (
             "expired": "under this name is since when, not with which epoch",
             "expired_at": "is told as expired",
         },
-        pieces=Pieces("streams", "ranges", lambda described: str(described.end)),
+        pieces=(Pieces("streams", "ranges", lambda described: str(described.end)),),
     ),
     Part(
         "prepared",

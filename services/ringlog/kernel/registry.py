@@ -22,7 +22,9 @@ from ringlog.kernel.commands import (
     movements,
     nodes,
     operations,
+    resizes,
     schema,
+    tablets,
     user_types,
 )
 from ringlog.kernel.outcome import Context, Decision
@@ -38,6 +40,8 @@ FAMILIES: Final = (
     keyspaces,
     schema,
     user_types,
+    tablets,
+    resizes,
     cdc,
     cdc_writers,
     cdc_expiry,

@@ -100,6 +100,23 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "stream_tries_max": SettingRule(
         200, 1, 1_000_000, "tries", "how often a node tries to get the rows of one stream before an operator decides"
     ),
+    "tablet_stream_reads_per_node_max": SettingRule(
+        0, 0, 100_000, "weights", "transitions that read from one node at once; 0: as its shards allow"
+    ),
+    "tablet_stream_reads_per_shard_max": SettingRule(
+        2, 1, 1_000, "weights", "transitions of tablets that read from one shard at once"
+    ),
+    "tablet_stream_writes_per_node_max": SettingRule(
+        0, 0, 100_000, "weights", "transitions that write to one node at once; 0: as its shards allow"
+    ),
+    "tablet_stream_writes_per_shard_max": SettingRule(
+        2, 1, 1_000, "weights", "transitions of tablets that write to one shard at once"
+    ),
+    "tablet_streams_max": SettingRule(1_000, 1, 1_000_000, "weights", "transitions of tablets that stream at once"),
+    "tablets_initial_scale": SettingRule(
+        10, 1, 1_000, "tablets", "replicas of a new table on each shard, on the average and at least"
+    ),
+    "tablets_per_table_max": SettingRule(65_536, 1, 1_048_576, "tablets", "tablets of one table"),
     "tokens_per_node_max": SettingRule(1_024, 1, 16_384, "tokens", "tokens that one node may own"),
 }
 

@@ -21,6 +21,7 @@ from immutables import Map
 
 from ringlog.kernel.memory import EMPTY_HISTORY, History
 from ringlog.kernel.swift import maker_of
+from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -33,6 +34,7 @@ from ringlog.kernel.values import (
     Position,
     Replication,
     StreamReport,
+    TabletOptions,
     Token,
     TypeField,
 )
@@ -111,6 +113,7 @@ class Table:
     """``version`` as in Keyspace; ``committed_by_log`` tells that it came from the log, not from a digest.
 
     ``declared``: columns whose types were given with names of user types, and these types; ``columns`` have none.
+    ``tablets``: how it is cut, if it is in tablets.
     """
 
     id: str
@@ -124,6 +127,7 @@ class Table:
     changed: Epoch
     committed_by_log: bool = True
     declared: tuple[tuple[str, str], ...] = ()
+    tablets: TabletOptions | None = None
 
     @property
     def full_name(self) -> str:
@@ -426,6 +430,7 @@ class ClusterState:
     past_ttls: tuple[PastTtl, ...] = ()
     types: Map[str, UserType] = field(default_factory=Map)
     features: Map[str, Feature] = field(default_factory=Map)
+    tablets: Map[str, TabletMap] = field(default_factory=Map)
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
 

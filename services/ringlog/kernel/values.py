@@ -104,6 +104,11 @@ class Setting:
     value: Annotated[int, "Its value, in the unit of the setting."]
 
 
+def spoken(field: str) -> str:
+    """The name of a field in records and JSON: a word of Python has a ``_`` behind it in its class."""
+    return field.removesuffix("_")
+
+
 @dataclass(frozen=True, slots=True)
 class DatacenterReplication:
     """Replicas in one datacenter."""
@@ -120,9 +125,11 @@ class DatacenterReplication:
 class Replication:
     """How a keyspace is replicated."""
 
-    strategy: Annotated[str, "Name of the strategy: simple, network or entire."]
+    strategy: Annotated[str, "Name of the strategy: simple, network, entire or tablets."]
     factor: Annotated[int, "Number of replicas of each range; network: the sum over the datacenters; entire: 0."]
-    datacenters: Annotated[tuple[DatacenterReplication, ...], "For network: by ascending name.", Before(())] = ()
+    datacenters: Annotated[
+        tuple[DatacenterReplication, ...], "For network, and tablets without a number: by ascending name.", Before(())
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,17 @@ class CdcOptions:
     postimage: Annotated[bool, "Whether the row after the write is logged too."] = False
     delta: Annotated[str, "full or keys."] = "full"
     ttl: Annotated[int, "Seconds that a row of the log is kept; 0 = for ever."] = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class TabletOptions:
+    """How a table is cut into tablets; what is null is chosen."""
+
+    count: Annotated[int | None, "The first number of tablets.", Before(None)] = None
+    base: Annotated[str, "The table of the same keyspace whose tablets it shares; empty: its own.", Before("")] = ""
+    min_count: Annotated[int | None, "Hint: the least number of tablets.", Before(None)] = None
+    max_count: Annotated[int | None, "Hint: the greatest number of tablets.", Before(None)] = None
+    expected_bytes: Annotated[int | None, "Hint: how much data it will have.", Before(None)] = None
 
 
 @dataclass(frozen=True, slots=True)

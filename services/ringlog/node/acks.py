@@ -16,6 +16,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder
 from ringlog.node.identity import NodeFolder
 from ringlog.node.tries import news_of
+from ringlog.protocol.tablet_steps import tablet_reports
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.kafka_config import connection
 from ringlog.wire.records import NodeAck, encode_node_ack
@@ -61,6 +62,7 @@ class Acks:
         with holder.lock:
             epoch = min(holder.state.epoch, data.acknowledgeable())
             reports = tuple(holder.reports[name] for name in sorted(holder.reports) if data.received(name))
+            reports += tablet_reports(holder.state, holder.node)
             tries = data.tries.told()
             news = news_of(tries, setting(holder.state, "stream_tries_max"))
             words = (tuple(report.operation for report in reports), news)

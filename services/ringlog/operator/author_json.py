@@ -16,7 +16,7 @@ from ringlog import __version__
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import CdcWriter, ClusterState
-from ringlog.kernel.values import CdcOptions, Command, Replication
+from ringlog.kernel.values import CdcOptions, Command, Replication, spoken
 from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, NUM_TOKENS_MAX, Intent, InvalidCommand, seed_of
 from ringlog.operator.replication import replication_json
 from ringlog.operator.shapes import InvalidJsonError, near, read_fields, read_number
@@ -97,16 +97,19 @@ def _counted(source: Source, given: Mapping[str, Any]) -> tuple[Source, Mapping[
     return Source(source.state, source.draw, count), rest
 
 
+_OPTIONS = ("cdc", "tablets")
+
+
 def _without_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """CDC options may also stand as ``"options": {"cdc": ...}``."""
+    """Options may also stand as ``"options": {"cdc": ..., "tablets": ...}``."""
     options = given.get("options", {})
     if not isinstance(options, Mapping):
         raise InvalidJsonError("bad_field", "options: must be an object")
     for name in options:
-        if name != "cdc":
-            raise InvalidJsonError("unknown_field", f"options.{name} is no field{near(str(name), ('cdc',))}")
-    if "cdc" in options and "cdc" in given:
-        raise InvalidJsonError("bad_field", "options.cdc: stands beside cdc")
+        if name not in _OPTIONS:
+            raise InvalidJsonError("unknown_field", f"options.{name} is no field{near(str(name), _OPTIONS)}")
+        if name in given:
+            raise InvalidJsonError("bad_field", f"options.{name}: stands beside {name}")
     return {**{name: item for name, item in given.items() if name != "options"}, **options}
 
 
@@ -205,7 +208,7 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
 
 
 def _object(state: ClusterState, value: Any) -> dict[str, Any]:
-    items = ((field.name, getattr(value, field.name)) for field in fields(value))
+    items = ((spoken(field.name), getattr(value, field.name)) for field in fields(value))
     return {name: _written(state, name, item) for name, item in items if item is not None}
 
 

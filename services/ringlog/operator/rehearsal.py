@@ -31,6 +31,7 @@ from ringlog.operator import views
 from ringlog.operator.author_json import from_json
 from ringlog.operator.intents import InvalidCommand
 from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.tablet_steps import tablet_reports
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.errors import WireError
@@ -243,7 +244,10 @@ def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
             incarnation="rehearsal",
             applied=state.epoch,
             drained=state.epoch,
-            reports=tuple(StreamReport(node, op.id, 0, NO_ROWS) for op in streaming if node in gaining_nodes(op)),
+            reports=(
+                *(StreamReport(node, op.id, 0, NO_ROWS) for op in streaming if node in gaining_nodes(op)),
+                *tablet_reports(state, node),
+            ),
             rows=0,
             at=at,
         )

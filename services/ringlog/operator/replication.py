@@ -2,17 +2,20 @@
 
 ``3``: so many replicas, wherever (SimpleStrategy). ``dc1=3,dc2=2``: so many in each datacenter, in different racks as
 far as there are (NetworkTopologyStrategy). ``dc1=rack1+rack2``: one in each of these racks. ``entire``: one on every
-node.
+node. ``tablets:`` before a number or datacenters: so many replicas of each tablet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ringlog.kernel.values import DatacenterReplication, Replication
 
 ENTIRE = Replication("entire", 0)
+TABLETS = "tablets:"
+"""Before a setting: not by the token ring, but in tablets."""
 
 
 def network(datacenters: Mapping[str, int | Sequence[str]]) -> Replication:
@@ -28,6 +31,8 @@ def parse_setting(setting: str) -> Replication:
     """A setting as it is typed. Raises ValueError with what was expected."""
     if setting == "entire":
         return ENTIRE
+    if setting.startswith(TABLETS):
+        return replace(parse_setting(setting.removeprefix(TABLETS)), strategy="tablets")
     if setting.isdecimal():
         return Replication("simple", int(setting))
     datacenters: dict[str, int | Sequence[str]] = {}
@@ -43,7 +48,7 @@ def parse_setting(setting: str) -> Replication:
 def replication_json(value: Replication) -> dict[str, Any]:
     """The JSON of a setting."""
     match value.strategy:
-        case "network":
+        case "network" | "tablets" if value.datacenters:
             local = {one.datacenter: list(one.racks) or one.factor for one in value.datacenters}
             return {"strategy": value.strategy, "datacenters": local}
         case "entire":
@@ -54,6 +59,8 @@ def replication_json(value: Replication) -> dict[str, Any]:
 
 def replication_words(value: Mapping[str, Any]) -> str:
     """What one would type for the setting that this JSON is."""
+    if value["strategy"] == "tablets":
+        return TABLETS + replication_words({**value, "strategy": "network" if "datacenters" in value else "simple"})
     if value["strategy"] != "network":
         return str(value.get("factor", value["strategy"]))
     items = value["datacenters"].items()

@@ -23,8 +23,9 @@ from pydantic import ValidationInfo as Info
 from pydantic_core import ErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
+from ringlog.kernel.commands.tablets import Shard
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import CdcOptions, Column, Position, Replication, TypeField
+from ringlog.kernel.values import CdcOptions, Column, Position, Replication, TypeField, spoken
 from ringlog.operator.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
 from ringlog.operator.replication import ENTIRE, network
 
@@ -204,6 +205,13 @@ def _switch(value: Any) -> Any:
     return {"enabled": value} if isinstance(value, bool) else value
 
 
+def _place(value: Any) -> Any:
+    """``[node, shard]`` as an object."""
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return {"node": value[0], "shard": value[1]}
+    return value
+
+
 def _pairs(value: dict[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(value.items()))
 
@@ -215,7 +223,7 @@ def _factor_or_racks(value: Any) -> str:
 def _strategy_of(value: Any) -> str:
     """Another release's strategy is ``other``: what counts is that the command's own rule rejects it by its name."""
     strategy = value.get("strategy", "simple") if isinstance(value, Mapping) else "simple"
-    return f"<{strategy}>" if strategy in ("simple", "network", "entire") else "<other>"
+    return f"<{strategy}>" if strategy in ("simple", "network", "entire", "tablets") else "<other>"
 
 
 def _network(value: dict[str, Any]) -> Replication:
@@ -223,6 +231,15 @@ def _network(value: dict[str, Any]) -> Replication:
     if found.factor >= 2**63:
         raise _broken(f"{WHOLE_NUMBER} in all")
     return found
+
+
+def _tablets(value: dict[str, Any]) -> Replication:
+    if ("factor" in value) == ("datacenters" in value):
+        raise _broken("must have a factor or datacenters")
+    if "factor" in value:
+        return Replication("tablets", value["factor"])
+    found = _network(value)
+    return Replication("tablets", found.factor, found.datacenters)
 
 
 _TYPED_DICT: Any = TypedDict
@@ -252,6 +269,13 @@ _STRATEGIES: Mapping[str, Any] = {
         _shape("network", {"strategy": NotRequired[Text], "datacenters": Required[dict[Text, _LOCAL]]}),
         AfterValidator(_network),
     ],
+    "<tablets>": Annotated[
+        _shape(
+            "tablets",
+            {"strategy": Required[Text], "factor": NotRequired[Number], "datacenters": NotRequired[dict[Text, _LOCAL]]},
+        ),
+        AfterValidator(_tablets),
+    ],
     "<entire>": Annotated[_shape("entire", {"strategy": NotRequired[Text]}), AfterValidator(lambda _: ENTIRE)],
     "<other>": Annotated[
         _TYPED_DICT("other", {"strategy": Text}), AfterValidator(lambda value: Replication(value["strategy"], 1))
@@ -273,6 +297,7 @@ SHORT: Mapping[Any, Callable[[Any], Any]] = {
     tuple[TypeField, ...]: _typed_names,
     tuple[Position, ...]: _positions,
     CdcOptions: _switch,
+    Shard: _place,
 }
 """Types whose values may be written shorter, and what the short form stands for."""
 
@@ -301,16 +326,23 @@ def _read_as(name: str, hint: Any) -> Any:
 def _members(model: type, optional: Collection[str] = ()) -> dict[str, Any]:
     hints = get_type_hints(model)
     return {
-        field.name: (NotRequired if field.name in optional or field.default is not MISSING else Required)[
+        spoken(field.name): (NotRequired if field.name in optional or field.default is not MISSING else Required)[
             _read_as(field.name, hints[field.name])
         ]
         for field in fields(model)
     }
 
 
+def _in_class(model: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by the names of the class's fields."""
+    return {field.name: found[spoken(field.name)] for field in fields(model) if spoken(field.name) in found}
+
+
 def _value(model: Any) -> Any:
     """A value that stands in a command: an object of its fields."""
-    return Annotated[_shape(model.__name__, _members(model)), AfterValidator(lambda found: model(**found))]
+    return Annotated[
+        _shape(model.__name__, _members(model)), AfterValidator(lambda found: model(**_in_class(model, found)))
+    ]
 
 
 @cache

@@ -33,12 +33,15 @@ from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.values import Command, Epoch, GenerationId, Micros
 from ringlog.protocol.ack_book import is_vouched_for
-from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
+from ringlog.protocol.tablet_steps import tablet_steps
+from ringlog.protocol.witnesses import complaints, reports_of, sound_reports, witnesses_of
 from ringlog.wire.commands import encode_command
 from ringlog.wire.ids import derived_request_id
 from ringlog.wire.records import NodeAck
 
 ROLE = "coordinator"
+TABLETS = "tablets"
+"""The subject of what many tablets do at once."""
 PATIENCE_US: Micros = 3_000_000
 """How long to wait for live writers to lower their horizons before the generation starts above them."""
 UNWATCHED_MARGIN_US: Micros = 60_000_000
@@ -76,7 +79,7 @@ class Proposal:
 
 def propose(known: Known) -> tuple[Proposal, ...]:
     """All that can go on now, in the order in which to ask."""
-    steps = [*_operation_steps(known), *_generation_steps(known)]
+    steps = [*_operation_steps(known), *_generation_steps(known), *_tablet_steps(known)]
     return tuple(_proposal(known.state, subject, command) for subject, command in steps)
 
 
@@ -93,7 +96,14 @@ class Refusal:
 
 
 PATIENT_CODES = frozenset(
-    {"awaits_decision", "gate_not_met", "generation_not_committed", "generation_not_published", "waits_its_turn"}
+    {
+        "awaits_decision",
+        "awaits_tablets",
+        "gate_not_met",
+        "generation_not_committed",
+        "generation_not_published",
+        "waits_its_turn",
+    }
 )
 """Refusals of a next step that are nothing but waiting; ``operation show`` says for whom."""
 
@@ -154,6 +164,15 @@ def _failures(known: Known, operation: Operation) -> Steps:
             command = FailOperation(operation.id, reason, node, last.count, last.since)
             if _accepted(state, command):
                 yield operation.id, command
+
+
+def _tablet_steps(known: Known) -> Steps:
+    state = known.state
+    if any(tablets.transitions or tablets.resize is not None for tablets in state.tablets.values()):
+        said = [report for node, ack in sorted(known.acks.items()) for report in sound_reports(state, node, ack)]
+        for command in tablet_steps(state, witnesses_of(state, known.acks), said):
+            if _accepted(state, command):
+                yield TABLETS, command
 
 
 def _generation_steps(known: Known) -> Steps:

@@ -35,6 +35,11 @@ def reports_of(state: ClusterState, acks: Acks, operation: Operation) -> tuple[S
     return tuple(report for report in last if broken_report(report) is None)
 
 
+def sound_reports(state: ClusterState, node: NodeId, ack: NodeAck) -> tuple[StreamReport, ...]:
+    """What a node reports of itself, of whatever it is, if its acknowledgement counts."""
+    return tuple(one for one in ack.reports if one.node == node) if _is_ours(state, node, ack) else ()
+
+
 def complaints(
     state: ClusterState, acks: Acks, operation: Operation, said: Acks | None = None
 ) -> tuple[tuple[NodeId, str], ...]:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 
 from ringlog.kernel.changes import FeatureChange
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import Before, Command, Fixed
+from ringlog.kernel.values import Before, Command, Fixed, spoken
 from ringlog_schemas.catalogue import SUFFIX, VERSION
 
 _VALUES: Final = "ringlog.commands"
@@ -40,7 +40,7 @@ def documented(model: type) -> Iterator[tuple[str, Any, str, tuple[Any, ...]]]:
         hint = hints[field.name]
         assert get_origin(hint) is Annotated, f"{model.__name__}.{field.name} has no doc"
         kind, doc, *more = get_args(hint)
-        yield field.name, kind, doc, tuple(more)
+        yield spoken(field.name), kind, doc, tuple(more)
 
 
 def schema_of(full_name: str) -> dict[str, Any]:

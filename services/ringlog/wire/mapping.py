@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from ringlog.kernel.values import spoken
 from ringlog.wire.binary import Layout
 from ringlog.wire.errors import WireError
 
@@ -56,14 +57,17 @@ class Mapper(Generic[T]):
         hints = get_type_hints(cls)
         on_wire = {field["name"]: field["type"] for field in schema["fields"]}
         in_class = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        if set(on_wire) != set(in_class):
-            raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(in_class))}")
-        self._names = tuple(in_class)
-        pairs = [(name, _pair(hints[name], on_wire[name], known, f"{cls.__name__}.{name}")) for name in in_class]
+        self._names = tuple(map(spoken, in_class))
+        if set(on_wire) != set(self._names):
+            raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(self._names))}")
+        pairs = [
+            (spoken(name), _pair(hints[name], on_wire[spoken(name)], known, f"{cls.__name__}.{name}"))
+            for name in in_class
+        ]
         self._out = tuple((name, to_wire) for name, (to_wire, _) in pairs if to_wire is not None)
         back = tuple((index, back) for index, (_, (_, back)) in enumerate(pairs) if back is not None)
         self._made = _maker(cls, self._names, back)
-        self._attributes = _picked(attrgetter, self._names)
+        self._attributes = _picked(attrgetter, tuple(in_class))
 
     def to_record(self, value: T) -> dict[str, Any]:
         """The dictionary of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content has another

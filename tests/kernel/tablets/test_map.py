@@ -77,12 +77,13 @@ def test_there_is_no_tablet_beyond_the_last() -> None:
 
 def test_transitions_and_decisions_come_and_go() -> None:
     tablets = made(3)
-    moving = Transition("migration", "streaming", 8, 7, (TabletReplica("c", 0, 0), TabletReplica("b", 1, 5)))
+    moving = Transition(1, "migration", "streaming", 8, 7, (TabletReplica("c", 0, 0), TabletReplica("b", 1, 5)))
     started = with_transitions(tablets, {1: moving})
     assert started.tablet(1).transition == moving
     assert started.tablet(0).transition is None
     assert started.chunks is tablets.chunks
     assert with_transitions(started, {1: None, 2: None}) == tablets
-    decided = with_resize(tablets, Resize("split", 4, 9))
+    decided = with_resize(tablets, Resize("split", 4, 9), 4)
     assert (decided.resize, decided.sequence) == (Resize("split", 4, 9), 4)
-    assert (with_resize(decided, None).resize, with_resize(decided, None).sequence) == (None, 4)
+    revoked = with_resize(decided, None, 5)
+    assert (revoked.resize, revoked.sequence) == (None, 5)

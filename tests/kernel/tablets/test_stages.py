@@ -29,7 +29,7 @@ NEW = (TabletReplica("c", 2, 0), TabletReplica("b", 0, 1))
 
 
 def in_stage(kind: str, stage: str) -> Tablet:
-    return Tablet(0, -1, 1, OLD, 1, Transition(kind, stage, 3, 2, NEW))
+    return Tablet(0, -1, 1, OLD, 1, Transition(0, kind, stage, 3, 2, NEW))
 
 
 def test_the_table_of_stages() -> None:
@@ -70,17 +70,17 @@ def test_the_way_back_is_the_same_for_all_kinds() -> None:
             ("cleanup_target", "revert_migration"),
             ("revert_migration", SETTLED),
         ):
-            assert next_stage(Transition(kind, stage, 3, 2, NEW)) == then
+            assert next_stage(Transition(0, kind, stage, 3, 2, NEW)) == then
 
 
 def test_who_leaves_and_who_is_to_come() -> None:
     tablet = in_stage("migration", "streaming")
     assert (stages.leaving(tablet), stages.pending(tablet)) == (OLD[0], NEW[0])
-    within = Tablet(0, -1, 1, OLD, 1, Transition("intranode_migration", "streaming", 3, 2, (OLD[0], NEW[0])))
+    within = Tablet(0, -1, 1, OLD, 1, Transition(0, "intranode_migration", "streaming", 3, 2, (OLD[0], NEW[0])))
     assert stages.pending(within) == NEW[0]
 
 
 def test_a_session_ends_with_its_stage() -> None:
     for stage, row in STAGES.items():
-        transition = Transition("migration", stage, 3, 2, NEW)
+        transition = Transition(4, "migration", stage, 3, 2, NEW)
         assert stages.session("ks.t", 4, transition) == ("ks.t/4@3" if row.work.value else "")

@@ -4,7 +4,8 @@ A keyspace under a replication setting that is in use shares its placement. A ne
 own, which a plan in flight would not know; dropping the last user of a setting removes a placement that a plan in
 flight may hold. Both wait until nothing is in flight.
 
-An alteration that moves no data is done at once; one that does is an operation, alone in flight.
+An alteration that moves no data is done at once; one that does is an operation, alone in flight. That of a keyspace in
+tablets is done at once, too: what it asks for is where its tablets are moved to, one replica at a time.
 """
 
 from __future__ import annotations
@@ -23,11 +24,21 @@ from ringlog.kernel.operations.plan import alteration_key, plan_alteration
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ownership.placements import new_placement
-from ringlog.kernel.ownership.strategies import NETWORK, SIMPLE, STRATEGIES, census_of, impossible, replication_key
+from ringlog.kernel.ownership.strategies import (
+    NETWORK,
+    SIMPLE,
+    STRATEGIES,
+    TABLETS,
+    census_of,
+    impossible,
+    replication_key,
+)
 from ringlog.kernel.state import ClusterState, Keyspace, Placement, Plan, advance, in_order
+from ringlog.kernel.tablets.allocation import unplaceable
 from ringlog.kernel.values import Command, Replication, is_identifier, is_name
 
 CODES: Final = {
+    "conversion_impossible": "What is placed by the token ring is never moved into tablets, nor back.",
     "keyspace_exists": "A keyspace of this name exists.",
     "keyspace_not_empty": "The keyspace has tables or user types.",
     "replication_impossible": "There are not enough normal nodes, or not in the racks, for the replicas asked for.",
@@ -64,7 +75,7 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
         return refused
     key = replication_key(replication)
     placements = state.placements
-    if key not in placements:
+    if key not in placements and replication.strategy != TABLETS:
         if flying := _flying(state):
             return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
         placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
@@ -98,6 +109,8 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
         return Rejected("bad_field", f"replication: {command.name} has {new} already")
     if (refused := _impossible(state, replication)) is not None:
         return refused
+    if TABLETS in (keyspace.replication.strategy, replication.strategy):
+        return _alter_tablets(state, keyspace, replication, context)
     if flying := _flying(state):
         return Rejected("operations_in_flight", f"replication: {new} is a new setting while in flight: {flying}")
     key = alteration_key(keyspace.replication, replication)
@@ -107,6 +120,15 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
         alone = replace(state, **prepared_alteration(state, operation))
         return Accepted(advance(state, context.epoch, **altered(alone, operation, context)))
     return admit(state, operation, plan, context)
+
+
+def _alter_tablets(state: ClusterState, keyspace: Keyspace, replication: Replication, context: Context) -> Decision:
+    """The setting is another one at once; tablets follow it one replica at a time, as rebuilds that are asked for."""
+    if keyspace.replication.strategy != replication.strategy:
+        why = f"{keyspace.name} has {keyspace.replication.strategy}: make another keyspace and copy its tables"
+        return Rejected("conversion_impossible", f"replication.strategy: {why}")
+    altered = replace(keyspace, replication=replication, version=context.state_id)
+    return _accept(state, context, state.keyspaces.set(keyspace.name, altered), state.placements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +157,7 @@ def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Co
     keyspaces = state.keyspaces.delete(command.name)
     placements = state.placements
     key = replication_key(keyspace.replication)
-    if all(replication_key(other.replication) != key for _, other in in_order(keyspaces)):
+    if key in placements and all(replication_key(other.replication) != key for _, other in in_order(keyspaces)):
         if flying := _flying(state):
             return Rejected("operations_in_flight", f"name: the last keyspace under {key} while in flight: {flying}")
         placements = placements.delete(key)
@@ -159,13 +181,13 @@ def _flying(state: ClusterState) -> str:
 
 def _bad_replication(replication: Replication) -> Rejected | None:
     """The rules of the setting itself."""
-    if replication.strategy not in STRATEGIES:
-        known = ", ".join(STRATEGIES)
+    if replication.strategy not in (*STRATEGIES, TABLETS):
+        known = ", ".join((*STRATEGIES, TABLETS))
         detail = f"replication.strategy: {replication.strategy!r} is not known; known are {known}"
         return Rejected("unknown_strategy", detail)
-    if replication.strategy == NETWORK:
+    if replication.strategy == NETWORK or (replication.strategy == TABLETS and replication.datacenters):
         return _bad_datacenters(replication)
-    least, most = (1, FACTOR_MAX) if replication.strategy == SIMPLE else (0, 0)
+    least, most = (1, FACTOR_MAX) if replication.strategy in (SIMPLE, TABLETS) else (0, 0)
     return broken_field(
         (least <= replication.factor <= most, "replication.factor", f"must be between {least} and {most}"),
         (replication.datacenters == (), "replication.datacenters", "are for the strategy network"),
@@ -202,9 +224,12 @@ def _bad_datacenters(replication: Replication) -> Rejected | None:
 
 
 def _impossible(state: ClusterState, replication: Replication) -> Rejected | None:
-    """Why the nodes that own tokens cannot hold the replicas."""
-    why = impossible(replication, census_of(set(state.token_owners.values()), state.nodes))
+    """Why the nodes that own tokens, or may have tablets, cannot hold the replicas."""
+    if replication.strategy == TABLETS:
+        why = unplaceable(state, replication)
+    else:
+        why = impossible(replication, census_of(set(state.token_owners.values()), state.nodes))
     if not why:
         return None
-    field = "replication.datacenters" if replication.strategy == NETWORK else "replication.factor"
+    field = "replication.datacenters" if replication.datacenters else "replication.factor"
     return Rejected("replication_impossible", f"{field}: {why}")

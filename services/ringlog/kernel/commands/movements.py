@@ -31,6 +31,7 @@ from ringlog.kernel.operations.stages import FINISHED, POINT_OF_NO_RETURN, has_r
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.ownership.placements import read_ranges_of
 from ringlog.kernel.state import ClusterState, Node, Operation, Plan, StageMark
+from ringlog.kernel.tablets.track import undrainable
 from ringlog.kernel.values import Command, NodeId
 
 CODES: Final = {
@@ -89,6 +90,8 @@ def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decis
     node = _normal(state, command.node, "node")
     if isinstance(node, Rejected):
         return node
+    if (refused := undrainable(state, node.id)) is not None:
+        return refused
     operation = replace(requested(LEAVE, node.id, context), gone=node.tokens)
     return admit(state, operation, plan_movement(state, operation), context)
 
@@ -151,6 +154,8 @@ def decide_replace(state: ClusterState, command: Replace, context: Context) -> D
     ignored = to_ignore(state, command.ignore_nodes, (node.id, old.id))
     if isinstance(ignored, Rejected):
         return ignored
+    if (refused := undrainable(state, old.id, node.id)) is not None:
+        return refused
     ignored = tuple(sorted({*ignored, old.id})) if old.down else ignored
     operation = replace(requested(REPLACE, node.id, context), tokens=old.tokens, replaced=old.id, ignored=ignored)
     return admit(state, operation, plan_movement(state, operation), context)
@@ -175,6 +180,8 @@ def decide_remove(state: ClusterState, command: Remove, context: Context) -> Dec
     ignored = to_ignore(state, command.ignore_nodes, (node.id,))
     if isinstance(ignored, Rejected):
         return ignored
+    if (refused := undrainable(state, node.id)) is not None:
+        return refused
     ignored = tuple(sorted({*ignored, node.id}))
     operation = replace(requested(REMOVE, node.id, context), gone=node.tokens, ignored=ignored)
     plan = plan_movement(state, operation)

@@ -13,13 +13,14 @@ from ringlog.kernel.commands.rules import broken_field, reason_rule, to_ignore
 from ringlog.kernel.operations.cancel import cancel
 from ringlog.kernel.operations.failures import counts_from, stopped_by
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, outnumbered
-from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.progress import enter, may_leave
 from ringlog.kernel.operations.reports import broken_report
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, is_ended
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation, Retry, advance
+from ringlog.kernel.tablets.track import tables_on
 from ringlog.kernel.values import Before, Command, StreamReport, Witness
 
 CODES: Final = {
@@ -118,7 +119,17 @@ def decide_cancel_operation(state: ClusterState, command: CancelOperation, conte
             "past_point_of_no_return",
             f"operation: {operation.id} is in {operation.stage}, from there it can only finish",
         )
+    if (settled := _has_tablets(state, operation)) is not None:
+        return settled
     return Accepted(cancel(state, operation, command.reason, context))
+
+
+def _has_tablets(state: ClusterState, operation: Operation) -> Rejected | None:
+    """Who comes in another's place may have been given its tablets already: then it has to stay."""
+    if not kind_of(operation).brings_node or not (tables := tables_on(state, operation.node)):
+        return None
+    name = state.nodes[operation.node].name
+    return Rejected("past_point_of_no_return", f"operation: {name} has been given tablets of {tables[0]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +168,8 @@ def decide_fail_operation(state: ClusterState, command: FailOperation, context: 
         return refused
     failure = Failure(context.epoch, command.reason, command.node, command.tries)
     failed = replace(operation, failures=(*operation.failures, failure)[-FAILURES_KEPT_MAX:])
-    if not command.tries and not has_reached(operation, POINT_OF_NO_RETURN):
+    forward_only = has_reached(operation, POINT_OF_NO_RETURN) or _has_tablets(state, operation) is not None
+    if not command.tries and not forward_only:
         return Accepted(cancel(state, failed, command.reason, context))
     return Accepted(advance(state, context.epoch, operations=state.operations.set(failed.id, failed)))
 

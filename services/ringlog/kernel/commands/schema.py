@@ -17,12 +17,14 @@ from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.schema.collections import shape_of
 from ringlog.kernel.schema.types import TYPES, is_type
 from ringlog.kernel.state import ClusterState, Table, advance
-from ringlog.kernel.values import Before, CdcOptions, Column, Command, is_identifier, is_uuid
+from ringlog.kernel.tablets.creation import cut_table, rehinted, shared_by
+from ringlog.kernel.values import Before, CdcOptions, Column, Command, TabletOptions, is_identifier, is_uuid
 
 CODES: Final = {
     "bad_key": "The key columns are missing, repeated, unknown or of a type that no key may have.",
     "column_exists": "The table has a column of this name already.",
     "table_exists": "A table of this name exists.",
+    "bad_tablets": "The options for tablets contradict each other, or the table cannot have them.",
     "table_id_reused": "The table id belongs or belonged to a table; ids are never reused.",
     "unknown_table": "No such table.",
 }
@@ -54,6 +56,11 @@ class CreateTable(Command):
         "user types, or static.",
         Before(1),
     ] = 2
+    tablets: Annotated[
+        TabletOptions | None,
+        "How it is cut, in a keyspace in tablets; null: as it is chosen.",
+        Before(None),
+    ] = None
 
 
 def decide_create_table(state: ClusterState, command: CreateTable, context: Context) -> Decision:
@@ -91,8 +98,13 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Cont
         changed=context.epoch,
         declared=declared,
     )
+    cut = cut_table(state, table, command.tablets, context.epoch)
+    if isinstance(cut, Rejected):
+        return cut
+    table, tablets = cut
     tables = state.tables.set(full_name, table)
-    return _accept(state, context, tables=tables, table_ids=state.table_ids.set(table.id, full_name))
+    ids = state.table_ids.set(table.id, full_name)
+    return _accept(state, context, tables=tables, table_ids=ids, tablets=tablets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,7 @@ class AlterTable(Command):
         "user types, or static.",
         Before(1),
     ] = 2
+    tablets: Annotated[TabletOptions | None, "Other hints for its tablets; null: they stay.", Before(None)] = None
 
 
 def decide_alter_table(state: ClusterState, command: AlterTable, context: Context) -> Decision:
@@ -118,9 +131,9 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
     table = _find_table(state, command.keyspace, command.name)
     if isinstance(table, Rejected):
         return table
-    something = command.add_columns != () or command.cdc is not None
+    something = command.add_columns != () or command.cdc is not None or command.tablets is not None
     broken = broken_field(
-        (something, "add_columns", "must name a column unless cdc is given"),
+        (something, "add_columns", "must name a column unless cdc or tablets are given"),
         *(_cdc_checks(command.cdc) if command.cdc is not None else ()),
     )
     if (wrong := _too_many(table.columns + command.add_columns)) is not None:
@@ -140,7 +153,12 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
         version=context.state_id,
         changed=context.epoch,
         declared=table.declared + declared,
+        tablets=table.tablets,
     )
+    hinted = altered if command.tablets is None else rehinted(state, altered, command.tablets)
+    if isinstance(hinted, Rejected):
+        return hinted
+    altered = hinted
     past = past_ttls(state.past_ttls, table, altered, context.epoch)
     return _accept(state, context, tables=state.tables.set(table.full_name, altered), past_ttls=past)
 
@@ -158,8 +176,12 @@ def decide_drop_table(state: ClusterState, command: DropTable, context: Context)
     table = _find_table(state, command.keyspace, command.name)
     if isinstance(table, Rejected):
         return table
+    if (shared := shared_by(state, table)) is not None:
+        return shared
     past = past_ttls(state.past_ttls, table, None, context.epoch)
-    return _accept(state, context, tables=state.tables.delete(table.full_name), past_ttls=past)
+    name = table.full_name
+    tablets = state.tablets.delete(name) if name in state.tablets else state.tablets
+    return _accept(state, context, tables=state.tables.delete(name), past_ttls=past, tablets=tablets)
 
 
 def _accept(state: ClusterState, context: Context, **parts: object) -> Accepted:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from ringlog.kernel.invariants import cdc, cluster, operations, ring
+from ringlog.kernel.invariants import cdc, cluster, operations, ring, tablets
 from ringlog.kernel.invariants.shape import Invariant, Violation
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 
@@ -26,6 +26,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *ring.INVARIANTS,
     *operations.INVARIANTS,
     *cdc.INVARIANTS,
+    *tablets.INVARIANTS,
 )
 DETAILS_MAX: Final = 3
 """So many examples are told of each invariant that is broken."""

@@ -33,6 +33,7 @@ from ringlog.kernel.ownership.deltas import apply_deltas, reordered
 from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Deltas, Generation, Node, Operation, Placement, Plan, StageMark, advance
+from ringlog.kernel.tablets.track import is_draining, must_wait
 from ringlog.kernel.values import NodeId, StreamReport, Witness
 
 Moment = Literal["during", "finished", "cancelled"]
@@ -47,7 +48,7 @@ def may_leave(
     if failed := stopped_by(operation):
         return Rejected("awaits_decision", f"operation: {operation.id} has failed: {told(state, failed[-1])}")
     if operation.stage == REQUESTED:
-        return _not_its_turn(state, operation)
+        return must_wait(state, operation) or _not_its_turn(state, operation)
     if operation.stage == COMMIT_CDC_GENERATION:
         return _not_committed(state, operation)
     if operation.stage == PUBLISH_CDC_GENERATION:
@@ -73,14 +74,16 @@ def unreported(operation: Operation, reports: Sequence[StreamReport]) -> tuple[N
 def waits_behind(state: ClusterState, operation: Operation) -> tuple[Operation, ...]:
     """The operations because of which a requested one must wait for its turn; empty if it may go on.
 
-    Turns are taken by the priority of the kinds, then in the order of admission.
+    Turns are taken by the priority of the kinds, then in the order of admission; one that waits for tablets has none.
     """
     flying = in_flight(state)
     running = tuple(other for other in flying if other.stage != REQUESTED)
     free = setting(state, "operations_concurrent_max") - len(running)
     if free <= 0:
         return running
-    waiting = sorted((other for other in flying if other.stage == REQUESTED), key=lambda o: PRIORITY.index(o.kind))
+    able = [other for other in flying if other.stage == REQUESTED]
+    able = [other for other in able if other.id == operation.id or not is_draining(state, other)]
+    waiting = sorted(able, key=lambda o: PRIORITY.index(o.kind))
     before = tuple(other.id for other in waiting).index(operation.id)
     return () if before < free else (*running, *waiting[:before])
 

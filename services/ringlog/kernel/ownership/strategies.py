@@ -28,6 +28,10 @@ SIMPLE: Final = "simple"
 NETWORK: Final = "network"
 ENTIRE: Final = "entire"
 STRATEGIES: Final = (SIMPLE, NETWORK, ENTIRE)
+"""Those that place ranges of the token ring."""
+
+TABLETS: Final = "tablets"
+"""Tables have maps of their own (``kernel.tablets``); of the ring they use nothing."""
 
 ENTIRE_END: Token = TOKEN_MAX
 """The end of the one range of an entire placement."""
@@ -100,9 +104,9 @@ def census_of(members: Iterable[NodeId], nodes: Mapping[NodeId, Node]) -> Census
 def replication_key(replication: Replication) -> str:
     """The key of a setting in ``ClusterState.placements``: keyspaces with equal settings share one placement."""
     match replication.strategy:
-        case "network":
+        case "network" | "tablets" if replication.strategy == NETWORK or replication.datacenters:
             parts = (f"{one.datacenter}={'+'.join(one.racks) or one.factor}" for one in replication.datacenters)
-            return f"{NETWORK}:{','.join(parts)}"
+            return f"{replication.strategy}:{','.join(parts)}"
         case "entire":
             return ENTIRE
         case _:
@@ -121,7 +125,7 @@ def impossible(replication: Replication, census: Census) -> str:
     count = sum(nodes for racks in census.values() for nodes in racks.values())
     if replication.strategy == ENTIRE:
         return "" if count else "there would be no node left"
-    if replication.strategy == SIMPLE:
+    if not replication.datacenters:
         if replication.factor <= count:
             return ""
         return f"{replication.factor} replicas need as many normal nodes, there are {count}"

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringlog.kernel.operations.moving import Moving
+from ringlog.kernel.operations.moving import Moving, moving_at
 from ringlog.kernel.operations.sources import sources_of
-from ringlog.kernel.state import Node, RangeGroup, Replica
-from ringlog.kernel.tablets.map import Tablet, TabletReplica
+from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
+from ringlog.kernel.state import ClusterState, Node, RangeGroup, Replica, Table
+from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import INTRANODE, STAGES, Side, nodes_of, pending, readers, writers
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Token
+
+Serving = tuple[RangeGroup, tuple[Moving, ...]]
+"""Read group and write group of a token, since which epoch, and what moves in the write group."""
 
 
 def group_of(tablet: Tablet) -> RangeGroup:
@@ -36,6 +40,29 @@ def moving_of(table: str, tablet: Tablet) -> tuple[Moving, ...]:
         return ()
     name = f"{table}/{tablet.index}"
     return (Moving(name, tuple(sorted(new.difference(old))), tuple(sorted(old.difference(new)))),)
+
+
+def serving(state: ClusterState, keyspace: str, table: str, token: Token) -> Serving | None:
+    """Who serves a token of a table, and what is moving there; None if nobody does. ``table``: its bare name.
+
+    A keyspace in tablets has no answer without a table. O(log n).
+    """
+    found = state.tables.get(f"{keyspace}.{table}")
+    tablets = None if found is None else map_of(state, found)
+    if tablets is not None:
+        tablet = tablets.tablet(tablets.index_of(token))
+        return group_of(tablet), moving_of(tablets.table, tablet)
+    placement = placement_of_keyspace(state, keyspace)
+    if placement is None or not placement.ends:
+        return None
+    return group_at(placement, token), moving_at(state, placement.key, token)
+
+
+def map_of(state: ClusterState, table: Table) -> TabletMap | None:
+    """The tablets of a table, its own or those that it shares; None if it is not in tablets."""
+    if table.tablets is None:
+        return None
+    return state.tablets[f"{table.keyspace}.{table.tablets.base}" if table.tablets.base else table.full_name]
 
 
 def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[tuple[NodeId, NodeId], ...]:

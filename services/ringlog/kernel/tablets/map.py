@@ -10,7 +10,7 @@ One million tablets are one value, of which the next one shares all but what cha
 
 ::
 
-    packed tablet    changed (8 bytes), then for each replica: node (4), shard (4), since (8); big-endian
+    packed tablet    end (8 bytes), changed (8), then for each replica: since (8), node (4), shard (4); big-endian
     node             its place in ``nodes``, which only grows until a resize makes the map anew
 
 ``Tablet`` and ``TabletReplica`` are what a map gives, not what it holds.
@@ -35,10 +35,8 @@ from ringlog.kernel.values import TOKEN_MAX, Epoch, NodeId, Token
 CHUNK: Final = 256
 """Tablets in a chunk: what is copied when one of them settles."""
 
-_CHANGED: Final = Struct(">Q")
-_REPLICA: Final = Struct(">IIQ")
-
-Chunks = tuple[tuple[bytes, ...], ...]
+_HEAD: Final = Struct(">qQ")
+_REPLICA: Final = Struct(">QII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +53,14 @@ class TabletReplica:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A tablet between two sets of replicas, or under repair: see ``tablets.stages``.
+    """Tablet number ``tablet`` between two sets of replicas, or under repair: see ``tablets.stages``.
 
     ``next``: the replicas that it is to have. ``started``, ``stage_epoch``: the epochs with which the transition and
     its stage began; ``changed``: that which last changed the read or the write group in it (0: none has). ``reason``:
     why it was turned back, or why a repair failed; empty if it goes its way.
     """
 
+    tablet: int
     kind: str
     stage: str
     stage_epoch: Epoch
@@ -78,6 +77,14 @@ class Resize:
     decision: str
     sequence: int
     epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The packed tablets before number ``end``, at most ``CHUNK`` of them."""
+
+    end: int
+    rows: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +106,16 @@ class Tablet:
 class TabletMap:
     """The tablets of ``table`` (``keyspace.table``), and of those that are co-located with it.
 
-    ``ends``: the last token of each tablet. ``sequence``: the number of the last resize decision, 0 before any.
+    ``ends`` repeats their last tokens, for bisection. ``held``: how many settled replicas each of ``nodes`` has.
+    ``sequence``: the number of the last resize decision, 0 before any.
     ``made``: the epoch that made these tablets: the table's, or that of the last resize.
     """
 
     table: str
     ends: tuple[Token, ...]
     nodes: tuple[NodeId, ...]
-    chunks: Chunks
+    held: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
     made: Epoch
     transitions: Map[int, Transition] = field(default_factory=Map)
     resize: Resize | None = None
@@ -121,9 +130,8 @@ class TabletMap:
         """The tablet of that number; IndexError if there is none."""
         if not 0 <= index < len(self.ends):
             raise IndexError(index)
-        changed, replicas = _unpacked(self.nodes, self.chunks[index // CHUNK][index % CHUNK])
-        ends = self.ends
-        return Tablet(index, ends[index - 1], ends[index], replicas, changed, self.transitions.get(index))
+        end, changed, replicas = _unpacked(self.nodes, self.chunks[index // CHUNK].rows[index % CHUNK])
+        return Tablet(index, self.ends[index - 1], end, replicas, changed, self.transitions.get(index))
 
     def index_of(self, token: Token) -> int:
         """The number of the tablet that holds a token. O(log n)."""
@@ -131,7 +139,7 @@ class TabletMap:
 
     def replicas(self, index: int) -> tuple[TabletReplica, ...]:
         """The settled replicas of a tablet, in their order."""
-        return _unpacked(self.nodes, self.chunks[index // CHUNK][index % CHUNK])[1]
+        return _unpacked(self.nodes, self.chunks[index // CHUNK].rows[index % CHUNK])[2]
 
     def __iter__(self) -> Iterator[Tablet]:
         """Every tablet, in order; for looks at all replicas ``columns`` is quicker."""
@@ -139,14 +147,14 @@ class TabletMap:
 
     def columns(self) -> Columns:
         """All settled replicas as arrays."""
-        rows = [row for chunk in self.chunks for row in chunk]
+        rows = [row for chunk in self.chunks for row in chunk.rows]
         words = np.fromiter(map(len, rows), np.int64, len(rows)) // 8
         data = np.frombuffer(b"".join(rows), ">u8")
         kept = np.ones(len(data), bool)
-        kept[np.cumsum(words) - words] = False
-        where = data[kept][::2].astype(np.uint64)
+        kept[np.cumsum(words) - words] = kept[np.cumsum(words) - words + 1] = False
+        where = data[kept][1::2].astype(np.uint64)
         return Columns(
-            tablet=np.repeat(np.arange(len(rows)), (words - 1) // 2),
+            tablet=np.repeat(np.arange(len(rows)), (words - 2) // 2),
             node=(where >> np.uint64(32)).astype(np.int64),
             shard=(where & np.uint64(2**32 - 1)).astype(np.int64),
         )
@@ -185,9 +193,16 @@ def new_map(
     nodes = tuple(sorted({replica.node for group in replicas for replica in group}))
     places = {node: place for place, node in enumerate(nodes)}
     since = changed or [epoch] * len(ends)
-    rows = [_packed(places, group, at) for group, at in zip(replicas, since, strict=True)]
-    chunks = tuple([tuple(rows[first : first + CHUNK]) for first in range(0, len(rows), CHUNK)])
-    return TabletMap(table, ends, nodes, chunks, epoch, sequence=sequence)
+    rows = [_packed(places, *row) for row in zip(ends, replicas, since, strict=True)]
+    chunks = []
+    for first in range(0, len(rows), CHUNK):
+        part = tuple(rows[first : first + CHUNK])
+        chunks.append(Chunk(first + len(part), part))
+    held = [0] * len(nodes)
+    for group in replicas:
+        for one in group:
+            held[places[one.node]] += 1
+    return TabletMap(table, ends, nodes, tuple(held), tuple(chunks), epoch, sequence=sequence)
 
 
 def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None]) -> TabletMap:
@@ -210,36 +225,53 @@ def with_settled(tablets: TabletMap, changes: Mapping[int, tuple[tuple[TabletRep
     by_chunk: dict[int, list[int]] = {}
     for index in changes:
         by_chunk.setdefault(index // CHUNK, []).append(index)
-    chunks = list(tablets.chunks)
+    chunks, held = list(tablets.chunks), [*tablets.held, *[0] * len(came)]
     for number, indices in by_chunk.items():
-        rows = list(chunks[number])
+        rows = list(chunks[number].rows)
         for index in indices:
             group, changed = changes[index]
-            rows[index % CHUNK] = _packed(places, group, changed)
-        chunks[number] = tuple(rows)
-    return _with(tablets, nodes=nodes, chunks=tuple(chunks))
+            for _, node, _ in _places_of(rows[index % CHUNK]):
+                held[node] -= 1
+            for one in group:
+                held[places[one.node]] += 1
+            rows[index % CHUNK] = _packed(places, tablets.ends[index], group, changed)
+        chunks[number] = Chunk(chunks[number].end, tuple(rows))
+    return _with(tablets, nodes=nodes, held=tuple(held), chunks=tuple(chunks))
 
 
-def with_resize(tablets: TabletMap, resize: Resize | None) -> TabletMap:
-    """The map with a decision to resize it, or without."""
-    sequence = tablets.sequence if resize is None else resize.sequence
-    assert sequence >= tablets.sequence, "decisions are numbered upwards"
+def with_resize(tablets: TabletMap, resize: Resize | None, sequence: int) -> TabletMap:
+    """The map with a decision to resize it, or without; ``sequence`` is its number."""
+    assert sequence > tablets.sequence, "decisions are numbered upwards"
     return _with(tablets, resize=resize, sequence=sequence)
 
 
-_FIELDS: Final = ("table", "ends", "nodes", "chunks", "made", "transitions", "resize", "sequence")
+_FIELDS: Final = ("table", "ends", "nodes", "held", "chunks", "made", "transitions", "resize", "sequence")
 
 
 def _with(tablets: TabletMap, **values: Any) -> TabletMap:
     return TabletMap(*[values.get(name, getattr(tablets, name)) for name in _FIELDS])
 
 
-def _packed(places: Mapping[NodeId, int], replicas: Sequence[TabletReplica], changed: Epoch) -> bytes:
+def shown(chunk: Chunk) -> dict[str, Any]:
+    """A chunk as others are shown it: of each tablet its end, ``changed``, and (node's place, shard, since)."""
+    found = []
+    for row in chunk.rows:
+        end, changed = _HEAD.unpack_from(row)
+        found.append((end, changed, [(node, shard, since) for since, node, shard in _places_of(row)]))
+    return {"end": chunk.end, "tablets": found}
+
+
+def _packed(places: Mapping[NodeId, int], end: Token, replicas: Sequence[TabletReplica], changed: Epoch) -> bytes:
     pack = _REPLICA.pack
-    return b"".join((_CHANGED.pack(changed), *[pack(places[one.node], one.shard, one.since) for one in replicas]))
+    head = _HEAD.pack(end, changed)
+    return b"".join((head, *[pack(one.since, places[one.node], one.shard) for one in replicas]))
 
 
-def _unpacked(nodes: tuple[NodeId, ...], row: bytes) -> tuple[Epoch, tuple[TabletReplica, ...]]:
-    (changed,) = _CHANGED.unpack_from(row)
-    rows = _REPLICA.iter_unpack(row[_CHANGED.size :])
-    return changed, tuple([TabletReplica(nodes[node], shard, since) for node, shard, since in rows])
+def _unpacked(nodes: tuple[NodeId, ...], row: bytes) -> tuple[Token, Epoch, tuple[TabletReplica, ...]]:
+    end, changed = _HEAD.unpack_from(row)
+    return end, changed, tuple([TabletReplica(nodes[node], shard, since) for since, node, shard in _places_of(row)])
+
+
+def _places_of(row: bytes) -> Iterator[tuple[Epoch, int, int]]:
+    """(since, node's place, shard) of each replica of a packed tablet."""
+    return _REPLICA.iter_unpack(row[_HEAD.size :])

@@ -30,7 +30,7 @@ def begun(kind: str, tablet: Tablet, wanted: tuple[TabletReplica, ...], epoch: E
     assert tablet.transition is None, "a tablet is in one transition at a time"
     since = {replica.node: replica.since for replica in tablet.replicas}
     to = tuple(TabletReplica(one.node, one.shard, since.get(one.node, 0)) for one in wanted)
-    return Transition(kind, KINDS[kind].stages[0], epoch, epoch, to)
+    return Transition(tablet.index, kind, KINDS[kind].stages[0], epoch, epoch, to)
 
 
 def entered(tablet: Tablet, stage: str, epoch: Epoch, reason: str = "") -> Step:
@@ -50,7 +50,7 @@ def entered(tablet: Tablet, stage: str, epoch: Epoch, reason: str = "") -> Step:
         there = {replica.node for replica in tablet.replicas}
         at = epoch if old.writes is Side.PREV else 0
         to = tuple([one if one.node in there else TabletReplica(one.node, one.shard, at) for one in to])
-    return Transition(before.kind, stage, epoch, before.started, to, changed, reason or before.reason)
+    return Transition(tablet.index, before.kind, stage, epoch, before.started, to, changed, reason or before.reason)
 
 
 def stepped(tablets: TabletMap, steps: Mapping[int, Step]) -> TabletMap:

@@ -24,6 +24,7 @@ from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Sn
 from ringlog.node.steps import Attempt, Broken, stream
 from ringlog.node.tries import Tries
 from ringlog.protocol.submission import NoAnswer
+from ringlog.protocol.tablet_steps import tablet_reports
 from ringlog.sim.actors.registers import SimRegisters, streaming
 from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
 from ringlog.sim.chance import Chance
@@ -193,6 +194,7 @@ class SimNode:
                 reports = tuple(
                     holder.reports[name] for name in sorted(holder.reports) if self.registers.received(name)
                 )
+                reports += tablet_reports(holder.state, self.registration.id)
                 tries = self.tries.told()
                 most = setting(holder.state, "stream_tries_max")
                 last = tuple(one for one in tries if one.count >= most)

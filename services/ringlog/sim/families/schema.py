@@ -20,7 +20,9 @@ def _create_keyspace(state: ClusterState, chance: Chance) -> CreateKeyspace:
 def _replication(state: ClusterState, chance: Chance) -> Replication:
     """One that the nodes can hold, mostly: a number, datacenters with numbers or racks, or everybody."""
     normal = [node for _, node in in_order(state.nodes) if node.tokens]
-    kind = chance.weighted([("simple", 4), ("network", 3), ("entire", 1)])
+    kind = chance.weighted([("simple", 4), ("network", 3), ("entire", 1), ("tablets", 2)])
+    if kind == "tablets":
+        return Replication("tablets", chance.between(1, min(max(len(normal), 1), 3)))
     if kind == "entire":
         return Replication("entire", 0)
     if kind == "simple" or not normal:

@@ -1,0 +1,177 @@
+"""Invariants of tablets: maps that cut the ring, replicas that can be, transitions that are rows of the stage table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.operations.stages import REQUESTED, in_flight
+from ringlog.kernel.ownership.strategies import TABLETS
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.tablets.groups import group_of
+from ringlog.kernel.tablets.map import CHUNK, Tablet, TabletMap, Transition
+from ringlog.kernel.tablets.stages import INTRANODE, KINDS, STAGES, Side, nodes_of
+from ringlog.kernel.tablets.track import transitions
+from ringlog.kernel.values import TOKEN_MAX, is_token
+
+_BACK = ("write_both_read_old_fallback_cleanup", "cleanup_target", "revert_migration")
+
+
+def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[TabletMap, Tablet]]:
+    """The tablets that the known state does not have as the same objects: of chunks, and of transitions."""
+    for name, tablets in news(state.tablets, known.tablets):
+        before = known.tablets.get(name)
+        old = set(map(id, before.chunks)) if before is not None and before.ends is tablets.ends else set()
+        for number, chunk in enumerate(tablets.chunks):
+            if id(chunk) not in old:
+                for index in range(number * CHUNK, chunk.end):
+                    yield tablets, tablets.tablet(index)
+        for index, transition in tablets.transitions.items():
+            if before is None or before.transitions.get(index) is not transition:
+                yield tablets, tablets.tablet(index)
+
+
+@invariant(
+    "a table of a keyspace in tablets has tablets of its own or shares them, no other has any", "tablets", "tables"
+)
+def cut(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """Tables against maps."""
+    for name, table in sorted(state.tables.items()):
+        in_tablets = state.keyspaces[table.keyspace].replication.strategy == TABLETS
+        if in_tablets != (table.tablets is not None):
+            yield f"{name} has {table.tablets}, its keyspace {'is' if in_tablets else 'is not'} in tablets"
+        base = "" if table.tablets is None or not table.tablets.base else f"{table.keyspace}.{table.tablets.base}"
+        if (name in state.tablets) != (in_tablets and not base) or (base and base not in state.tablets):
+            yield f"{name} shares {base!r}, and {'has' if name in state.tablets else 'has not'} a map"
+    yield from (f"{name} has tablets and is no table" for name in sorted(state.tablets) if name not in state.tables)
+
+
+@invariant("tablets tile the ring up to its last token, packed in full chunks that say where they end", "tablets")
+def tablet_ends(state: ClusterState, known: ClusterState) -> Details:
+    """Ends, chunks and what repeats them."""
+    for name, tablets in news(state.tablets, known.tablets):
+        before, ends = known.tablets.get(name), tablets.ends
+        if before is None or before.ends is not ends:
+            if not ends or ends[-1] != TOKEN_MAX or any(low >= high for low, high in pairwise(ends)):
+                yield f"{name}: the ends do not ascend to the last token"
+            elif not is_token(ends[0]):
+                yield f"{name}: {ends[0]} is no token"
+        sizes = [len(chunk.rows) for chunk in tablets.chunks]
+        if sum(sizes) != len(ends) or any(size != CHUNK for size in sizes[:-1]) or tablets.table != name:
+            yield f"{name}: chunks of {sizes[:4]} are not its {len(ends)} tablets"
+        elif [chunk.end for chunk in tablets.chunks] != [
+            min(end, len(ends)) for end in range(CHUNK, len(ends) + CHUNK, CHUNK)
+        ]:
+            yield f"{name}: chunks do not end where they say"
+    for tablets, tablet in _new_tablets(state, known):
+        if tablet.end != tablets.ends[tablet.index]:
+            yield f"{tablets.table}/{tablet.index} ends at {tablet.end} and at {tablets.ends[tablet.index]}"
+
+
+@invariant(
+    "each replica of a tablet is on a shard of a node that is a member, and no two are on one node", "tablets", "nodes"
+)
+def tablet_replicas(state: ClusterState, known: ClusterState) -> Details:
+    """Settled replicas and those that are next."""
+    seen = known if state.nodes is known.nodes else EMPTY_STATE
+    for tablets, tablet in _new_tablets(state, seen):
+        where = f"{tablets.table}/{tablet.index}"
+        for group in (tablet.replicas, () if tablet.transition is None else tablet.transition.next):
+            if len(set(nodes_of(group))) < len(group):
+                yield f"{where}: two replicas are on one node"
+            for replica in group:
+                node = state.nodes.get(replica.node)
+                if node is None or not 0 <= replica.shard < node.shards or node.state == "none":
+                    yield f"{where}: shard {replica.shard} of {replica.node} is none"
+        if not tablet.replicas:
+            yield f"{where} has no replica"
+
+
+@invariant("a map counts the replicas of each of its nodes", "tablets")
+def tablets_held(state: ClusterState, known: ClusterState) -> Details:
+    """``held`` against all replicas, where chunks are new."""
+    for name, tablets in news(state.tablets, known.tablets):
+        before = known.tablets.get(name)
+        if before is not None and before.chunks == tablets.chunks and before.held == tablets.held:
+            continue
+        counted = Counter(tablets.columns().node.tolist())
+        if tuple(counted[place] for place in range(len(tablets.nodes))) != tablets.held:
+            yield f"{name} counts {tablets.held}"
+
+
+@invariant(
+    "a transition is in a stage of its kind, exchanges at most one replica, and began before its stage", "tablets"
+)
+def tablet_stages(state: ClusterState, known: ClusterState) -> Details:
+    """Transitions against the stage table."""
+    for tablets, tablet in _new_tablets(state, known):
+        if (transition := tablet.transition) is not None:
+            where = f"{tablets.table}/{tablet.index}"
+            kind = KINDS.get(transition.kind)
+            if kind is None or transition.stage not in (*kind.stages, *_BACK) or transition.tablet != tablet.index:
+                yield f"{where}: {transition.stage} is no stage of {transition.kind} of tablet {transition.tablet}"
+                continue
+            yield from (f"{where}: {wrong}" for wrong in _wrong(state, tablet, transition))
+
+
+def _wrong(state: ClusterState, tablet: Tablet, transition: Transition) -> Iterator[str]:
+    old = {(one.node, one.shard) for one in tablet.replicas}
+    new = {(one.node, one.shard) for one in transition.next}
+    if len(old - new) > 1 or len(new - old) > 1 or not new:
+        yield f"{sorted(old)} become {sorted(new)} at once"
+    if transition.kind == INTRANODE.name and {node for node, _ in old} != {node for node, _ in new}:
+        yield "within a node another node comes"
+    if not transition.started <= transition.stage_epoch <= state.epoch or transition.changed > transition.stage_epoch:
+        yield f"began at {transition.started}, its stage at {transition.stage_epoch}, changed at {transition.changed}"
+    writes = STAGES[transition.stage].writes
+    for one in transition.next:
+        came = (one.node, one.shard) not in old and one.node not in {node for node, _ in old}
+        if came and (one.since == 0) != (writes is Side.PREV):
+            yield f"{one.node} writes since {one.since} in {transition.stage}"
+
+
+@invariant("who reads a tablet writes it; nobody has been a member since later than the tablet changed", "tablets")
+def tablet_groups(state: ClusterState, known: ClusterState) -> Details:
+    """The groups as requests are planned on them."""
+    for tablets, tablet in _new_tablets(state, known):
+        group = group_of(tablet)
+        where = f"{tablets.table}/{tablet.index}"
+        if not {one.node for one in group.read} <= {one.node for one in group.write}:
+            yield f"{where}: a reader is no writer"
+        if any(one.since > group.changed for one in group.write) or group.changed > state.epoch:
+            yield f"{where} changed at {group.changed}, before a member came"
+
+
+@invariant("while an operation is past requested, no tablet is in transition", "tablets", "operations")
+def excluded(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """The tablet track and node operations."""
+    running = [one for one in in_flight(state) if one.stage != REQUESTED]
+    for operation in running[:1]:
+        for tablets, transition in transitions(state):
+            yield f"{operation.id} is in {operation.stage}, {tablets.table}/{transition.tablet} in {transition.stage}"
+
+
+@invariant("a decision to resize has the table's last number", "tablets")
+def resizes(state: ClusterState, known: ClusterState) -> Details:
+    """Decisions of maps that changed."""
+    for name, tablets in news(state.tablets, known.tablets):
+        resize = tablets.resize
+        if resize is not None and (resize.sequence != tablets.sequence or resize.decision not in ("split", "merge")):
+            yield f"{name}: {resize}, its last number is {tablets.sequence}"
+        before = known.tablets.get(name)
+        if before is not None and before.made == tablets.made and before.sequence > tablets.sequence:
+            yield f"{name}: number {before.sequence} became {tablets.sequence}"
+
+
+INVARIANTS = (
+    cut,
+    tablet_ends,
+    tablet_replicas,
+    tablets_held,
+    tablet_stages,
+    tablet_groups,
+    excluded,
+    resizes,
+)

@@ -1,0 +1,215 @@
+"""Whether a transition may begin: places, racks, living sources, and the limits on streaming.
+
+The limits are counted for each shard that is read from or written to, for each node and for the cluster, in weights of
+the kinds; a transition counts until it has streamed. Where nothing streams yet, one transition always may.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ringlog.kernel.operations.gates import quorum
+from ringlog.kernel.operations.sources import quorum_sources
+from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, Node
+from ringlog.kernel.tablets.groups import is_dead
+from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, Transition
+from ringlog.kernel.tablets.stages import (
+    INTRANODE,
+    KINDS,
+    MIGRATION,
+    REPAIR,
+    STREAMING_STAGES,
+    leaving,
+    nodes_of,
+    pending,
+)
+from ringlog.kernel.tablets.track import drained_by, replication_of, targets, transitions
+from ringlog.kernel.values import NodeId, Replication
+
+Place = tuple[NodeId, int]
+"""A shard of a node."""
+
+
+def refused_migration(
+    state: ClusterState, tablets: TabletMap, tablet: Tablet, step: Transition, running: Streams
+) -> Rejected | None:
+    """What speaks against beginning ``step``; None if nothing does, and then ``running`` counts it.
+
+    ``running``: what streams in the state and by the transitions that were looked at before this one.
+    """
+    moved = Tablet(tablet.index, tablet.start, tablet.end, tablet.replicas, tablet.changed, step)
+    source, target = leaving(moved), pending(moved)
+    refused = _bad_shape(state, step.kind, source, target)
+    if refused is None and target is not None and step.kind != INTRANODE.name:
+        refused = _bad_place(state, tablets, tablet, source, target)
+    if refused is None and step.kind not in (MIGRATION.name, INTRANODE.name):
+        refused = _unknowing(state, tablet)
+    if refused is None and (source is None) != (target is None):
+        refused = _unwanted(state, tablets, tablet, source or target, 1 if target is not None else -1)
+    return refused or running.add(state, moved)
+
+
+def _bad_shape(
+    state: ClusterState, kind: str, source: TabletReplica | None, target: TabletReplica | None
+) -> Rejected | None:
+    """Whether source and target are such as the kind asks for."""
+    if target is not None:
+        node = state.nodes.get(target.node)
+        if node is None:
+            return Rejected("unknown_node", f"to: {target.node} is not registered")
+        if not 0 <= target.shard < node.shards:
+            return Rejected("unknown_shard", f"to: {node.name} has shards 0 to {node.shards - 1}, no {target.shard}")
+    if kind == REPAIR.name:
+        return None if source is target is None else Rejected("bad_field", "kind: a repair moves nothing")
+    if kind in (MIGRATION.name, INTRANODE.name):
+        if source is None or target is None:
+            return Rejected("bad_field", f"kind: a {kind} is from a shard to another")
+        if (source.node == target.node) != (kind == INTRANODE.name):
+            return Rejected("bad_field", f"kind: {INTRANODE.name} is within a node, {MIGRATION.name} between nodes")
+        if is_dead(state.nodes[source.node]):
+            return Rejected("wrong_node_state", f"from: {state.nodes[source.node].name} is dead: rebuild the replica")
+        return None
+    if source is None and target is None:
+        return Rejected("bad_field", "kind: a rebuild is of a replica that is lost, wanted, or one too many")
+    if source is not None and target is not None and not is_dead(state.nodes[source.node]):
+        return Rejected("wrong_node_state", f"from: {state.nodes[source.node].name} lives: migrate the replica")
+    return None
+
+
+def _bad_place(
+    state: ClusterState, tablets: TabletMap, tablet: Tablet, source: TabletReplica | None, target: TabletReplica
+) -> Rejected | None:
+    """Whether the target may have the tablet."""
+    node = state.nodes[target.node]
+    if target.node not in targets(state):
+        how = "is down" if node.down else f"is {node.state}"
+        return Rejected("wrong_node_state", f"to: {node.name} {how}: it is given no tablets")
+    replication = replication_of(state, tablets.table)
+    racks = _racks(replication, node.datacenter)
+    if racks is None or (racks and node.rack not in racks):
+        return Rejected("rack_pinned", f"to: the replication names neither {node.datacenter} nor its rack {node.rack}")
+    if source is None:
+        return None
+    here = state.nodes[source.node]
+    if replication.datacenters and here.datacenter != node.datacenter:
+        return Rejected("other_datacenter", f"to: {node.name} is in {node.datacenter}, not in {here.datacenter}")
+    if (here.datacenter, here.rack) == (node.datacenter, node.rack):
+        return None
+    if racks and here.rack in racks:
+        return Rejected("rack_pinned", f"to: {node.name} is in rack {node.rack}, the replica is of rack {here.rack}")
+    if source.node in drained_by(state) or is_dead(here):
+        return None
+    counted = Counter(_rack_of(state.nodes[one]) for one in nodes_of(tablet.replicas))
+    if counted[_rack_of(node)] >= counted[_rack_of(here)]:
+        return Rejected("rack_full", f"to: rack {node.rack} has as many replicas as rack {here.rack}")
+    return None
+
+
+def _rack_of(node: Node) -> tuple[str, str]:
+    return node.datacenter, node.rack
+
+
+def _racks(replication: Replication, datacenter: str) -> tuple[str, ...] | None:
+    """The racks that a replication names in a datacenter (none: any); None if it does not name the datacenter."""
+    if not replication.datacenters:
+        return ()
+    return next((local.racks for local in replication.datacenters if local.datacenter == datacenter), None)
+
+
+def _unknowing(state: ClusterState, tablet: Tablet) -> Rejected | None:
+    """Rows come from a quorum of the replicas in each datacenter."""
+    group = nodes_of(tablet.replicas)
+    dead = [node for node in group if is_dead(state.nodes[node])]
+    if quorum_sources(state.nodes, group, dead):
+        return None
+    names = ", ".join(state.nodes[node].name for node in dead)
+    return Rejected("too_few_replicas", f"from: without {names} fewer than {quorum(len(group))} know every row")
+
+
+def _unwanted(
+    state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletReplica | None, change: int
+) -> Rejected | None:
+    """One replica more or fewer must be what the replication asks for, there."""
+    assert one is not None, "somebody comes or goes"
+    replication, node = replication_of(state, tablets.table), state.nodes[one.node]
+    there = [state.nodes[other] for other in nodes_of(tablet.replicas)]
+    factor, racks = replication.factor, frozenset[str]()
+    if replication.datacenters:
+        local = next((one for one in replication.datacenters if one.datacenter == node.datacenter), None)
+        factor, racks = (0, racks) if local is None else (local.factor, frozenset(local.racks))
+        there = [other for other in there if other.datacenter == node.datacenter]
+    in_rack = sum(other.rack == node.rack for other in there)
+    if racks and node.rack in racks:  # it has one replica, whatever the others have
+        if in_rack + change >= 1 and (change < 0 or not in_rack):
+            return None
+    elif (len(there) - factor) * change < 0:
+        return None
+    return Rejected("replicas_as_wanted", f"kind: the tablet has {len(there)} replicas, {factor} are asked for")
+
+
+# -------------------------------------------------------------------------------------------------------- limits
+
+
+class Streams:
+    """What streams: weights by shard, node and in all."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._reads: Counter[Place] = Counter()
+        self._writes: Counter[Place] = Counter()
+        self._node_reads: Counter[NodeId] = Counter()
+        self._node_writes: Counter[NodeId] = Counter()
+        self._all = 0
+        for tablets, transition in transitions(state):
+            if transition.stage in STREAMING_STAGES:
+                self._count(state, tablets.tablet(transition.tablet))
+
+    def add(self, state: ClusterState, tablet: Tablet) -> Rejected | None:
+        """Count a transition that begins; the limit that it would pass, and then it is not counted."""
+        weight, reads, writes = _streamed(state, tablet)
+        for counted, places, name in (
+            (self._reads, reads, "tablet_stream_reads_per_shard_max"),
+            (self._writes, writes, "tablet_stream_writes_per_shard_max"),
+            (self._node_reads, _nodes(reads), "tablet_stream_reads_per_node_max"),
+            (self._node_writes, _nodes(writes), "tablet_stream_writes_per_node_max"),
+            (Counter(all=self._all), ["all"], "tablet_streams_max"),
+        ):
+            most = setting(state, name)
+            for place in places:
+                now = counted[place]  # type: ignore[index]
+                if most and now and now + weight > most:
+                    where = f"{state.nodes[place[0]].name}/{place[1]}" if isinstance(place, tuple) else place
+                    return Rejected("streaming_limit", f"{where} streams {now} already, {name} is {most}")
+        self._count(state, tablet)
+        return None
+
+    def _count(self, state: ClusterState, tablet: Tablet) -> None:
+        weight, reads, writes = _streamed(state, tablet)
+        for counted, nodes, places in (
+            (self._reads, self._node_reads, reads),
+            (self._writes, self._node_writes, writes),
+        ):
+            for place in places:
+                counted[place] += weight
+                nodes[place[0]] += weight
+        self._all += weight
+
+
+def _nodes(places: Iterable[Place]) -> list[NodeId]:
+    return sorted({node for node, _ in places})
+
+
+def _streamed(state: ClusterState, tablet: Tablet) -> tuple[int, list[Place], list[Place]]:
+    """The weight of a transition, the shards that it reads from and those that it writes to."""
+    transition = tablet.transition
+    assert transition is not None, "only transitions stream"
+    weight = KINDS[transition.kind].weight
+    alive = [(one.node, one.shard) for one in tablet.replicas if not is_dead(state.nodes[one.node])]
+    if transition.kind == REPAIR.name:
+        return weight, alive, alive
+    source, target = leaving(tablet), pending(tablet)
+    if transition.kind in (MIGRATION.name, INTRANODE.name) and source is not None:
+        alive = [(source.node, source.shard)]
+    return weight, alive, [] if target is None else [(target.node, target.shard)]

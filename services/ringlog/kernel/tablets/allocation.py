@@ -1,0 +1,143 @@
+"""First allocation: which shards have the tablets of a new table; and who may have tablets at all.
+
+For each tablet, in each datacenter that its replication names (or over all of them, if it names none):
+
+- a list of racks: one replica in each;
+- a number: racks take turns from tablet to tablet, those with the fewest replicas of this tablet first;
+- in the rack the node with the fewest replicas for each of its shards, all tables counted, that has none of it yet;
+- in the node its shards take turns.
+
+It is a pure function of the directory and of what is held already; ties go to the smaller id, turned by the number of
+the tablet. Only nodes that are normal, alive and not about to leave get tablets.
+
+Source: ScyllaDB, ``network_topology_strategy::allocate_tablets_for_new_table``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from ringlog.kernel.ownership.strategies import Census, census_of, impossible
+from ringlog.kernel.state import ClusterState, Node
+from ringlog.kernel.tablets.map import TabletMap, TabletReplica, new_map, uniform_ends
+from ringlog.kernel.values import Epoch, NodeId, Replication
+
+_SCALE = 2**20
+"""Loads for each shard are compared as integers, in parts of a replica of this size."""
+
+
+def eligible(state: ClusterState) -> dict[NodeId, Node]:
+    """The nodes that may be given tablets, by id."""
+    return {
+        name: node
+        for name, node in sorted(state.nodes.items())
+        if node.state in ("normal", "moving") and not node.down and node.shards >= 1
+    }
+
+
+def census(nodes: Mapping[NodeId, Node]) -> Census:
+    """How many of the nodes there are in each rack."""
+    return census_of(nodes, nodes)
+
+
+def unplaceable(state: ClusterState, replication: Replication) -> str:
+    """Why the replicas of a tablet have no place; empty if they have."""
+    return impossible(replication, census(eligible(state)))
+
+
+def held(maps: Iterable[TabletMap]) -> dict[NodeId, int]:
+    """How many replicas each node has or is to have, all maps together. Costs what is in transition."""
+    found: dict[NodeId, int] = {}
+    for tablets in maps:
+        for node, count in zip(tablets.nodes, tablets.held, strict=True):
+            found[node] = found.get(node, 0) + count
+        for transition in tablets.transitions.values():
+            for replica in transition.next:
+                found[replica.node] = found.get(replica.node, 0) + (replica.since == 0)
+    return found
+
+
+def allocated(table: str, count: int, replication: Replication, state: ClusterState, epoch: Epoch) -> TabletMap:
+    """The map of a new table; the replication is possible (``unplaceable``)."""
+    nodes = eligible(state)
+    there = held(state.tablets.values())
+    scopes = _scopes(replication, nodes, there)
+    groups = []
+    for index in range(count):
+        group: list[TabletReplica] = []
+        for scope in scopes:
+            group += [TabletReplica(node, shard, epoch) for node, shard in scope.take(index)]
+        groups.append(group)
+    return new_map(table, uniform_ends(count), groups, epoch)
+
+
+# -------------------------------------------------------------------------------------------------------- taking
+
+
+@dataclass(slots=True)
+class _Rack:
+    """The nodes of a rack by load; ``turn``: the replicas that each has been given, which its shards take in turn."""
+
+    nodes: Mapping[NodeId, Node]
+    turn: dict[NodeId, int]
+    heap: list[tuple[int, NodeId]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.heap = [(self._load(node), node) for node in self.nodes]
+        heapify(self.heap)
+
+    def _load(self, node: NodeId) -> int:
+        return self.turn.get(node, 0) * _SCALE // self.nodes[node].shards
+
+    def take(self) -> tuple[NodeId, int]:
+        """The next node and its shard; it is out of the rack until it is put back."""
+        _, node = heappop(self.heap)
+        turn = self.turn.get(node, 0)
+        self.turn[node] = turn + 1
+        return node, turn % self.nodes[node].shards
+
+    def put_back(self, node: NodeId) -> None:
+        """The node may be taken again."""
+        heappush(self.heap, (self._load(node), node))
+
+
+@dataclass(slots=True)
+class _Scope:
+    """Where some replicas of each tablet go: ``factor`` of them over racks, or one in each."""
+
+    racks: list[_Rack]
+    factor: int
+
+    def take(self, index: int) -> list[tuple[NodeId, int]]:
+        """The replicas of tablet ``index``."""
+        taken: list[tuple[_Rack, NodeId, int]] = []
+        rounds = 0
+        while len(taken) < self.factor:
+            open_racks = [rack for rack in self.racks if rack.heap]
+            assert open_racks, "the replication is possible"
+            here = min(self.factor - len(taken), len(open_racks))
+            first = (index * self.factor + rounds) % len(open_racks)
+            for place in range(here):
+                rack = open_racks[(first + place) % len(open_racks)]
+                taken.append((rack, *rack.take()))
+            rounds += 1
+        for rack, node, _ in taken:
+            rack.put_back(node)
+        return [(node, shard) for _, node, shard in taken]
+
+
+def _scopes(replication: Replication, nodes: Mapping[NodeId, Node], there: dict[NodeId, int]) -> list[_Scope]:
+    if not replication.datacenters:
+        places = sorted({(node.datacenter, node.rack) for node in nodes.values()})
+        return [_Scope([_rack(nodes, place, there) for place in places], replication.factor)]
+    scopes = []
+    for local in replication.datacenters:
+        racks = local.racks or sorted({n.rack for n in nodes.values() if n.datacenter == local.datacenter})
+        scopes.append(_Scope([_rack(nodes, (local.datacenter, rack), there) for rack in racks], local.factor))
+    return scopes
+
+
+def _rack(nodes: Mapping[NodeId, Node], place: tuple[str, str], there: dict[NodeId, int]) -> _Rack:
+    return _Rack({name: node for name, node in nodes.items() if (node.datacenter, node.rack) == place}, there)

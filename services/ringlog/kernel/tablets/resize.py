@@ -1,0 +1,61 @@
+"""A table is cut into twice as many tablets, or into half as many.
+
+Tablet x becomes 2x and 2x + 1, cut in its middle; one that has a single token stays whole. Tablets 2x and 2x + 1
+become x, if the same shards have both; the last of an odd number stays alone. Nobody enters or leaves a group by it:
+each part keeps ``since`` and ``changed`` of the whole, what is merged has the later ones, as with ranges.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, new_map
+from ringlog.kernel.values import TOKEN_MIN, Epoch, Token
+
+_BEFORE_ALL: Token = TOKEN_MIN - 2
+"""Where the first tablet begins, as a number: so halves of equal tablets are equal."""
+
+Part = tuple[Token, tuple[TabletReplica, ...], Epoch]
+"""Last token, replicas, changed."""
+
+
+def split(tablets: TabletMap, epoch: Epoch) -> TabletMap:
+    """The map with twice as many tablets; none is in transition."""
+    parts: list[Part] = []
+    for tablet in tablets:
+        start = tablet.start if tablet.index else _BEFORE_ALL
+        middle = (start + tablet.end) // 2
+        if max(start, TOKEN_MIN - 1) < middle < tablet.end:
+            parts.append((middle, tablet.replicas, tablet.changed))
+        parts.append((tablet.end, tablet.replicas, tablet.changed))
+    return _made(tablets, parts, epoch)
+
+
+def merge(tablets: TabletMap, epoch: Epoch) -> TabletMap:
+    """The map with half as many tablets; siblings are on the same shards, none is in transition."""
+    parts: list[Part] = []
+    for even in range(0, tablets.count, 2):
+        one = tablets.tablet(even)
+        if even + 1 == tablets.count:
+            parts.append((one.end, one.replicas, one.changed))
+            continue
+        other = tablets.tablet(even + 1)
+        since = {(replica.node, replica.shard): replica.since for replica in other.replicas}
+        replicas = tuple(
+            TabletReplica(mine.node, mine.shard, max(mine.since, since[mine.node, mine.shard])) for mine in one.replicas
+        )
+        parts.append((other.end, replicas, max(one.changed, other.changed)))
+    return _made(tablets, parts, epoch)
+
+
+def apart(tablets: TabletMap) -> Tablet | None:
+    """The first tablet whose sibling is on other shards; None if all siblings can be merged."""
+    for even in range(0, tablets.count - 1, 2):
+        one, other = tablets.replicas(even), tablets.replicas(even + 1)
+        if {(mine.node, mine.shard) for mine in one} != {(mine.node, mine.shard) for mine in other}:
+            return tablets.tablet(even)
+    return None
+
+
+def _made(tablets: TabletMap, parts: list[Part], epoch: Epoch) -> TabletMap:
+    assert not tablets.transitions, "what is in transition is not cut"
+    ends, replicas, changed = zip(*parts, strict=True)
+    return new_map(tablets.table, ends, replicas, epoch, changed, tablets.sequence)

@@ -1,0 +1,111 @@
+"""The tablet track and node operations exclude each other.
+
+Both change who serves what, and share gates and fences. So either tablets are in transition, or an operation is past
+``requested``; the other side waits. An operation in ``requested`` that could go on keeps new transitions from starting
+and lets those that run end. One that *drains*, whose node leaves while it still has tablets, is passed over: it waits
+for transitions, and they may start.
+
+Source: seeds/000, "Load balancing"; ScyllaDB's ``paused_requests``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ringlog.kernel.operations.gates import parting
+from ringlog.kernel.operations.kinds import kind_of
+from ringlog.kernel.operations.stages import REQUESTED, in_flight
+from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.ownership.strategies import impossible
+from ringlog.kernel.state import ClusterState, Node, Operation, in_order
+from ringlog.kernel.tablets.allocation import census, eligible
+from ringlog.kernel.tablets.map import TabletMap, Transition
+from ringlog.kernel.values import NodeId, Replication
+
+
+def transitions(state: ClusterState) -> Iterator[tuple[TabletMap, Transition]]:
+    """All that is in transition, by table and tablet."""
+    for _, tablets in in_order(state.tablets):
+        for _, transition in in_order(tablets.transitions):
+            yield tablets, transition
+
+
+def in_track(state: ClusterState) -> bool:
+    """True if a tablet is in transition."""
+    return any(tablets.transitions for tablets in state.tablets.values())
+
+
+def tables_on(state: ClusterState, node: NodeId) -> tuple[str, ...]:
+    """The tables of which a node has a tablet, or is to have one, by name."""
+    return tuple(name for name, tablets in in_order(state.tablets) if _is_on(tablets, node))
+
+
+def _is_on(tablets: TabletMap, node: NodeId) -> bool:
+    if node in tablets.nodes and tablets.held[tablets.nodes.index(node)]:
+        return True
+    return any(replica.node == node for one in tablets.transitions.values() for replica in one.next)
+
+
+def is_draining(state: ClusterState, operation: Operation) -> bool:
+    """True if the operation waits for its node to be without tablets."""
+    node = parting(operation)
+    return operation.stage == REQUESTED and bool(node) and bool(tables_on(state, node))
+
+
+def drained_by(state: ClusterState) -> dict[NodeId, Operation]:
+    """The nodes that must give their tablets away, and why."""
+    return {node: one for one in in_flight(state) if one.stage == REQUESTED and (node := parting(one))}
+
+
+def must_wait(state: ClusterState, operation: Operation) -> Rejected | None:
+    """Why a requested operation may not go on for the sake of tablets; None if it may."""
+    node = parting(operation)
+    if node and (tables := tables_on(state, node)):
+        name = state.nodes[node].name
+        return Rejected("awaits_tablets", f"operation: {name} has tablets of {len(tables)} tables, first {tables[0]}")
+    for tablets, transition in transitions(state):
+        where = f"{tablets.table}/{transition.tablet} is in {transition.stage}"
+        return Rejected("awaits_tablets", f"operation: {operation.id} waits until no tablet is in transition: {where}")
+    return None
+
+
+def may_begin(state: ClusterState) -> Rejected | None:
+    """Why no transition may start now; None if some may."""
+    for operation in in_flight(state):
+        if not is_draining(state, operation):
+            why = f"{operation.id} ({operation.stage}) and tablets in transition exclude each other"
+            return Rejected("operations_in_flight", f"migrations: {why}")
+    return None
+
+
+def targets(state: ClusterState) -> dict[NodeId, Node]:
+    """The nodes that may be given tablets now: ``eligible`` ones that do not leave, and who replaces another."""
+    leaving = drained_by(state)
+    found = {name: node for name, node in eligible(state).items() if name not in leaving}
+    for operation in leaving.values():
+        if kind_of(operation).brings_node and not state.nodes[operation.node].down:
+            found[operation.node] = state.nodes[operation.node]
+    return found
+
+
+def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Rejected | None:
+    """Why the tablets of a node have no other place, with table and rack; None if they have.
+
+    ``instead``: who comes in its place.
+    """
+    left = {name: found for name, found in targets(state).items() if name != node}
+    if instead:
+        left[instead] = state.nodes[instead]
+    known = census(left)
+    for table in tables_on(state, node):
+        replication = replication_of(state, table)
+        if why := impossible(replication, known):
+            where = state.nodes[node]
+            text = f"tablets of {table} on {where.name} (rack {where.rack} of {where.datacenter}) have no other place"
+            return Rejected("drain_impossible", f"node: {text}: {why}")
+    return None
+
+
+def replication_of(state: ClusterState, table: str) -> Replication:
+    """How a table's keyspace is replicated."""
+    return state.keyspaces[state.tables[table].keyspace].replication

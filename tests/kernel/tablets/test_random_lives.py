@@ -1,0 +1,187 @@
+"""Random lives of tablets, against a naive record, the invariants, and with defects planted that must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.movements import Join, Leave
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.commands.tablets import Shard, TabletMigration
+from ringlog.kernel.fold import fold
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.tablets import admission, gates, groups, resize, stages, steps, track
+from ringlog.kernel.tablets.stages import STAGES, Side
+from ringlog.kernel.values import Command, TabletOptions, Witness
+from ringlog.protocol.tablet_steps import tablet_reports, tablet_steps
+from ringlog.sim.chance import Chance
+from ringlog.sim.checks.tablets import TabletModel
+from ringlog.sim.families.tablets import FAMILY
+from tests.kernel.entries import applied, entry
+from tests.kernel.tablets import lives
+
+DRAWS = [(weight, draw) for weight, draw in filter(None, FAMILY.commands.values())]
+
+
+def start(model: TabletModel) -> ClusterState:
+    state = lives.with_table(applied(lives.three_racks(), lives.register(8)), lives.factor(3), 4)
+    model.take(lives.create_table(tablets=TabletOptions(4)), EMPTY_STATE, state)
+    second = lives.create_table("u", TabletOptions(3), 2)
+    after = applied(state, second)
+    model.take(second, state, after)
+    return after
+
+
+def drawn(state: ClusterState, random: Random) -> list[Command]:
+    """What somebody asks for now: an operator, the world, or mostly the coordinator."""
+    dice = random.random()
+    if dice < 0.25:
+        weights = [weight for weight, _ in DRAWS]
+        (_, draw) = random.choices(DRAWS, weights)[0]
+        found = draw(state, Chance(random.getrandbits(32), "tablets"))
+        return [found] if found is not None else []
+    node = random.choice(sorted(state.nodes))
+    if dice < 0.33:
+        down = [one.id for one in state.nodes.values() if one.down]
+        if down and random.random() < 0.7:
+            return [DeclareUp(min(down), "")]
+        comers = [one.node for _, moving in track.transitions(state) for one in moving.next]
+        return [DeclareDown(random.choice([node, *comers]), "")] if not down else []
+    flying = in_flight(state)
+    if dice < (0.5 if flying else 0.35):
+        if flying and flying[0].stage == "requested" and random.random() < 0.3:
+            return [AdvanceOperation(flying[0].id, "prepared", lives.witnesses(state))]
+        if flying:
+            return [CancelOperation(flying[0].id, "")]
+        return [Leave(node) if random.random() < 0.5 else Join(lives.node_id(8), (random.getrandbits(40),), bytes(16))]
+    if 0.35 < dice < 0.38:
+        return [AlterKeyspace("ks", lives.factor(random.choice([2, 3, 4])))]
+    if 0.38 < dice < 0.45:
+        place = Shard(node, random.randrange(2))
+        index = random.randrange(state.tablets[lives.TABLE].count)
+        ends = [(None, place), (place, None)]
+        held = [Shard(*one) for one in lives.places(lives.tablet(state, index))]
+        from_, to = random.choice([*ends, (random.choice(held), None)])
+        one = TabletMigration(lives.TABLE, index, random.choice(["rebuild", "rebuild_v2"]), from_, to)
+        return [lives.MigrateTablets((one,))]
+    alive = [one.id for one in state.nodes.values() if not one.down and random.random() < 0.9]
+    witnesses = [Witness(one, state.epoch - random.choice([0, 0, 1, 3]), state.epoch) for one in alive]
+    said = [report for one in alive for report in tablet_reports(state, one)]
+    return list(tablet_steps(state, witnesses, said))
+
+
+def live(seed: int, length: int = 250) -> list[str]:
+    """What is wrong in a random life; it ends with the first thing."""
+    random, wrong = Random(seed), []
+    model = TabletModel(wrong.append)
+    state = start(model)
+    for _ in range(length):
+        for command in drawn(state, random):
+            folded = fold(state, entry(state, command))
+            if folded.outcome.kind is OutcomeKind.HALT:
+                return [folded.outcome.detail]
+            if folded.outcome.kind is OutcomeKind.APPLIED:
+                before, state = state, folded.state
+                model.take(command, before, state)
+                wrong += [f"{one.invariant}: {one.detail}" for one in violations(state, before)]
+        if wrong:
+            return wrong
+    return wrong
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_nothing_is_wrong_in_a_random_life(seed: int) -> None:
+    assert live(seed) == []
+
+
+def test_random_lives_come_everywhere() -> None:
+    """Every stage of every kind is entered in some of them, and tables are cut anew."""
+    seen: set[str] = set()
+    for seed in range(24):
+        random = Random(seed)
+        state = start(TabletModel(seen.add))
+        for _ in range(250):
+            for command in drawn(state, random):
+                folded = fold(state, entry(state, command))
+                if folded.outcome.kind is OutcomeKind.APPLIED:
+                    state = folded.state
+                    seen.update(f"{t.kind}: {t.stage}" for _, t in track.transitions(state))
+                    seen.update(["resized"] if state.tablets[lives.TABLE].made > 20 else [])
+    assert "resized" in seen
+    wanted = {f"{kind.name}: {stage}" for kind in stages.KINDS.values() for stage in kind.stages}
+    wanted |= {f"migration: {stage}" for stage in ("cleanup_target", "revert_migration", stages.FALLBACK)}
+    assert wanted <= seen, sorted(wanted - seen)
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def row(name: str, **changes: Any) -> Plant:
+    """One row of the stage table is another."""
+    return lambda patch: patch.setitem(STAGES, name, replace(STAGES[name], **changes))
+
+
+def function(module: Any, name: str, made: Callable[[Any], Any]) -> Plant:
+    """A function of a module, and whoever imported it."""
+    from ringlog.kernel.commands import resizes, tablets
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(module, name)
+        for other in (module, resizes, tablets, admission, gates, groups, resize, steps, stages):
+            if getattr(other, name, None) is right:
+                patch.setattr(other, name, made(right))
+
+    return plant
+
+
+def _late_since(right: Any) -> Any:
+    """Who comes is a member from the first stage on."""
+
+    def entered(tablet: Any, stage: str, epoch: int, reason: str = "") -> Any:
+        step = right(tablet, stage, epoch, reason)
+        if isinstance(step, steps.Settled):
+            return replace(step, replicas=tuple(replace(one, since=1) for one in step.replicas))
+        return step
+
+    return entered
+
+
+PLANTED: dict[str, Plant] = {
+    "allow writes both": row("allow_write_both_read_old", writes=Side.BOTH),
+    "write_both_read_old writes old": row("write_both_read_old", writes=Side.PREV),
+    "streaming writes new": row("streaming", writes=Side.NEXT),
+    "streaming is no work": row("streaming", work=stages.Work.NONE),
+    "rebuild_repair reads new": row("rebuild_repair", reads=Side.NEXT),
+    "write_both_read_new reads old": row("write_both_read_new", reads=Side.PREV),
+    "write_both_read_new turns back to cleanup_target": row("write_both_read_new", back="cleanup_target"),
+    "use_new writes both": row("use_new", writes=Side.BOTH),
+    "use_new turns back": row("use_new", back="cleanup_target"),
+    "cleanup is no work": row("cleanup", work=stages.Work.NONE),
+    "end_migration settles as before": row("end_migration", settles=Side.PREV),
+    "fallback writes old": row("write_both_read_old_fallback_cleanup", writes=Side.PREV),
+    "cleanup_target is no work": row("cleanup_target", work=stages.Work.NONE),
+    "revert_migration settles as next": row("revert_migration", settles=Side.NEXT),
+    "repair is no work": row("repair", work=stages.Work.NONE),
+    "gates are open": function(gates, "is_open", lambda _: lambda _unmet: True),
+    "who comes need not know": function(gates, "_must", lambda _: lambda _tablet, _nodes: ()),
+    "members since too early": function(steps, "entered", _late_since),
+    "operations are no reason to wait": function(track, "may_begin", lambda _: lambda _state: None),
+    "no limit to where replicas go": function(admission, "_bad_place", lambda _: lambda *_: None),
+    "apart is together": function(resize, "apart", lambda _: lambda _tablets: None),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In at most sixty lives."""
+    PLANTED[name](monkeypatch)
+    assert any(live(seed) for seed in range(60))

@@ -1,0 +1,242 @@
+"""What may not begin: places, racks, limits; and the exclusion between tablets and node operations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.movements import Leave, Remove, Replace
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.commands.schema import AlterTable, DropTable
+from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Replication, TabletOptions
+from tests.kernel.entries import applied
+from tests.kernel.tablets import lives
+from tests.kernel.tablets.lives import (
+    TABLE,
+    begun,
+    factor,
+    migration,
+    node_id,
+    outcome,
+    places,
+    racks,
+    refused,
+    register,
+    settled,
+    tablet,
+    witnesses,
+)
+
+
+@pytest.fixture(scope="module")
+def start() -> ClusterState:
+    return lives.with_table(lives.three_racks(), factor(3), 8)
+
+
+def go_on(state: ClusterState) -> AdvanceOperation:
+    (operation,) = in_flight(state)
+    return AdvanceOperation(operation.id, "prepared", witnesses(state))
+
+
+def test_places_that_are_none(start: ClusterState) -> None:
+    one = migration(start)
+    assert one.from_ is not None
+    assert one.to is not None
+    other = places(tablet(start))[1][0]
+    for bad, code in (
+        (replace(one, to=Shard(one.to.node, 2)), "unknown_shard"),
+        (replace(one, to=Shard(one.to.node, -1)), "bad_field"),
+        (replace(one, to=Shard("nobody", 0)), "unknown_node"),
+        (replace(one, to=Shard(other, 0)), "holds_replica"),
+        (replace(one, from_=Shard(one.from_.node, 1 - one.from_.shard)), "not_a_replica"),
+        (replace(one, kind="teleport"), "bad_field"),
+        (replace(one, kind="intranode_migration"), "bad_field"),
+        (replace(one, kind="repair"), "bad_field"),
+        (replace(one, kind="rebuild", from_=None), "replicas_as_wanted"),
+        (replace(one, kind="rebuild", to=None), "replicas_as_wanted"),
+        (replace(one, kind="rebuild", from_=None, to=None), "bad_field"),
+        (replace(one, to=None), "bad_field"),
+        (replace(one, tablet=8), "unknown_tablet"),
+        (replace(one, table="ks.x"), "unknown_table"),
+    ):
+        assert refused(start, MigrateTablets((bad,))) == code, bad
+    assert refused(start, MigrateTablets((one, one))) == "bad_field"
+    assert refused(begun(start, one), MigrateTablets((one,))) == "tablet_in_transition"
+    down = applied(start, DeclareDown(one.to.node, "burnt"))
+    assert refused(down, MigrateTablets((one,))) == "wrong_node_state"
+
+
+def test_racks_that_are_named_are_kept() -> None:
+    state = lives.with_table(lives.three_racks(), racks("r1", "r2", "r3"), 4)
+    node, shard = places(tablet(state))[0]
+    for rack, code in (("r1", "applied"), ("r2", "rack_pinned")):
+        to = Shard(lives.free_node(state, 0, rack), 0)
+        assert refused(state, MigrateTablets((TabletMigration(TABLE, 0, "migration", Shard(node, shard), to),))) == code
+
+
+def test_replicas_of_different_racks_do_not_collapse_into_one() -> None:
+    state = lives.with_table(lives.three_racks(), factor(2), 4)
+    (first, second) = places(tablet(state))
+    rack = state.nodes[second[0]].rack
+    to = Shard(lives.free_node(state, 0, rack), 0)
+    assert refused(state, MigrateTablets((TabletMigration(TABLE, 0, "migration", Shard(*first), to),))) == "rack_full"
+
+
+def test_no_more_is_streamed_than_may_be(start: ClusterState) -> None:
+    """Both tablets leave the same shard, then a limit of one in all."""
+    by_shard: dict[tuple[str, int], list[int]] = {}
+    for index in range(8):
+        by_shard.setdefault(places(tablet(start, index))[0], []).append(index)
+    shared = max(by_shard.values(), key=len)
+    moves = tuple(migration(start, index) for index in shared[:2])
+    assert len(moves) == 2
+    tight = applied(start, ChangeSettings((("tablet_stream_reads_per_shard_max", 1),)))
+    assert refused(tight, MigrateTablets(moves)) == "streaming_limit"
+    assert refused(applied(tight, MigrateTablets(moves[:1])), MigrateTablets(moves[1:])) == "streaming_limit"
+    alone = applied(start, ChangeSettings((("tablet_streams_max", 1),)))
+    assert refused(alone, MigrateTablets(moves)) == "streaming_limit"
+    later = begun(tight, moves[0], "write_both_read_new")
+    assert refused(later, MigrateTablets(moves[1:])) == "applied", "who has streamed counts no more"
+
+
+def test_a_pending_operation_lets_migrations_end_and_starts_none(start: ClusterState) -> None:
+    state = lives.joining(begun(start, migration(start)), 8)
+    assert refused(state, MigrateTablets((migration(state, 1),))) == "operations_in_flight"
+    assert refused(state, go_on(state)) == "awaits_tablets"
+    state = settled(state)
+    state = applied(state, go_on(state))
+    assert refused(state, MigrateTablets((migration(state, 1),))) == "operations_in_flight"
+    assert violations(state) == ()
+
+
+def drained(state: ClusterState, node: str, kind: str = "migration", to: str = "") -> ClusterState:
+    """Every tablet of a node has gone elsewhere."""
+    for index in range(state.tablets[TABLE].count):
+        for source in places(tablet(state, index)):
+            if source[0] == node:
+                there = to or lives.free_node(state, index, state.nodes[node].rack)
+                state = settled(
+                    begun(state, TabletMigration(TABLE, index, kind, Shard(*source), Shard(there, 0))), index
+                )
+    return state
+
+
+def test_who_leaves_is_drained_first(start: ClusterState) -> None:
+    node = places(tablet(start))[0][0]
+    state = applied(start, Leave(node))
+    assert refused(state, go_on(state)) == "awaits_tablets"
+    back = TabletMigration(TABLE, 1, "migration", Shard(*places(tablet(state, 1))[0]), Shard(node, 0))
+    assert refused(state, MigrateTablets((back,))) in ("wrong_node_state", "holds_replica")
+    state = drained(state, node)
+    assert refused(state, go_on(state)) == "applied"
+
+
+def test_who_is_removed_is_rebuilt_elsewhere_first(start: ClusterState) -> None:
+    node = places(tablet(start))[0][0]
+    state = applied(start, DeclareDown(node, "burnt"), Remove(node))
+    state = drained(state, node, "rebuild")
+    assert refused(state, go_on(state)) == "applied"
+
+
+def test_who_replaces_another_gets_its_tablets(start: ClusterState) -> None:
+    node = places(tablet(start))[0][0]
+    state = applied(start, register(9, start.nodes[node].rack), Replace(node_id(9), node))
+    (operation,) = in_flight(state)
+    assert refused(state, CancelOperation(operation.id, "")) == "applied"
+    state = drained(state, node, to=node_id(9))
+    assert refused(state, CancelOperation(operation.id, "")) == "past_point_of_no_return"
+    assert refused(state, go_on(state)) == "applied"
+    assert violations(state) == ()
+
+
+def test_one_that_drains_holds_up_nobody_else(start: ClusterState) -> None:
+    """With room for one operation only, a join passes the leave that waits for tablets."""
+    state = applied(start, ChangeSettings((("operations_concurrent_max", 1),)), Leave(places(tablet(start))[0][0]))
+    state = lives.joining(state, 8)
+    join = next(one for one in in_flight(state) if one.kind == "join")
+    assert refused(state, AdvanceOperation(join.id, "prepared", witnesses(state))) == "applied"
+
+
+@pytest.mark.parametrize("by", ["rack", "count"])
+def test_a_drain_that_cannot_succeed_names_table_and_rack(by: str) -> None:
+    nodes = [register(number, f"r{number}") for number in (1, 2, 3)]
+    state = lives.with_table(lives.cluster(*nodes), racks("r1", "r2", "r3") if by == "rack" else factor(3), 4)
+    found = outcome(state, Leave(node_id(3)))
+    assert found.code == "drain_impossible"
+    assert "ks.t" in found.detail
+    assert "r3" in found.detail
+    down = applied(state, DeclareDown(node_id(3), "burnt"))
+    assert refused(down, Remove(node_id(3))) == "drain_impossible"
+    assert refused(applied(down, register(4, "r3")), Replace(node_id(4), node_id(3))) == "applied"
+
+
+def test_more_and_fewer_replicas_follow_the_keyspace(start: ClusterState) -> None:
+    state = applied(start, AlterKeyspace("ks", factor(4)))
+    more = TabletMigration(TABLE, 0, "rebuild", None, Shard(lives.free_node(state), 1))
+    state = settled(begun(state, more))
+    assert len(tablet(state).replicas) == 4
+    again = replace(more, to=Shard(lives.free_node(state), 0))
+    assert refused(state, MigrateTablets((again,))) == "replicas_as_wanted"
+    state = applied(state, AlterKeyspace("ks", factor(3)))
+    fewer = TabletMigration(TABLE, 0, "rebuild", Shard(*places(tablet(state))[3]), None)
+    state = settled(begun(state, fewer))
+    assert places(tablet(state)) == places(tablet(start))
+    assert (
+        refused(state, MigrateTablets((replace(fewer, from_=Shard(*places(tablet(state))[0])),)))
+        == "replicas_as_wanted"
+    )
+
+
+def test_tablets_and_the_ring_are_never_converted(start: ClusterState) -> None:
+    assert refused(start, AlterKeyspace("ks", Replication("simple", 2))) == "conversion_impossible"
+    state = applied(start, CreateKeyspace("ring", Replication("simple", 2)))
+    assert refused(state, AlterKeyspace("ring", factor(2))) == "conversion_impossible"
+    assert refused(state, replace(lives.create_table("u", TabletOptions(2), 2), keyspace="ring")) == "bad_tablets"
+    in_ring = applied(state, replace(lives.create_table("u", None, 2), keyspace="ring"))
+    assert refused(in_ring, MigrateTablets((TabletMigration("ring.u", 0, "repair"),))) == "no_tablets"
+    assert "tablets:3" not in state.placements
+
+
+def test_a_table_goes_with_its_tablets_unless_they_are_shared(start: ClusterState) -> None:
+    state = applied(start, lives.create_table("u", TabletOptions(base="t"), 2))
+    assert "ks.u" not in state.tablets
+    assert refused(state, DropTable("ks", "t")) == "bad_tablets"
+    assert refused(state, MigrateTablets((TabletMigration("ks.u", 0, "repair"),))) == "no_tablets"
+    state = applied(state, DropTable("ks", "u"), DropTable("ks", "t"), DropKeyspace("ks"))
+    assert not state.tablets
+    assert violations(state) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (TabletOptions(count=0), "bad_field"),
+        (TabletOptions(count=65_537), "bad_field"),
+        (TabletOptions(min_count=100, max_count=100), "bad_tablets"),
+        (TabletOptions(min_count=65, max_count=127), "bad_tablets"),
+        (TabletOptions(min_count=129, max_count=128), "bad_tablets"),
+        (TabletOptions(min_count=64, max_count=128), "applied"),
+        (TabletOptions(min_count=100, max_count=200), "applied"),
+        (TabletOptions(count=7), "applied"),
+        (TabletOptions(expected_bytes=-1), "bad_field"),
+        (TabletOptions(base="nothing"), "bad_tablets"),
+        (TabletOptions(count=2, base="t"), "bad_tablets"),
+    ],
+)
+def test_options_of_a_table(start: ClusterState, options: TabletOptions, code: str) -> None:
+    assert refused(start, lives.create_table("u", options, 2)) == code
+
+
+def test_hints_may_change_but_not_what_was_cut(start: ClusterState) -> None:
+    state = applied(start, AlterTable("ks", "t", tablets=TabletOptions(min_count=16)))
+    assert state.tables[TABLE].tablets == TabletOptions(count=8, min_count=16)
+    assert refused(state, AlterTable("ks", "t", tablets=TabletOptions(count=4))) == "bad_tablets"
+    assert state.tablets[TABLE] is start.tablets[TABLE]

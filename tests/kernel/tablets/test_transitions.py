@@ -1,0 +1,201 @@
+"""A tablet's life, stage by stage, with what must be refused in each; the worked examples of the seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.tablets import (
+    AdvanceTablets,
+    MigrateTablets,
+    RevertTablets,
+    Shard,
+    TabletAdvance,
+    TabletMigration,
+    TabletRevert,
+)
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.groups import group_of, moving_of
+from ringlog.kernel.tablets.stages import KINDS, STAGES
+from tests.kernel.entries import applied
+from tests.kernel.tablets import lives
+from tests.kernel.tablets.lives import TABLE, begun, migration, places, refused, settled, step, tablet, witnesses
+
+
+@pytest.fixture(scope="module")
+def start() -> ClusterState:
+    return lives.with_table(lives.three_racks(), lives.factor(3), 8)
+
+
+def revert(index: int = 0) -> RevertTablets:
+    return RevertTablets((TabletRevert(TABLE, index, "lost its disk"),))
+
+
+def test_a_migration_ends_with_the_new_replica_in_the_place_of_the_old(start: ClusterState) -> None:
+    one = migration(start)
+    assert one.from_ is not None
+    assert one.to is not None
+    state = settled(begun(start, one))
+    before, after = tablet(start), tablet(state)
+    assert places(after) == [(one.to.node, one.to.shard), *places(before)[1:]]
+    assert after.replicas[1:] == before.replicas[1:]
+    assert start.epoch < after.replicas[0].since < after.changed <= state.epoch
+    assert [tablet(state, index) for index in range(1, 8)] == [tablet(start, index) for index in range(1, 8)]
+
+
+def test_readers_and_writers_of_each_stage(start: ClusterState) -> None:
+    one = migration(start)
+    assert one.from_ is not None
+    assert one.to is not None
+    old, new = one.from_.node, one.to.node
+    rest = {node for node, _ in places(tablet(start))} - {old}
+    state, walked = begun(start, one), []
+    while (found := tablet(state)).transition is not None:
+        group, row = group_of(found), STAGES[found.transition.stage]
+        walked.append(row.name)
+        sides = {"prev": rest | {old}, "next": rest | {new}, "both": rest | {old, new}}
+        assert {member.node for member in group.read} == sides[row.reads.value]
+        assert {member.node for member in group.write} == sides[row.writes.value]
+        moving = moving_of(TABLE, found)
+        assert [(m.entering, m.leaving) for m in moving] == ([((new,), (old,))] if row.writes.value == "both" else [])
+        state = applied(state, step(state))
+    assert tuple(walked) == KINDS["migration"].stages
+
+
+@pytest.mark.parametrize("stage", KINDS["migration"].stages)
+def test_no_stage_is_left_without_its_witnesses(start: ClusterState, stage: str) -> None:
+    one = migration(start)
+    assert one.to is not None
+    state = begun(start, one, stage)
+    command = step(state)
+    assert refused(state, replace(command, witnesses=())) == "gate_not_met"
+    if stage in ("allow_write_both_read_old", "write_both_read_old", "streaming"):
+        assert refused(state, replace(command, witnesses=witnesses(state, one.to.node))) == "gate_not_met"
+    if command.tablets[0].reports:
+        silent = replace(command, tablets=(replace(command.tablets[0], reports=()),))
+        assert refused(state, silent) == "gate_not_met"
+    late = tuple(replace(witness, drained=state.epoch - 1) for witness in command.witnesses)
+    assert refused(state, replace(command, witnesses=late)) == "gate_not_met"
+    assert refused(state, command) == "applied"
+
+
+def test_a_report_of_another_session_moves_nothing(start: ClusterState) -> None:
+    """The tablet streamed before, was turned back, and streams again."""
+    one = migration(start)
+    first = begun(start, one, "streaming")
+    late = step(first).tablets[0].reports
+    again = begun(settled(applied(first, revert())), one, "streaming")
+    command = step(again)
+    assert refused(again, replace(command, tablets=(replace(command.tablets[0], reports=late),))) == "bad_field"
+    assert refused(again, command) == "applied"
+
+
+@pytest.mark.parametrize("stage", ["allow_write_both_read_old", "write_both_read_old", "streaming"])
+def test_a_tablet_that_turns_back_is_as_it_was(start: ClusterState, stage: str) -> None:
+    one = migration(start)
+    state = begun(start, one, stage)
+    state = applied(state, revert())
+    found = tablet(state).transition
+    assert found is not None
+    assert (found.stage, found.reason) == ("cleanup_target", "lost its disk")
+    state = settled(state)
+    assert tablet(state).replicas == tablet(start).replicas
+    assert state.tablets[TABLE].held[: len(start.tablets[TABLE].held)] == start.tablets[TABLE].held
+
+
+def test_reads_turn_back_only_for_the_sake_of_the_dead(start: ClusterState) -> None:
+    one = migration(start)
+    assert one.to is not None
+    state = begun(start, one, "write_both_read_new")
+    assert refused(state, revert()) == "past_point_of_no_return"
+    state = applied(state, DeclareDown(one.to.node, "burnt"), revert())
+    found = tablet(state).transition
+    assert found is not None
+    assert found.stage == "write_both_read_old_fallback_cleanup"
+    state = settled(state)
+    assert tablet(state).replicas == tablet(start).replicas
+
+
+@pytest.mark.parametrize("stage", ["use_new", "cleanup", "end_migration"])
+def test_there_is_no_way_back_from_the_new_replicas(start: ClusterState, stage: str) -> None:
+    state = begun(start, migration(start), stage)
+    assert refused(state, revert()) == "past_point_of_no_return"
+
+
+@pytest.mark.parametrize("stage", ["use_new", "cleanup", "end_migration"])
+def test_a_dead_leaver_is_not_waited_for(start: ClusterState, stage: str) -> None:
+    one = migration(start)
+    assert one.from_ is not None
+    state = begun(start, one, stage)
+    state = settled(applied(state, DeclareDown(one.from_.node, "burnt")))
+    assert one.from_.node not in [node for node, _ in places(tablet(state))]
+
+
+def test_within_a_node_only_the_shard_changes(start: ClusterState) -> None:
+    node, shard = places(tablet(start))[0]
+    one = TabletMigration(TABLE, 0, "intranode_migration", Shard(node, shard), Shard(node, 1 - shard))
+    state = begun(start, one, "write_both_read_new")
+    assert [member.node for member in group_of(tablet(state)).write] == [n for n, _ in places(tablet(start))]
+    assert moving_of(TABLE, tablet(state)) == ()
+    assert refused(applied(state, DeclareDown(node, "burnt")), revert()) == "past_point_of_no_return"
+    state = settled(state)
+    assert places(tablet(state))[0] == (node, 1 - shard)
+    assert tablet(state).replicas[0].since == tablet(start).replicas[0].since
+
+
+@pytest.mark.parametrize("kind", ["rebuild", "rebuild_v2"])
+def test_a_lost_replica_is_made_anew(start: ClusterState, kind: str) -> None:
+    one = replace(migration(start), kind=kind)
+    assert one.from_ is not None
+    assert one.to is not None
+    assert refused(start, MigrateTablets((one,))) == "wrong_node_state"
+    dead = applied(start, DeclareDown(one.from_.node, "burnt"))
+    assert refused(dead, MigrateTablets((replace(one, kind="migration"),))) == "wrong_node_state"
+    state = settled(begun(dead, one))
+    assert places(tablet(state))[0] == (one.to.node, one.to.shard)
+
+
+def test_too_few_survivors_know_not_every_row(start: ClusterState) -> None:
+    one = replace(migration(start), kind="rebuild")
+    dead = start
+    for node, _ in places(tablet(start))[:2]:
+        dead = applied(dead, DeclareDown(node, "burnt"))
+    assert refused(dead, MigrateTablets((one,))) == "too_few_replicas"
+
+
+def test_a_repair_ends_settled_and_a_failed_one_says_why(start: ClusterState) -> None:
+    one = TabletMigration(TABLE, 3, "repair")
+    state = begun(start, one)
+    assert tablet(settled(state, 3), 3) == tablet(start, 3)
+    failed = applied(state, revert(3))
+    found = tablet(failed, 3).transition
+    assert found is not None
+    assert (found.stage, found.reason) == ("end_repair", "lost its disk")
+    assert tablet(settled(failed, 3), 3) == tablet(start, 3)
+
+
+def test_many_tablets_move_with_one_entry_each_by_itself(start: ClusterState) -> None:
+    state = applied(start, MigrateTablets((migration(start, 0), migration(start, 1, 1))))
+    state = applied(state, step(state, 1))
+    stages = [found.stage for found in (tablet(state, i).transition for i in (0, 1)) if found is not None]
+    assert stages == ["allow_write_both_read_old", "write_both_read_old"]
+    both = tuple(TabletAdvance(TABLE, i, to) for i, to in ((0, "write_both_read_old"), (1, "streaming")))
+    state = applied(state, AdvanceTablets(both, witnesses(state)))
+    stages = [found.stage for found in (tablet(state, i).transition for i in (0, 1)) if found is not None]
+    assert stages == ["write_both_read_old", "streaming"]
+
+
+def test_a_refused_tablet_refuses_the_entry(start: ClusterState) -> None:
+    state = begun(start, migration(start))
+    good = step(state).tablets[0]
+    for bad, code in (
+        (TabletAdvance(TABLE, 1, "streaming"), "not_in_transition"),
+        (TabletAdvance(TABLE, 99, "streaming"), "unknown_tablet"),
+        (TabletAdvance("ks.other", 0, "streaming"), "unknown_table"),
+        (good, "bad_field"),
+    ):
+        assert refused(state, AdvanceTablets((good, bad), witnesses(state))) == code
+    assert refused(state, AdvanceTablets((replace(good, to="streaming"),), witnesses(state))) == "wrong_stage"
+    assert refused(state, AdvanceTablets((), witnesses(state))) == "bad_field"
