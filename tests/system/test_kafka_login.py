@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.system.agents_world import until
 from tests.system.cdc_world import PARTITIONS, write
 from tests.system.guarded_kafka import Guarded, guarded_kafka
 from tests.system.user import User
@@ -126,12 +125,7 @@ def test_each_kind_of_client_logs_in_by_scram(guarded: Guarded, user: User, tmp_
 def _settle(user: User, folder: Path) -> None:
     """Agents, a node that has joined, a table."""
     user.begin("agents")
-    user.begin("node", "run", "n1", "--join", "--data", str(folder / "node"))
-
-    def joined() -> bool:
-        return [node["state"] for node in json.loads(user.run("node", "list", "--json"))] == ["normal"]
-
-    until(joined, "the node")
+    user.join_node("--data", str(folder / "node"))
     user.run("keyspace", "create", "shop", "--factor", "1")
     user.run("submit", json.dumps(TABLE))
 

@@ -129,9 +129,10 @@ def seen_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
     return found or ((SeenRow(None, {}, static),) if static else ())
 
 
-@pytest.fixture
-def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World]:
-    made = World(stack, cluster_name, tmp_path)
+@pytest.fixture(scope="module")
+def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One for both tests: its processes take longer to start than the second test to run."""
+    made = World(stack, f"t{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("nodes"))
     try:
         yield made
     finally:
@@ -186,7 +187,7 @@ def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> No
 
 
 def test_one_folder_one_process(world: World) -> None:
-    first = world.begin("n1")
+    first = world.nodes.get("n1") or world.begin("n1")
     world.await_normal("n1")
     second = NodeProcess(world.agents, world.folder, "n1")
     assert second.process.wait(120) == 1

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.agents_world import until
 from tests.system.user import User
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -39,21 +38,11 @@ def found(user: User, *options: str) -> str:
     return str(json.loads(user.run("cluster", "found", "shop", *options, "--json"))["cluster_id"])
 
 
-def await_node(user: User) -> None:
-    """Agents, and a node that joins."""
-    user.begin("agents")
-    user.begin("node", "run", "n1", "--join", "--tokens", "2")
-
-    def joined() -> bool:
-        return [node["state"] for node in json.loads(user.run("node", "list", "--json"))] == ["normal"]
-
-    until(joined, "the node")
-
-
 def test_after_a_reset_everything_works_again_under_the_same_name(user: User, home: Path) -> None:
     broker = up(user, "one")["bootstrap_servers"]
     first = found(user, "--bootstrap", broker)
-    await_node(user)
+    user.begin("agents")
+    user.join_node("--tokens", "2")
     user.end()
     remembered = [path for path in (home / "ringlog").rglob("*") if "shop" in str(path) and path.is_file()]
     assert remembered
@@ -62,7 +51,8 @@ def test_after_a_reset_everything_works_again_under_the_same_name(user: User, ho
     assert [path for path in remembered if path.exists()] == []
     user.run("cluster", "current", status=1)
     assert found(user, "--bootstrap", up(user, "one")["bootstrap_servers"]) != first
-    await_node(user)
+    user.begin("agents")
+    user.join_node("--tokens", "2")
     shown = json.loads(user.run("status", "--json"))
     assert {agent["role"] for agent in shown["agents"]} == {"validator", "coordinator", "publisher", "keeper"}
     user.end()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.system.agents_world import until
+
+ADMITTED = re.compile(r"join admitted +epoch=(\d+)")
 
 
 class User:
@@ -42,6 +48,15 @@ class User:
             self._running.append(
                 subprocess.Popen(command, env=self._environment, cwd=self._home, stdout=log, stderr=subprocess.STDOUT)
             )
+
+    def join_node(self, *options: str) -> None:
+        """Start the node n1 and return when it is normal. Nothing asks by commands meanwhile: each is a process."""
+        log = self._home / "node.log"
+        before = log.stat().st_size if log.exists() else 0
+        self.begin("node", "run", "n1", "--join", *options)
+        admitted = until(lambda: ADMITTED.search(log.read_bytes()[before:].decode()), "the join to be admitted")
+        self.run("operation", "list", f"join-{admitted[1]}", "--watch")
+        assert [node["state"] for node in json.loads(self.run("node", "list", "--json"))] == ["normal"]
 
     def command_lines(self) -> str:
         """With what arguments all that goes on was started, and what that has started."""
