@@ -23,6 +23,7 @@ from typing import Any
 from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
 from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
 from ringlog.kernel.fold import fold
+from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Replication
@@ -180,8 +181,8 @@ class Model:
         """What an answer that goes out now says wrongly; empty if it is right."""
         states = self.states_of(now.log)
         if result.outcome == APPLIED:
-            found = states[-1].history.requests.get(result.request_id)
-            return "" if found == result.epoch else f"not applied at {result.epoch}"
+            found = find_request(states[-1], result.request_id)
+            return "" if found is not None and found.epoch == result.epoch else f"not applied at {result.epoch}"
         assert result.outcome == REJECTED
         if not any(state.epoch == result.epoch for state in states[now.asked :]):
             return f"rejected as {result.code} on a state of before, or of nobody: {result.epoch}"

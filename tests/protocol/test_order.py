@@ -15,7 +15,7 @@ from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author
-from ringlog.protocol.answers import AppliedResult
+from ringlog.protocol.answers import AppliedResult, RejectedResult
 from ringlog.protocol.commit import Undecided, commit, settle
 from ringlog.protocol.direct import AheadOfLog, Direct, NoCluster, RoleRefused
 from ringlog.protocol.effects import (
@@ -40,7 +40,7 @@ from ringlog.protocol.validator_core import Ack, Hint, Publish
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
-from tests.agents.world import BAD, NOW, World
+from tests.agents.world import BAD, GOOD, NOW, World
 
 QUIET = (Newest, Now, WallClock)
 
@@ -134,6 +134,15 @@ def test_a_role_reads_the_log_before_it_takes_over() -> None:
 def test_a_take_over_that_the_rules_refuse_ends() -> None:
     with pytest.raises(RoleRefused, match="bad_field"):
         Notes(World()).run(Notes(World()).direct.take_over("", "me"))
+
+
+def test_who_submits_directly_is_rejected_behind_a_barrier_only() -> None:
+    notes = Notes(World())
+    notes.run(notes.direct.submit(GOOD))
+    assert notes.seen == ["Alone", "Append", "Until"], "an entry that is applied shows that its state was the newest"
+    notes.seen.clear()
+    assert isinstance(notes.run(notes.direct.submit(BAD)), RejectedResult)
+    assert notes.seen == ["Alone", "Barrier"]
 
 
 def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() -> None:
