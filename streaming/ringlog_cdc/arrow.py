@@ -195,6 +195,8 @@ def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.Part) -> Outgoi
     partitions, values = _numbers(batch, "partition"), batch.column("value")
     if part.is_first or same(partitions) is None or values.null_count:
         return None
+    if (_numbers(batch, "appended") < table.newest_since).any():
+        return None
     source = Source(
         part.source_topic,
         int(partitions[0]),
@@ -286,7 +288,7 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
     unknown, doubtful = unknown_columns(found.mutations, chosen, tables, table)
     columns = columns_of(found.mutations, chosen, tables, unknown, identity, *places)
     routed = route(table, columns)
-    alone = is_compound(found.mutations, chosen, tables, table) | doubtful
+    alone = is_compound(found.mutations, chosen, tables, table) | doubtful | (places[0] < table.newest_since)
     if table.images:
         alone |= has_images(tables, table) & ~is_easy(found.mutations, chosen, tables, table.images)
     simple = (tables.codes >= 0) & ~alone

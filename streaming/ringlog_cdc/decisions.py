@@ -11,19 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from ringlog.kernel.generations.statements import TableShape, shape_of_table
+from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Generation, in_order
+from ringlog_cdc.earlier import history_context, history_in
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.images.tables import image_tables, images_context
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
 from ringlog_cdc.routing import RoutingTable, routing_table
+from ringlog_cdc.shapes import shape_of_fields
 
 FORMAT = 2
 """Of contexts. 1, which has no number: every write is one row, keys are not looked at, rows are as then."""
-
-COLLECTIONS = 3
-"""Place of the collections among the fields of a table's shape that the first format had not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,7 @@ def context_of(
             "partitions": partitions,
             "source_topic": source_topic,
         }
+        | history_context(state)
     )
 
 
@@ -151,13 +151,14 @@ def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterSt
     return routing_table(
         context["source_topic"],
         [_generation(known, name, timestamp) for name, timestamp in context["generations"]],
-        {name: _shape(fields) for name, fields in context["tables"].items()},
+        {name: shape_of_fields(fields) for name, fields in context["tables"].items()},
         closed,
         context["leeway_us"],
         context["partitions"],
         context.get("reaches_us"),
         context["cluster_id"],
         image_tables(context),
+        history_in(context),
     )
 
 
@@ -173,14 +174,6 @@ def closed_for(entry: PlanEntry, state: ClusterState) -> tuple[str, ...]:
     meanwhile: then consumers have left it, and what is still missing there must not be lost in silence behind them.
     """
     return tuple(sorted({*entry.closed, *(found.id for found in state.generations if found.closed is not None)}))
-
-
-def _shape(fields: Sequence[Any]) -> TableShape:
-    """The shape of a table in a stored context; the first release stored only its first three fields."""
-    numbers, rest = fields[:3], [tuple(part) if isinstance(part, list) else part for part in fields[3:]]
-    if len(rest) > COLLECTIONS:
-        rest[COLLECTIONS] = tuple((column, kind) for column, kind in rest[COLLECTIONS])
-    return TableShape(*numbers, *rest)
 
 
 def _generation(known: Mapping[str, Generation], name: str, timestamp: int) -> Generation:

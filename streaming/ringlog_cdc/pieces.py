@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from ringlog.kernel.generations.admission import refusal
+from ringlog.kernel.generations.admission import refusal, shape_for
 from ringlog.kernel.generations.lookup import index_at
-from ringlog.kernel.generations.statements import is_compound
+from ringlog.kernel.generations.statements import TableShape, is_compound
+from ringlog.kernel.generations.verdicts import Version, newest_of, version_at
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.wire.records import CdcRow, Mutation, encode_cdc_row
@@ -57,14 +58,18 @@ def route_single(
     change if it is routed.
     """
     mutation = write.mutation
-    verdict = _verdict(table, mutation, write.appended)
+    shape = shape_for(table.rules, mutation, write.appended)
+    verdict = _verdict(table, mutation, write.appended, shape)
     if verdict != ROUTED:
         return Routed(verdict)
     name = f"{mutation.keyspace}.{mutation.table}"
-    shape = table.tables[name]
+    assert not isinstance(shape, str), "it is routed"
+    earlier = earlier_version(table, mutation, write.appended)
     pieces = split(mutation, shape) if is_compound(mutation, shape) else (plain_piece(mutation),)
     key = compose([part for part in mutation.partition_key if part is not None])
-    only_keys, images = shape.delta == "keys", table.images.get(name)
+    # Only the living table of the name has images; a reader finds the version of an earlier one by its epoch.
+    only_keys, images = shape.delta == "keys", None if _is_over(table, name, earlier) else table.images.get(name)
+    epoch = epoch if earlier is None else earlier.epoch
     left: Mapping[bytes, Any] = {}
     if images is not None:
         assert states is not None, "a table with images has states"
@@ -91,10 +96,29 @@ def route_single(
     return Routed(ROUTED, starts, tuple(table.partitions[located].tolist()), streams, rows)
 
 
-def _verdict(table: RoutingTable, mutation: Mutation, appended: int) -> int:
-    shape = table.tables.get(f"{mutation.keyspace}.{mutation.table}")
+def earlier_version(table: RoutingTable, mutation: Mutation, appended: int) -> Version | None:
+    """The version that reads a write, if it is not the newest of the table that has the name."""
+    history = table.rules.history
+    if history is None or history.is_newest(mutation, appended):
+        return None
+    found = version_at(history, mutation, appended)
+    if isinstance(found, str) or found is newest_of(history, f"{mutation.keyspace}.{mutation.table}"):
+        return None
+    return found
+
+
+def _is_over(table: RoutingTable, name: str, earlier: Version | None) -> bool:
+    """True for a version of a table that has the name no more."""
+    if earlier is None:
+        return False
+    assert table.rules.history is not None, "it has an earlier version"
+    newest = newest_of(table.rules.history, name)
+    return newest is None or newest.id != earlier.id
+
+
+def _verdict(table: RoutingTable, mutation: Mutation, appended: int, shape: TableShape | str) -> int:
     foreign = mutation.cluster_id is not None and mutation.cluster_id != table.rules.cluster_id
-    if shape is not None and not shape.cdc and not foreign:
+    if not isinstance(shape, str) and not shape.cdc and not foreign:
         return SKIPPED
     code = refusal(table.rules, mutation, appended)
     return NUMBERS[code] if code else ROUTED

@@ -20,6 +20,7 @@ from ringlog.kernel.generations.acceptance import VERDICTS, accept_many
 from ringlog.kernel.generations.admission import Rules
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.generations.vectors import StreamTable
+from ringlog.kernel.generations.verdicts import History
 from ringlog.kernel.ring.vectors import tokens_of
 from ringlog.kernel.state import Generation
 from ringlog_cdc.cdc_time import high_halves, low_halves, topic_number
@@ -54,6 +55,11 @@ class RoutingTable:
     rules: Rules
     images: Mapping[str, ImageTable] = field(default_factory=dict)
 
+    @property
+    def newest_since(self) -> int:
+        """Writes appended before it are looked at one by one: other tables than these may judge them."""
+        return 0 if self.rules.history is None else self.rules.history.newest_since
+
 
 def routing_table(
     topic: str,
@@ -65,8 +71,12 @@ def routing_table(
     reaches: Sequence[int] | None = None,
     cluster_id: str = "",
     images: Mapping[str, ImageTable] | None = None,
+    history: History | None = None,
 ) -> RoutingTable:
-    """The table for mutations of ``topic`` under ``generations``, by ascending timestamp; ``closed`` are ids."""
+    """The table for mutations of ``topic`` under ``generations``, by ascending timestamp; ``closed`` are ids.
+
+    ``history``: what counts when; None: the tables count for every write.
+    """
     timestamps = tuple(generation.timestamp for generation in generations)
     assert list(timestamps) == sorted(set(timestamps)), "generations come in the order of their timestamps"
     streams = StreamTable([generation.ranges for generation in generations])
@@ -86,6 +96,7 @@ def routing_table(
             timestamps,
             leeway,
             tuple(reaches) if reaches is not None else (leeway,) * len(timestamps),
+            history,
         ),
         images=dict(images or {}),
     )

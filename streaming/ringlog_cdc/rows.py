@@ -120,7 +120,7 @@ def _outgoing(
 ) -> list[Out]:
     reason, mutation = int(routed.verdict[number]), item.mutation
     shape = None if mutation is None else table.tables.get(f"{mutation.keyspace}.{mutation.table}")
-    if mutation is not None and shape is not None and not part.is_first and _is_single(table, mutation, shape):
+    if mutation is not None and not part.is_first and _is_single(table, item, mutation, shape):
         answer = route_single(table, part.source_topic, part.row_bytes_max, _single(item), part.epoch, states)
         if answer.verdict == ROUTED:
             places = zip(answer.generations, answer.partitions, answer.streams, answer.rows, strict=True)
@@ -139,8 +139,13 @@ def _outgoing(
     return [Out(number, reason, 0, 0, dead_letter_key(part.source_topic, item.partition, item.offset), letter)]
 
 
-def _is_single(table: RoutingTable, mutation: Mutation, shape: TableShape) -> bool:
+def _is_single(table: RoutingTable, item: Input, mutation: Mutation, shape: TableShape | None) -> bool:
     """Is it to be looked at by itself?"""
+    history = table.rules.history
+    if history is not None and not history.is_newest(mutation, item.appended):
+        return True
+    if shape is None:
+        return False
     return f"{mutation.keyspace}.{mutation.table}" in table.images or is_compound(mutation, shape)
 
 

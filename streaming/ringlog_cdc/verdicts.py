@@ -14,7 +14,9 @@ ROUTED = 0
 REASONS: tuple[tuple[str, str], ...] = (
     ("unreadable", "the value is no mutation in Avro single-object encoding of a known schema"),
     ("foreign_cluster", "the mutation names another cluster"),
-    ("unknown_table", "the schema had no such table"),
+    ("verdict_forgotten", "the write was appended before the log remembers what counted for it"),
+    ("unknown_table", "the schema had no such table, or none of the id that the write names"),
+    ("unknown_version", "the table had no such version, or none by the epoch that the write names"),
     ("unknown_operation", "the operation is none that this release knows"),
     ("null_partition_key", "a component of the partition key is null or missing"),
     (

@@ -124,6 +124,9 @@ def test_a_later_versions_record_is_read_once_its_schema_is_learned():
         "replaced": [],
         "bounds": None,
         "more": [],
+        "epoch": None,
+        "table_id": None,
+        "table_version": None,
         "verdict": "n1",
     }
     data = header(fingerprint_of(schema)) + Layout(schema).encode(record)

@@ -146,7 +146,7 @@ HEAD = b"\x00\x00" + b"\x02k" + b"\x02t" + b"\x02" + b"\x00" + b"\x00"
 """No ids, keyspace k, table t, timestamp 1, no ttl, INSERT."""
 
 CELL = b"\x02c\x02\x02v"
-NOTHING_MORE = bytes(4)
+NOTHING_MORE = bytes(7)
 """No elements deleted, no collection replaced, no bounds, no further statements."""
 
 

@@ -12,8 +12,10 @@ from typing import Any
 Reader = Callable[[bytes, int], tuple[Any, int]]
 """From a position to (value, position behind it); raises IndexError or ValueError."""
 
+_COMPOUND = ("clustering_key", "cells", "deleted_elements", "replaced", "bounds", "more")
 MUTATION_TAILS = (
-    ("clustering_key", "cells", "deleted_elements", "replaced", "bounds", "more"),
+    (*_COMPOUND, "epoch", "table_id", "table_version"),
+    _COMPOUND,
     ("clustering_key", "cells"),
 )
 CDC_TAILS = (

@@ -187,6 +187,15 @@ PARTS: Final = (
         items=lambda state: {str(past.until): past for past in state.past_ttls},
         untold={WHOLE: "what comes of it is the expiry of generations"},
     ),
+    Part(
+        "settled",
+        states.Settled,
+        items=lambda state: {"verdicts": state.settled} if state.settled.until else {},
+        untold={WHOLE: "who judges writes folds the log"},
+    ),
+    Part(
+        "table_lives", states.TableLife, hidden={WHOLE: "repeats tables, as they were; who judges writes folds the log"}
+    ),
 )
 """In the order in which differences are told."""
 

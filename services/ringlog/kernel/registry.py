@@ -26,6 +26,7 @@ from ringlog.kernel.commands import (
     schema,
     tablets,
     user_types,
+    verdicts,
 )
 from ringlog.kernel.outcome import Context, Decision
 from ringlog.kernel.state import ClusterState
@@ -46,6 +47,7 @@ FAMILIES: Final = (
     cdc_writers,
     cdc_expiry,
     cdc_clock,
+    verdicts,
 )
 """The family files, in the order of the reference pages."""
 

@@ -118,6 +118,13 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     ),
     "tablets_per_table_max": SettingRule(65_536, 1, 1_048_576, "tablets", "tablets of one table"),
     "tokens_per_node_max": SettingRule(1_024, 1, 16_384, "tokens", "tokens that one node may own"),
+    "verdicts_lead_us": SettingRule(
+        2_000_000,
+        100_000,
+        _CENTURY_US,
+        "microseconds",
+        "how far ahead of its clock a node settles verdicts; a schema change counts for writes after so long at most",
+    ),
 }
 
 _NOT_ABOVE: Final = (
@@ -126,6 +133,7 @@ _NOT_ABOVE: Final = (
     ("cdc_generation_lead_us", "cdc_timestamp_ahead_max_us"),
     ("operations_concurrent_max", "operations_admitted_max"),
     ("tokens_per_node_max", "ranges_max"),
+    ("verdicts_lead_us", "cdc_horizon_ahead_max_us"),
 )
 """Pairs of which the first must not be above the second: else a horizon could keep every generation from starting."""
 

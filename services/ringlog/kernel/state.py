@@ -21,10 +21,15 @@ from immutables import Map
 
 from ringlog.kernel.memory import EMPTY_HISTORY, History
 from ringlog.kernel.swift import maker_of
+from ringlog.kernel.tables import Keyspace as Keyspace
+from ringlog.kernel.tables import PastLeeway as PastLeeway
+from ringlog.kernel.tables import Settled as Settled
+from ringlog.kernel.tables import Table as Table
+from ringlog.kernel.tables import TableLife as TableLife
+from ringlog.kernel.tables import TableVersion as TableVersion
+from ringlog.kernel.tables import UserType as UserType
 from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.values import (
-    CdcOptions,
-    Column,
     Epoch,
     GenerationId,
     GenerationRange,
@@ -34,9 +39,7 @@ from ringlog.kernel.values import (
     Position,
     Replication,
     StreamReport,
-    TabletOptions,
     Token,
-    TypeField,
 )
 
 K = TypeVar("K", str, int)
@@ -89,61 +92,6 @@ class Term:
     instance: str
     term: int
     since: Epoch
-
-
-# ----------------------------------------------------------------------------------------------------- schema
-
-
-@dataclass(frozen=True, slots=True)
-class Keyspace:
-    """``version``: the state id of the entry that last changed it.
-
-    ``placement``: the key of its ranges in ``ClusterState.placements`` while its replication changes; empty: that of
-    ``replication``.
-    """
-
-    name: str
-    replication: Replication
-    version: str
-    placement: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """``version`` as in Keyspace; ``committed_by_log`` tells that it came from the log, not from a digest.
-
-    ``declared``: columns whose types were given with names of user types, and these types; ``columns`` have none.
-    ``tablets``: how it is cut, if it is in tablets.
-    """
-
-    id: str
-    keyspace: str
-    name: str
-    columns: tuple[Column, ...]
-    partition_key: tuple[str, ...]
-    clustering_key: tuple[str, ...]
-    cdc: CdcOptions
-    version: str
-    changed: Epoch
-    committed_by_log: bool = True
-    declared: tuple[tuple[str, str], ...] = ()
-    tablets: TabletOptions | None = None
-
-    @property
-    def full_name(self) -> str:
-        """``keyspace.table``, the key of ``ClusterState.tables``."""
-        return f"{self.keyspace}.{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class UserType:
-    """A user type; its fields' types may have names of others."""
-
-    keyspace: str
-    name: str
-    fields: tuple[TypeField, ...]
-    version: str
-    changed: Epoch
 
 
 # -------------------------------------------------------------------------------------------------- placement
@@ -431,6 +379,8 @@ class ClusterState:
     types: Map[str, UserType] = field(default_factory=Map)
     features: Map[str, Feature] = field(default_factory=Map)
     tablets: Map[str, TabletMap] = field(default_factory=Map)
+    settled: Settled = field(default_factory=Settled)
+    table_lives: Map[str, tuple[TableLife, ...]] = field(default_factory=Map)
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
 

@@ -1,8 +1,8 @@
 """What a data node decides, apart from any process: which rows it keeps, whom it answers, what it must fetch.
 
-A node reads the mutations topic in order and judges every record under the epoch it has adopted, one at a time.
-Hence, when it adopts epoch e, every write that it admitted below e is applied: it may acknowledge (applied,
-drained) = (e, e) at once.
+A node reads the mutations topic in order and judges every record once what it has adopted is settled for it
+(``kernel.generations.verdicts``), one at a time; until then it holds the record and all behind it. Hence, when it
+adopts epoch e, every write that it admitted below e is applied: it may acknowledge (applied, drained) = (e, e) at once.
 
 Streaming (CEP-21: bootstrap between steps 2 and 3): when a gaining node adopts the epoch that makes it a write
 replica, it notes its position in each partition of the mutations topic. From there on it keeps the rows itself;
@@ -22,8 +22,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlog.kernel.generations.admission import Rules, refusal, rules_of
+from ringlog.kernel.generations.admission import Rules, rules_of, used, verdict
 from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.generations.verdicts import History
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.ownership.placements import placement_key, placement_of_keyspace
 from ringlog.kernel.ring.partition_key import compose
@@ -37,11 +38,13 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.records import Mutation, decode_mutation
 
 Range = tuple[int, int]
-KEPT, NOT_MINE = "kept", "not_mine"
-"""Verdicts on writes that no rule refuses."""
+KEPT, NOT_MINE, DROPPED = "kept", "not_mine", "dropped"
+"""What is said of writes that no rule refuses; those of a table that was dropped meanwhile are rows of nobody."""
+HELD = "held"
+"""It is too early to judge the write: with a later settled time it is to be judged again."""
 UNREADABLE = "unreadable"
 """The verdict on bytes that are no write."""
-RULED_BY = ("cluster_id", "tables", "generations", "settings")
+RULED_BY = ("cluster_id", "tables", "generations", "settings", "settled", "table_lives")
 OWNED_BY = ("tables", "keyspaces", "placements")
 """The parts of the state that writes are judged by, and those that say whose the rows are. Most epochs change none."""
 
@@ -97,7 +100,7 @@ class Holder:
         self._received: dict[str, list[Snapshot]] = {}
         self._owned: dict[str, Owned] = {}
         self._served: dict[str, Served] = {}
-        self._rules = Rules()
+        self._rules = Rules(history=History())
 
     # -------------------------------------------------------------------------------------------- epochs
 
@@ -194,22 +197,35 @@ class Holder:
         """As much of a write as ``admit`` looks at: values only where the table has a rule for them."""
         found = plain(value)
         if found is not None:
-            shape = self._rules.tables.get(f"{found.keyspace}.{found.table}")
-            if shape is None or not shape.is_special:
+            name = f"{found.keyspace}.{found.table}"
+            shape = self._rules.tables.get(name)
+            if name not in self.state.table_lives and (shape is None or not shape.is_special):
                 return found
         return decode_mutation(value)
 
+    def needed(self, value: bytes, append_time_us: int) -> int:
+        """The time above which the settled time must be before a record that is held can be judged."""
+        try:
+            return used(self._rules, decode_mutation(value), append_time_us)
+        except WireError:
+            return append_time_us
+
     def admit(self, mutation: Mutation, append_time_us: int, value: bytes) -> str:
-        """Judge one write under the adopted epoch: ``kept``, ``not_mine``, or the code of the rule that refuses it.
+        """Judge one write: ``kept``, ``not_mine``, ``dropped``, the code of the rule that refuses it, or ``held``.
 
         The rules are those of the CDC pipeline (same order, same clock: the broker's append time), so that a row
         and its CDC record are refused together.
         """
         with self.lock:
-            code = refusal(self._rules, mutation, append_time_us)
-            if code:
-                return code
+            found = verdict(self._rules, mutation, append_time_us)
+            if found is None:
+                return HELD
+            if found.version is None:
+                return found.code
             name = f"{mutation.keyspace}.{mutation.table}"
+            table = self.state.tables.get(name)
+            if table is None or table.id != found.version.id:
+                return DROPPED
             key = compose([part for part in mutation.partition_key if part is not None])
             token = token_of_partition(key)
             if not self._owned[name].takes(token):

@@ -29,8 +29,8 @@ def _symbols() -> list[str]:
 
 _HEADER = header(current()[MUTATION].fingerprint)
 _ID_BYTES = 16
-_NOTHING_MORE = bytes(4)
-"""No elements deleted, no collection replaced, no bounds, no further statement."""
+_NOTHING_MORE = bytes(7)
+"""No elements deleted, no collection replaced, no bounds, no further statement; nothing named of the table."""
 NAMES_KEPT = 4_096
 """Columns whose names are remembered; a longer name than any column has comes seldom."""
 _OPERATIONS = {2 * index: symbol for index, symbol in enumerate(_symbols()) if symbol != "RANGE_DELETE"}

@@ -1,9 +1,10 @@
 """One reference node as a process: register, join, tail the mutations, stream, acknowledge.
 
 Main loop (one thread): take records of the mutations topic, take a read barrier of the metadata log, adopt the
-state it gives, judge the records under it. The barrier makes the knowledge complete: whatever the log held when the
-records were read is folded before they are judged. Between records the loop adopts new epochs as they come and
-publishes an acknowledgement.
+state it gives, judge the records that it settles; the others wait, and the node asks for a later settled time
+(``ringlog.node.settling``). The barrier makes the knowledge complete: whatever the log held when the records were read
+is folded before rows are kept by its placements. Between records the loop adopts new epochs as they come and publishes
+an acknowledgement.
 
 A restarted node reads the mutations topic from its beginning, under the placements of today, so what it holds is again
 complete; it acknowledges nothing and answers no reads before it has passed the topic's end as it was at the start. If
@@ -22,7 +23,11 @@ from typing import TypeVar
 import structlog
 
 from ringlog.client.client import Client
+from ringlog.client.errors import SubmissionTimedOut
+from ringlog.client.results import RejectedResult
+from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.generations.acceptance import append_time_us
+from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError, TopicMissing
 from ringlog.log.kafka import KafkaLog
@@ -31,13 +36,14 @@ from ringlog.log.watch import Lost, TopicWatch
 from ringlog.node.acks import Acks
 from ringlog.node.data_side import DataSide
 from ringlog.node.errors import NodeFailed
-from ringlog.node.holder import Fetch, Holder
+from ringlog.node.holder import HELD, Fetch, Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.membership import Membership
 from ringlog.node.patience import Patience, reached
 from ringlog.node.pull import pulled
 from ringlog.node.rivals import Rivals
 from ringlog.node.server import HttpServer, make_api
+from ringlog.node.settling import WAITING_MAX, Waiting, next_settled
 from ringlog.node.steps import stream
 from ringlog.node.tail import Tail, Tailed
 from ringlog.runtime.clock import Clock
@@ -47,6 +53,10 @@ __all__ = ["NodeFailed", "NodeOptions", "NodeProcess"]
 log = structlog.get_logger("ringlog.node")
 
 BARRIER_S = 10.0
+RETRY_S = 0.2
+ASKED_S = 10.0
+REFUSED_S = 1.0
+"""How long after a refusal a node asks for no other settled time."""
 
 T = TypeVar("T")
 
@@ -83,6 +93,9 @@ class NodeProcess:
         self._rivals = Rivals(KafkaLog(bootstrap, cluster, ACKS), self._folder.node, self._folder.incarnation)
         self._membership = Membership(client, options, self._folder.node, self._address, self._stopping)
         self._patience = Patience("the metadata log and the mutations topic", self._stopping)
+        self._waiting: Waiting[Tailed] = Waiting()
+        self._asked = threading.Event()
+        self._active_until = 0
         self._threads: list[threading.Thread] = []
         self._failure: NodeFailed | LogError | None = None
 
@@ -156,14 +169,16 @@ class NodeProcess:
         thread.start()
 
     def _turn(self) -> None:
-        taken = self._tail.take()
+        taken = self._tail.take() if len(self._waiting) < WAITING_MAX else []
+        if len(self._waiting) >= WAITING_MAX:
+            self._stopping.wait(RETRY_S)
         state = self._barrier() if taken else self._client.replica.state
         if state is None:
             return
         for fetch in self._holder.adopt(state):
             self._in_background(f"stream-{fetch.source[:8]}", self._fetch, fetch)
-        for item in taken:
-            self._apply(item)
+        self._waiting.add((item.partition, item) for item in taken)
+        self._settle(state, self._waiting.work_off(self._apply), any(item.record is not None for item in taken))
         if self._holder.caught_up or self._catches_up():
             self._acks.publish(self._holder, self._data)
 
@@ -199,13 +214,43 @@ class NodeProcess:
         log.info("caught up", node=self._options.name, epoch=holder.state.epoch, rows=len(holder.store))
         return True
 
-    def _apply(self, item: Tailed) -> None:
+    def _apply(self, partition: int, item: Tailed) -> bool:
+        """Judge a record, if that can be done."""
         if item.record is None:
-            self._holder.passed(item.partition, item.offset)
-            return
-        value = item.record.value() or b""
-        self._verdicts[self._holder.judge(value, append_time_us(item.record.timestamp()[1]))] += 1
-        self._holder.passed(item.partition, item.offset + 1)
+            self._holder.passed(partition, item.offset)
+            return True
+        if self._holder.state.settled.until == 0:
+            return False
+        verdict = self._holder.judge(item.record.value() or b"", append_time_us(item.record.timestamp()[1]))
+        if verdict == HELD:
+            return False
+        self._verdicts[verdict] += 1
+        self._holder.passed(partition, item.offset + 1)
+        return True
+
+    def _settle(self, state: ClusterState, held: list[Tailed], has_come: bool) -> None:
+        """Ask for a later settled time where one is needed, or soon will be."""
+        now = self._clock.now_us()
+        if has_come:
+            self._active_until = now + setting(state, "verdicts_lead_us")
+        records = [item.record for item in held if item.record is not None]
+        needs = [self._holder.needed(one.value() or b"", append_time_us(one.timestamp()[1])) for one in records]
+        wanted = next_settled(state, now, max(needs, default=None), now < self._active_until)
+        if wanted is not None and not self._asked.is_set():
+            self._asked.set()
+            self._in_background("settle", self._ask, wanted)
+
+    def _ask(self, wanted: SettleVerdicts) -> None:
+        """One answer is enough: whoever still needs a later time asks again."""
+        try:
+            answer = self._client.submit(wanted, timeout_s=ASKED_S)
+            if isinstance(answer, RejectedResult) and answer.code != "already_settled":
+                log.warning("writes are held", code=answer.code, detail=answer.detail)
+                self._stopping.wait(REFUSED_S)
+        except SubmissionTimedOut as open_:
+            log.warning("writes are held", detail=str(open_))
+        finally:
+            self._asked.clear()
 
     # --------------------------------------------------------------------------------------- streaming
 

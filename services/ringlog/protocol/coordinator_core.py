@@ -259,7 +259,7 @@ def start_of_next(state: ClusterState, now: Micros) -> tuple[Micros, Micros, Mic
     lead = setting(state, "cdc_generation_lead_us")
     soonest = now + lead
     previous = last.timestamp if last is not None else 0
-    earliest = max(soonest, highest_horizon(state) + 1, previous + 1)
+    earliest = max(soonest, highest_horizon(state) + 1, previous + 1, state.settled.until)
     return soonest, earliest, max(soonest, now + setting(state, "cdc_timestamp_ahead_max_us") - lead)
 
 

@@ -10,6 +10,7 @@ from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration
 from ringlog.kernel.commands.cdc_clock import WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
+from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
@@ -31,6 +32,10 @@ def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejecte
         latest = now + setting(state, "cdc_horizon_ahead_max_us")
         if command.horizon > latest:
             return Rejected("horizon_too_far_ahead", f"horizon: {command.horizon} is above {latest}")
+    if isinstance(command, SettleVerdicts):
+        latest = now + setting(state, "cdc_horizon_ahead_max_us")
+        if command.until > latest:
+            return Rejected("horizon_too_far_ahead", f"until: {command.until} is above {latest}")
     if isinstance(command, CommitCdcGeneration):
         latest = now + setting(state, "cdc_timestamp_ahead_max_us")
         if command.timestamp > latest:

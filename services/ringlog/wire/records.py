@@ -166,7 +166,8 @@ class Mutation:
     """One write to a partition of a base table; key components in CQL serialisation, in key order.
 
     It is one statement, and ``more`` of them. ``replaced``: collections whose earlier elements are all deleted before
-    those in ``cells`` are added; ``bounds``: of a range delete.
+    those in ``cells`` are added; ``bounds``: of a range delete. ``epoch``, ``table_id``, ``table_version``: what its
+    author knew of the table (``ringlog.kernel.generations.verdicts``); None: not said.
     """
 
     mutation_id: str | None
@@ -183,6 +184,9 @@ class Mutation:
     replaced: tuple[str, ...] = ()
     bounds: Bounds | None = None
     more: tuple[Change, ...] = ()
+    epoch: int | None = None
+    table_id: str | None = None
+    table_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

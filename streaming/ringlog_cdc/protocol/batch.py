@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.commands.cdc_writers import held_source, source_holder
-from ringlog.kernel.settings import setting
+from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.protocol.effects import At, Barrier, Newest, Now, Steps, WallClock
@@ -225,7 +225,7 @@ class Batches:
             horizon = self._promises.horizon(state)
             yield from self._promises.need(held=since is not None)
             positions = next_positions(self._starts, ends, (yield OfChain(chain_head)))
-            leeway = setting(state, "cdc_leeway_us")
+            leeway = widest_leeway(state)
             greatest = yield from _most_used(ends, horizon, leeway)
             yield At("asked")
             found = () if greatest is not None else (yield FactsOf(positions, ends, horizon, leeway))

@@ -154,7 +154,7 @@ class Explorer:
     def explore(self) -> str | None:
         """The first broken promise, None if every history is in order."""
         start = World(
-            (self._number(_founded(self._writers, self._first_horizon)),),
+            (self._number(founded_with(self._writers, self._first_horizon)),),
             tuple(Process(name, f"{name}-0", 1) for name in self._writers),
             commits_left=self._switches + self._withdrawals,
             aborts=self._aborts,
@@ -312,7 +312,7 @@ class Explorer:
             if len(state.generations) <= self._switches:
                 after = self._prepare.get(head)
                 if after is None:
-                    after = self._prepare[head] = self._number(_prepared(state))
+                    after = self._prepare[head] = self._number(prepared_in(state))
                 yield replace(world, log=(*world.log, after))
             return
         if world.commit is not None:
@@ -423,14 +423,14 @@ TOKENS = {0: "a", 10: "a"}
 NODES = directory((1, 0))
 
 
-def _founded(names: tuple[str, ...], horizon: int) -> ClusterState:
+def founded_with(names: tuple[str, ...], horizon: int) -> ClusterState:
     """Two tokens, a published generation that is not optimal (it knows one), registered writers with some horizon."""
     first = Generation("first", FIRST, generate({0: "a"}, NODES, SEED), "published", 1, 1, None, ())
     writers = {name: CdcWriter(name, f"{name}-0", 1, horizon, FIRST, FIRST, (), ()) for name in names}
     return ClusterState(nodes=Map(NODES), token_owners=Map(TOKENS), generations=(first,), writers=Map(writers))
 
 
-def _prepared(state: ClusterState) -> ClusterState:
+def prepared_in(state: ClusterState) -> ClusterState:
     """The state with a generation prepared, all its data there; the ring has grown by one token if it must."""
     owners = {**TOKENS, **{10 * number: "a" for number in range(2, len(state.generations) + 1)}}
     state = replace(state, token_owners=Map(owners))

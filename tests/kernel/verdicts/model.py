@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeVar
 
 NEVER = 99
 """Later than every time of the model."""
@@ -101,9 +100,6 @@ class Life:
     versions: tuple[Version, ...]
     until: int = NEVER
     is_dropped: bool = False
-
-
-T = TypeVar("T", Life, Version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,32 +236,24 @@ class Explorer:
     def _version(self, state: State, write: Write) -> tuple[Life, Version] | str:
         """The table and the version by which the write is read, or the code of its refusal."""
         at = write.appended
+        if not self._on(ONE_CODE) and write.table and all(life.id != write.table for life in state.lives):
+            return "never_heard_of_table"
         lives = [life for life in state.lives if life.since <= at]
-        if write.table and self._on(ID_DECIDES):
-            lives = [life for life in lives if life.id == write.table]
-        elif write.epoch:
-            lives = [life for life in self._by(write.epoch, state.lives, at) if life.epoch <= write.epoch]
-        if not lives:
-            if not self._on(ONE_CODE) and write.table and all(life.id != write.table for life in state.lives):
-                return "never_heard_of_table"
+        if not lives or at >= lives[-1].until:
             return "unknown_table"
         life = lives[-1]
-        if at >= life.until:
+        if self._on(ID_DECIDES) and write.table not in ("", life.id):
             return "unknown_table"
         versions = [version for version in life.versions if version.since <= at]
         if write.version:
             named = versions if self._on(OLD_READS) else versions[-1:]
             versions = [version for version in named if version.number == write.version]
         elif write.epoch:
-            by = write.epoch
-            versions = [version for version in self._by(by, life.versions, at) if version.epoch <= by]
+            is_named = [one for one in life.versions if one.since <= at or not self._on(EPOCH_CAPPED)]
+            versions = [version for version in is_named if version.epoch <= write.epoch]
         if not versions or (self._on(NAMES_END) and (write.version or write.epoch) and at >= versions[-1].end):
-            return "unknown_table_version"
+            return "unknown_version"
         return life, versions[-1]
-
-    def _by(self, epoch: int, items: tuple[T, ...], at: int) -> list[T]:
-        """Those up to an epoch that a write may name."""
-        return [item for item in items if item.epoch <= epoch and (item.since <= at or not self._on(EPOCH_CAPPED))]
 
     def _window(self, state: State, write: Write) -> str:
         leeway = [value for since, value in state.leeways if since <= write.appended][-1]

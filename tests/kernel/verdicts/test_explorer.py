@@ -41,4 +41,4 @@ def test_the_model_is_about_more_than_refusals() -> None:
     for scenario in (NAMES, SETTING):
         assert Watching(**scenario.what).explore() is None
     assert rows >= {f"row {life} {version}" for life in "xy" for version in (1, 2, 3)}
-    assert rows >= {"unknown_table", "unknown_table_version", "unknown_column", "timestamp_in_future"}
+    assert rows >= {"unknown_table", "unknown_version", "unknown_column", "timestamp_in_future"}

@@ -269,6 +269,9 @@ def _timestamp_too_low(state: ClusterState, timestamp: Micros) -> Rejected | Non
         if timestamp <= writer.horizon:
             text = f"{timestamp} is not above the horizon {writer.horizon} of writer {writer.name}"
             return Rejected("timestamp_not_above_horizon", f"timestamp: {text}")
+    if timestamp < state.settled.until:
+        text = f"{timestamp} is below {state.settled.until}, up to which verdicts on writes are settled"
+        return Rejected("timestamp_not_above_horizon", f"timestamp: {text}")
     return None
 
 

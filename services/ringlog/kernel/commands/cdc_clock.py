@@ -135,6 +135,11 @@ def _in_use(state: ClusterState, last: Generation) -> Rejected | None:
         if writer.horizon > last.timestamp or writer.low_watermark >= last.timestamp:
             text = f"writer {writer.name} may have routed writes below {writer.horizon}, {last.id} starts at"
             return Rejected("generation_in_use", f"generation: {text} {last.timestamp}")
+    if last.timestamp < state.settled.until:
+        text = (
+            f"writes may have been judged by it: verdicts are settled up to {state.settled.until}, {last.id} starts at"
+        )
+        return Rejected("generation_in_use", f"generation: {text} {last.timestamp}")
     if len(state.generations) > 1 and (before := state.generations[-2]).closed is not None:
         text = f"{before.id} is {before.status}, so consumers may have gone on to {last.id}"
         return Rejected("generation_in_use", f"generation: {text}")

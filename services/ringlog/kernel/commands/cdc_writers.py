@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field, reason_rule
+from ringlog.kernel.generations.verdicts import raised
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.state import CdcWriter, ClusterState, advance, in_order
 from ringlog.kernel.values import MICROS_MAX, Before, Command, Micros, Position, is_name
@@ -115,7 +116,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
             source=source,
             decided=known.decided if source == known.source else (),
         )
-    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, writer)))
+    return Accepted(_promised(state, writer, context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,13 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
     )
     if moved == writer:
         return Accepted(state)
-    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, moved)))
+    return Accepted(_promised(state, moved, context))
+
+
+def _promised(state: ClusterState, writer: CdcWriter, context: Context) -> ClusterState:
+    """The state with the writer: who routes below a horizon judges there, so nothing later may count there."""
+    settled = raised(state, writer.horizon)
+    return advance(state, context.epoch, writers=state.writers.set(writer.name, writer), settled=settled)
 
 
 def _horizon_refused(state: ClusterState, writer: CdcWriter, horizon: Micros) -> Rejected | None:

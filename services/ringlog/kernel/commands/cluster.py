@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from immutables import Map
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
+from ringlog.kernel.generations.verdicts import LEEWAYS_MAX, with_leeway
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.settings import SETTINGS, broken_setting, leeway_at, setting
 from ringlog.kernel.state import ClusterState, Term, advance
@@ -66,6 +67,10 @@ def decide_change_settings(state: ClusterState, command: ChangeSettings, context
     changed = advance(state, context.epoch, settings=settings)
     if setting(changed, "cdc_leeway_us") == setting(state, "cdc_leeway_us"):
         return Accepted(changed)
+    settled = with_leeway(state)
+    if len(settled.leeways) > LEEWAYS_MAX:
+        return Rejected("too_many_versions", "settings: cdc_leeway_us was changed more often than is kept")
+    changed = advance(changed, context.epoch, settled=settled)
     # What is committed keeps the leeway that it was committed with.
     kept = tuple(replace(generation, leeway=leeway_at(state, generation)) for generation in state.generations)
     return Accepted(changed if kept == state.generations else advance(changed, context.epoch, generations=kept))

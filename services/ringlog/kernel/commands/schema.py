@@ -15,6 +15,7 @@ from ringlog.kernel.commands.user_types import with_types
 from ringlog.kernel.generations.expiry import past_ttls
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.schema.collections import shape_of
+from ringlog.kernel.schema.lives import changed
 from ringlog.kernel.schema.types import TYPES, is_type
 from ringlog.kernel.state import ClusterState, Table, advance
 from ringlog.kernel.tablets.creation import cut_table, rehinted, shared_by
@@ -104,7 +105,7 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Cont
     table, tablets = cut
     tables = state.tables.set(full_name, table)
     ids = state.table_ids.set(table.id, full_name)
-    return _accept(state, context, tables=tables, table_ids=ids, tablets=tablets)
+    return _accept(state, context, None, table, tables=tables, table_ids=ids, tablets=tablets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,8 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: Contex
         return hinted
     altered = hinted
     past = past_ttls(state.past_ttls, table, altered, context.epoch)
-    return _accept(state, context, tables=state.tables.set(table.full_name, altered), past_ttls=past)
+    tables = state.tables.set(table.full_name, altered)
+    return _accept(state, context, table, altered, tables=tables, past_ttls=past)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +183,18 @@ def decide_drop_table(state: ClusterState, command: DropTable, context: Context)
     past = past_ttls(state.past_ttls, table, None, context.epoch)
     name = table.full_name
     tablets = state.tablets.delete(name) if name in state.tablets else state.tablets
-    return _accept(state, context, tables=state.tables.delete(name), past_ttls=past, tablets=tablets)
+    tables = state.tables.delete(name)
+    return _accept(state, context, table, None, tables=tables, past_ttls=past, tablets=tablets)
 
 
-def _accept(state: ClusterState, context: Context, **parts: object) -> Accepted:
-    return Accepted(advance(state, context.epoch, schema_version=context.state_id, **parts))
+def _accept(
+    state: ClusterState, context: Context, before: Table | None, after: Table | None, **parts: object
+) -> Decision:
+    """``before`` becomes ``after``: writes that were appended before it counts are still judged by the one before."""
+    lives = changed(state, before, after)
+    if isinstance(lives, Rejected):
+        return lives
+    return Accepted(advance(state, context.epoch, schema_version=context.state_id, table_lives=lives, **parts))
 
 
 def _find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:

@@ -18,6 +18,7 @@ from immutables import Map
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
 from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
 from ringlog.kernel.schema.collections import LENGTH_MAX
+from ringlog.kernel.schema.lives import changed as lives_after
 from ringlog.kernel.schema.types import is_type
 from ringlog.kernel.schema.user_types import BUILT_IN, Fields, is_part, resolved, spelled, used_in
 from ringlog.kernel.state import ClusterState, Table, UserType, advance, in_order
@@ -109,14 +110,18 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: Context)
     for name, fields in known.items():
         if not is_type(resolved(spelled(fields), known)):
             return Rejected("bad_field", f"fields: the type {name} would be too large")
-    tables = state.tables
+    tables, lives = state.tables, state.table_lives
     spelled_out = cache(partial(resolved, known=known))
     for name, table in in_order(state.tables):
         changed = _altered(table, spelled_out, context) if table.keyspace == command.keyspace else table
         if isinstance(changed, Rejected):
             return changed
-        tables = tables if changed is table else tables.set(name, changed)
-    return _accept(state, context, types=types, tables=tables)
+        if changed is not table:
+            tables, after = tables.set(name, changed), lives_after(replace(state, table_lives=lives), table, changed)
+            if isinstance(after, Rejected):
+                return after
+            lives = after
+    return _accept(state, context, types=types, tables=tables, table_lives=lives)
 
 
 @dataclass(frozen=True, slots=True)

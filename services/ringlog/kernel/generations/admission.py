@@ -1,10 +1,13 @@
 """Which rule refuses a write, if any: what base nodes go by, and the measure of the pipeline's fast way.
 
-The rules, in order of precedence; the first that applies counts:
+``verdict`` is for good and the same for every reader (``verdicts``), or not given yet. The rules, in order of
+precedence; the first that applies counts:
 
 ======================  ============================================================================
 ``foreign_cluster``     the write names another cluster
-``unknown_table``       the schema has no such table
+``verdict_forgotten``   it was appended before the log remembers what counted
+``unknown_table``       the schema had no such table, or none of the id that the write names
+``unknown_version``     the table had no such version, or none by the epoch that the write names
 ``unknown_operation``   the operation is none that this release knows
 ``null_partition_key``  a component of the partition key is null, or there is none
 ``bad_key``             another number of components than the table's (a delete of a whole partition
@@ -27,18 +30,30 @@ generation was closed before it came to the write.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ringlog.kernel.generations import statements
 from ringlog.kernel.generations.acceptance import Refused, accept
+from ringlog.kernel.generations.verdicts import (
+    FORGOTTEN,
+    History,
+    Named,
+    Version,
+    history_of,
+    is_settled,
+    leeway_for,
+    resettled,
+    used_by,
+    version_at,
+)
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Micros
 
 
-class Write(statements.Write, Protocol):
+class Write(statements.Write, Named, Protocol):
     """What the rules look at; ids are canonical UUIDs, ``timestamp`` is in microseconds."""
 
     @property
@@ -57,7 +72,8 @@ class Write(statements.Write, Protocol):
 class Rules:
     """What the rules depend on beside the write: made once an epoch.
 
-    ``starts``: timestamps of the generations; ``reaches``: the leeway behind each.
+    ``tables``: as they are now. ``starts``: timestamps of the generations; ``reaches``: the leeway behind each.
+    ``history``: what counts when; None: ``tables`` and ``leeway`` count for every write.
     """
 
     cluster_id: str = ""
@@ -65,13 +81,25 @@ class Rules:
     starts: tuple[Micros, ...] = ()
     leeway: Micros = 0
     reaches: tuple[Micros, ...] = ()
+    history: History | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``code``: of the rule that refuses a write, or empty: ``version`` reads it then."""
+
+    code: str
+    version: Version | None = None
 
 
 def rules_of(state: ClusterState, before: tuple[ClusterState, Rules] | None = None) -> Rules:
     """The rules as they are at the epoch of ``state``. ``before``: those of another state; what they say of tables that
-    are the same objects is not worked out again.
+    are the same objects is not worked out again, and nothing but the history where only what is settled differs.
     """
     other, known = before or (state, Rules())
+    others = ("cluster_id", "tables", "table_lives", "generations", "settings")
+    if known.history is not None and all(getattr(state, part) is getattr(other, part) for part in others):
+        return replace(known, history=resettled(known.history, state))
     return Rules(
         cluster_id=state.cluster_id,
         tables={
@@ -83,16 +111,39 @@ def rules_of(state: ClusterState, before: tuple[ClusterState, Rules] | None = No
         starts=tuple(generation.timestamp for generation in state.generations),
         leeway=setting(state, "cdc_leeway_us"),
         reaches=tuple(leeway_at(state, generation) for generation in state.generations),
+        history=history_of(state),
     )
 
 
+def verdict(rules: Rules, write: Write, now: Micros) -> Verdict | None:
+    """The verdict on a write appended at ``now`` (microseconds), the same whoever asks and whenever; None: it is too
+    early to tell, until ``rules`` are of a state with a later settled time.
+    """
+    history = rules.history
+    assert history is not None, "rules of a state"
+    if not is_settled(history, used(rules, write, now)):
+        return None
+    code = refusal(rules, write, now)
+    found = None if code else version_at(history, write, now)
+    return Verdict(code, found if isinstance(found, Version) else None)
+
+
+def used(rules: Rules, write: Write, now: Micros) -> Micros:
+    """The time above which the settled time must be for a verdict on a write appended at ``now``."""
+    leeway = rules.leeway if rules.history is None else leeway_for(rules.history, rules.leeway, now)
+    return used_by(_timestamps(write), now, leeway)
+
+
 def refusal(rules: Rules, write: Write, now: Micros) -> str:
-    """Code of the rule that refuses a write appended at ``now`` (microseconds); empty if none does."""
+    """Code of the rule that refuses a write appended at ``now`` (microseconds); empty if none does.
+
+    It is the verdict where ``now`` and the write's timestamps are settled.
+    """
     if write.cluster_id is not None and write.cluster_id != rules.cluster_id:
         return "foreign_cluster"
-    shape = rules.tables.get(f"{write.keyspace}.{write.table}")
-    if shape is None:
-        return "unknown_table"
+    shape = shape_for(rules, write, now)
+    if isinstance(shape, str):
+        return shape
     if write.operation not in statements.OPERATIONS:
         return "unknown_operation"
     if not write.partition_key or None in write.partition_key:
@@ -106,21 +157,35 @@ def refusal(rules: Rules, write: Write, now: Micros) -> str:
         return "bad_key_type"
     if statements.unknown_column(write, shape) is not None:
         return "unknown_column"
-    every = statements.statements_of(write)
     if compound:
-        for statement in every:
+        for statement in statements.statements_of(write):
             if code := statements.bad_statement(statement, shape):
                 return code
-    timestamps = [write.timestamp if one.timestamp is None else one.timestamp for one in every]
-    return _outside(rules, timestamps, now) if shape.cdc else ""
+    return _outside(rules, _timestamps(write), now) if shape.cdc else ""
+
+
+def shape_for(rules: Rules, write: Write, now: Micros) -> statements.TableShape | str:
+    """The shape of the table by which a write is read that was appended at ``now``, or why there is none."""
+    if rules.history is None:
+        return rules.tables.get(f"{write.keyspace}.{write.table}", "unknown_table")
+    if now < rules.history.forgotten:
+        return FORGOTTEN
+    found = version_at(rules.history, write, now)
+    return found if isinstance(found, str) else found.shape
+
+
+def _timestamps(write: Write) -> list[Micros]:
+    every = statements.statements_of(write)
+    return [write.timestamp if one.timestamp is None else one.timestamp for one in every]
 
 
 def _outside(rules: Rules, timestamps: list[Micros], now: Micros) -> str:
     """The first verdict of the acceptance window that refuses one of the timestamps."""
+    leeway = rules.leeway if rules.history is None else leeway_for(rules.history, rules.leeway, now)
     for timestamp in timestamps:
-        verdict = accept(timestamp, now, rules.starts, rules.leeway, rules.reaches)
-        if isinstance(verdict, Refused):
-            return verdict.code
+        found = accept(timestamp, now, rules.starts, leeway, rules.reaches)
+        if isinstance(found, Refused):
+            return found.code
     return ""
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from ringlog.kernel.invariants import cdc, cluster, operations, ring, tablets
+from ringlog.kernel.invariants import cdc, cluster, operations, ring, tablets, verdicts
 from ringlog.kernel.invariants.shape import Invariant, Violation
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 
@@ -27,6 +27,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *operations.INVARIANTS,
     *cdc.INVARIANTS,
     *tablets.INVARIANTS,
+    *verdicts.INVARIANTS,
 )
 DETAILS_MAX: Final = 3
 """So many examples are told of each invariant that is broken."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.movements import Join, Replace
 from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
+from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.settings import setting
@@ -20,7 +21,8 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.node import membership
 from ringlog.node.due import Due
-from ringlog.node.holder import NOT_MINE, Fetch, Holder, NotReady, NotServed, Snapshot
+from ringlog.node.holder import HELD, NOT_MINE, UNREADABLE, Fetch, Holder, NotReady, NotServed, Snapshot
+from ringlog.node.settling import Waiting, next_settled
 from ringlog.node.steps import Attempt, Broken, stream
 from ringlog.node.tries import Tries
 from ringlog.protocol.submission import NoAnswer
@@ -77,6 +79,9 @@ class SimNode:
         self._replica = SimReplica(self.sim, self.host, f"{self.name}/{self.lives}", alone=self.lives == 2)
         self._client = SimClient(self.sim, self.host, f"{self.name}/{self.lives}", self._replica)
         self._inbox: list[tuple[int, Record]] = []
+        self._waiting: Waiting[Record] = Waiting()
+        self._is_asking = False
+        self._active_until: Micros = 0
         self._ends: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._tails: list[Tail] = []
@@ -134,11 +139,12 @@ class SimNode:
                 yield from sim.moments.at("judging", self.host)
                 yield from replica.barrier()
             self._adopt(replica.state)
-            for partition, record in taken:
-                self._judge(record)
-                holder.passed(partition, record.offset + 1)
-            for partition, position in reached:
-                holder.passed(partition, position)
+            self._waiting.add(taken)
+            held = self._waiting.work_off(self._apply)
+            if not held:
+                for partition, position in reached:
+                    holder.passed(partition, position)
+            self._settle(held, bool(taken))
             if holder.caught_up or self._catches_up():
                 self._ack_signal.fire()
             if not self._inbox and replica.state is holder.state:
@@ -160,17 +166,50 @@ class SimNode:
         for fetch in fetches:
             self.sim.world.spawn(self.host, f"{self.name}.stream", self._fetch(fetch))
 
-    def _judge(self, record: Record) -> None:
+    def _apply(self, partition: int, record: Record) -> bool:
+        """Judge a record, if that can be done."""
+        if self.holder.state.settled.until == 0:
+            return False
+        verdict = self._judge(record)
+        if verdict == HELD:
+            return False
+        self.sim.did["write", verdict] += 1
+        self.holder.passed(partition, record.offset + 1)
+        return True
+
+    def _judge(self, record: Record) -> str:
         value = record.value
         if self.holder.passes_over(value):
-            verdict = NOT_MINE
-        else:
-            try:
-                mutation = cached_mutation(value)
-            except WireError:
-                return
-            verdict = self.holder.admit(mutation, append_time_us(record.time // 1000), value)
-        self.sim.did["write", verdict] += 1
+            return NOT_MINE
+        try:
+            mutation = cached_mutation(value)
+        except WireError:
+            return UNREADABLE
+        return self.holder.admit(mutation, append_time_us(record.time // 1000), value)
+
+    def _settle(self, held: list[Record], has_come: bool) -> None:
+        """Ask for a later settled time where one is needed, or soon will be."""
+        state, now = self._replica.state, self.sim.world.clock(self.host)
+        if has_come:
+            self._active_until = now + setting(state, "verdicts_lead_us")
+        needs = [self.holder.needed(one.value, append_time_us(one.time // 1000)) for one in held]
+        wanted = next_settled(state, now, max(needs, default=None), now < self._active_until)
+        if wanted is not None and not self._is_asking:
+            self._is_asking = True
+            self.sim.world.spawn(self.host, f"{self.name}.settle", self._ask(wanted))
+
+    def _ask(self, wanted: SettleVerdicts) -> Step:
+        """One answer is enough: whoever still needs a later time asks again."""
+        try:
+            answer = yield from self._client.submit(wanted, SUBMIT_US)
+            self.sim.did["settle", answer.code if isinstance(answer, RejectedResult) else "settled"] += 1
+            if isinstance(answer, RejectedResult) and answer.code != "already_settled":
+                yield SECOND
+        except NoAnswer:
+            self.sim.did["settle", "timed out"] += 1
+        finally:
+            self._is_asking = False
+        self._replica.changed.fire()
 
     def _catches_up(self) -> bool:
         holder = self.holder

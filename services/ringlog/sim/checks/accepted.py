@@ -1,9 +1,9 @@
 """Which writes count, retold: the rule of acceptance in a few lines, applied to every record of the mutations topic.
 
-A node judges a record after it has folded everything that the log held when it read the record; another one, or
-itself after a restart, may judge it later. So a record that is acceptable under every state since it could first be
-read *must* be kept by all, one that is acceptable under none *must not*, and in between both are right. One write may
-be in the topic several times: it must be kept if one of its records must, and may be kept if one may.
+A record has one verdict, by the tables and settings that count for its append time and by all generations, from when
+the log has a settled time above what it uses: every node keeps it from then on, or none does, whatever it has folded
+and however often it starts again. Until then nobody may keep it. One write may be in the topic several times: it must
+be kept if one of its records counts. The verdict is worked out again after each entry, and must stay what it was.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.sim.actors.producer import KEYSPACE, TABLE
 from ringlog.sim.broker import MUTATIONS
-from ringlog.sim.checks.judge import Reaches, window_of
+from ringlog.sim.checks.judge import Reaches, Times, window_of
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Mutation
@@ -25,15 +25,11 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 NAME = f"{KEYSPACE}.{TABLE}"
-Window = tuple[tuple[int, ...], tuple[int, ...], int]
-"""(starts of generations, window behind each, window ahead of now)."""
-Verdicts = tuple[Window, frozenset[str]]
-"""Beside it the columns of the table."""
 
 
 @dataclass(slots=True)
 class Written:
-    """One record of the topic. ``always``, ``ever``: acceptable under all, under any of the states since then."""
+    """One record of the topic. ``counts``: its verdict; None: it has none yet."""
 
     partition: int
     offset: int
@@ -42,17 +38,7 @@ class Written:
     write: Mutation
     key: bytes
     token: int
-    always: bool = True
-    ever: bool = False
-
-    def judge(self, rules: Verdicts | None) -> None:
-        """One more state under which it may be judged."""
-        good = (
-            rules is not None
-            and _acceptable(self.write.timestamp, self.appended, *rules[0])
-            and all(cell.column in rules[1] for cell in self.write.cells)
-        )
-        self.always, self.ever = self.always and good, self.ever or good
+    counts: bool | None = None
 
 
 class AcceptedWrites:
@@ -61,12 +47,13 @@ class AcceptedWrites:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._read: dict[int, int] = {}
-        self._rules: Verdicts | None = None
+        self._state = EMPTY_STATE
         self._reaches = Reaches()
+        self._times = Times()
         self.records: list[Written] = []
 
     def look(self) -> None:
-        """Take in the records that can be read by now; the log has not grown since ``changed``."""
+        """Take in the records that can be read by now."""
         for partition in self._sim.broker.topics[MUTATIONS]:
             first = self._read.get(partition.number, 0)
             if first == partition.visible:
@@ -82,30 +69,43 @@ class AcceptedWrites:
                 key = compose([part for part in write.partition_key if part is not None])
                 appended = record.time // 1000 * 1000
                 written = Written(partition.number, record.offset, record.value, appended, write, key, token_of(key))
-                written.judge(self._rules)
+                self._judge(written)
                 self.records.append(written)
 
-    def changed(self, state: ClusterState) -> None:
-        """The log has a new state: what was there before may be judged under it, too."""
-        self.look()
+    def changed(self, before: ClusterState, state: ClusterState) -> None:
+        """The log has a new state."""
         self._reaches.look(state)
-        rules = None
-        if NAME in state.tables:
-            starts = tuple(made.timestamp for made in state.generations)
-            columns = frozenset(column.name for column in state.tables[NAME].columns)
-            rules = ((starts, tuple(map(self._reaches.at, starts)), window_of(state)), columns)
-        if rules != self._rules:
-            self._rules = rules
+        self._times.look(before, state)
+        was, self._state = self._state, state
+        self.look()
+        if any(getattr(was, part) is not getattr(state, part) for part in ("settled", "tables", "generations")):
             for written in self.records:
-                written.judge(rules)
+                self._judge(written)
+
+    def _judge(self, written: Written) -> None:
+        """The verdict by the newest state, if it has one; it is what it was."""
+        known = self._times.at(written.appended)
+        window, write = window_of(known), written.write
+        used = max(written.appended, write.timestamp if write.timestamp <= written.appended + window else 0)
+        if used >= self._state.settled.until:
+            return
+        starts = tuple(made.timestamp for made in self._state.generations)
+        table = known.tables.get(NAME)
+        counts = (
+            table is not None
+            and _acceptable(write.timestamp, written.appended, starts, tuple(map(self._reaches.at, starts)), window)
+            and {cell.column for cell in write.cells} <= {column.name for column in table.columns}
+        )
+        if written.counts not in (None, counts):
+            place = f"{written.partition}/{written.offset}"
+            self._sim.broken(
+                "verdict", f"{place} counted: {written.counts}, and by epoch {self._state.epoch}: {counts}"
+            )
+        written.counts = counts
 
     def must(self) -> set[bytes]:
-        """The writes that everybody who was shown them has to keep."""
-        return {written.value for written in self.records if written.always}
-
-    def may(self) -> set[bytes]:
-        """The writes that somebody may have kept."""
-        return {written.value for written in self.records if written.ever}
+        """The writes that everybody who has passed them keeps, and nobody else has any."""
+        return {written.value for written in self.records if written.counts}
 
 
 def _acceptable(timestamp: int, now: int, starts: tuple[int, ...], reaches: tuple[int, ...], leeway: int) -> bool:

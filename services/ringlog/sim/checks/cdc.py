@@ -23,7 +23,7 @@ from ringlog.kernel.values import GenerationRange, Micros
 from ringlog.sim.actors.consumer import name_of
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Partition, Record
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.judge import Reaches, judged, stream_for, window_of
+from ringlog.sim.checks.judge import Reaches, Times, judged, stream_for, window_of
 from ringlog.sim.memo import cached_mutation
 from ringlog.sim.world import SECOND, Host
 from ringlog.wire.errors import WireError
@@ -89,6 +89,7 @@ class Cdc(Check):
         self._without: set[Micros] = set()
         self._forgotten: dict[str, tuple[GenerationRange, ...]] = {}
         self._reaches = Reaches()
+        self._times = Times()
 
     # --------------------------------------------------------------------------------------------- promises
 
@@ -98,6 +99,7 @@ class Cdc(Check):
         """Promises and generations, as they are applied."""
         self._reaches.look(before)
         self._reaches.look(after)
+        self._times.look(before, after)
         if outcome.kind is not OutcomeKind.APPLIED or not isinstance(item, Entry):
             return
         match item.command:
@@ -310,11 +312,21 @@ class Cdc(Check):
             self._new_row(name[:2], row, partition.number)
         self._read[partition.number] = partition.visible
 
+    def _is_readable(self, place: Place, row: CdcRow, decided: int) -> bool:
+        """True if the row's epoch has the version of the table that reads the write."""
+        states, name = self.sim.log.states, f"{row.keyspace}.{row.table}"
+        if not states[decided].settled.until:
+            return row.epoch == decided
+        said = states[row.epoch].tables.get(name)
+        meant = self._times.at(self._mutation(place)[0].time).tables.get(name)
+        return said is not None and meant is not None and said.version == meant.version
+
     def _new_row(self, place: Place, row: CdcRow, partition: int) -> None:
         if place not in self._decided:
             self.sim.broken("cdc_rows", f"{place} has a row, and no plan said so")
-        elif row.epoch != (decided := self._decided[place].epoch):
+        elif not self._is_readable(place, row, self._decided[place].epoch):
             # By name and epoch a reader knows the table, over its lives.
+            decided = self._decided[place].epoch
             self.sim.broken("cdc_rows", f"the row of {place} was decided by epoch {decided}, and says {row.epoch}")
         if place in self._letters:
             self.sim.broken("cdc_rows", f"{place} has a row and a dead letter")
@@ -443,7 +455,9 @@ class Cdc(Check):
 
     def _expected(self, place: Place, decision: Decision, generations: Sequence[Generation]) -> str:
         record, mutation = self._mutation(place)
-        return judged(mutation, record.time, self.sim.log.states[decision.epoch], generations, self._reaches)
+        known = self.sim.log.states[decision.epoch]
+        known = self._times.at(record.time) if known.settled.until else known
+        return judged(mutation, record.time, known, generations, self._reaches)
 
     def _before(self, place: Place, verdict: str, generations: Sequence[Generation]) -> bool:
         """True if a checkpoint that was lost had that verdict on a mutation."""

@@ -34,6 +34,26 @@ class Reaches:
         return self._found[start]
 
 
+class Times:
+    """Which state's tables and settings count for writes appended at a time: what changed them counts from the settled
+    time on that the log had before. Without a settled time the newest counts, for all writes.
+    """
+
+    def __init__(self) -> None:
+        self._since: list[tuple[Micros, ClusterState]] = []
+
+    def look(self, before: ClusterState, after: ClusterState) -> None:
+        """Take in an entry; to be shown every one."""
+        if not before.settled.until:
+            self._since = [(0, after)]
+        elif after.tables is not before.tables or after.settings is not before.settings:
+            self._since.append((before.settled.until, after))
+
+    def at(self, now: Micros) -> ClusterState:
+        """The last state that counts already."""
+        return [state for since, state in self._since if since <= now][-1]
+
+
 def judged(
     mutation: Mutation | None, now: Micros, known: ClusterState, generations: Sequence[Generation], reaches: Reaches
 ) -> str:

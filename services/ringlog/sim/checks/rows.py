@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.state import ClusterState, Placement, RangeGroup
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, Placement, RangeGroup
 from ringlog.node.holder import Fetch, NotReady, NotServed, Snapshot
 from ringlog.node.store import Version
 from ringlog.sim.checks.accepted import NAME, AcceptedWrites
@@ -40,14 +40,14 @@ class Rows(Check):
 
     def begin(self, state: ClusterState) -> None:
         """The rules that the run begins with."""
-        self._writes.changed(state)
+        self._writes.changed(EMPTY_STATE, state)
 
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
     ) -> None:
         """The rules may have changed."""
         if after is not before:
-            self._writes.changed(after)
+            self._writes.changed(before, after)
 
     def began(self, node: str) -> None:
         """Nothing received in an earlier life counts."""
@@ -73,12 +73,12 @@ class Rows(Check):
             self._broken(node, f"answered {key!r} at {epoch}, which others are to be asked for")
         positions = self._node(node).holder.positions
         mine = [written for written in self._writes.records if written.key == key]
-        names = {(w.write.timestamp, w.write.mutation_id) for w in mine if w.ever}
+        names = {(w.write.timestamp, w.write.mutation_id) for w in mine if w.counts}
         if not found <= names:
             self._broken(node, f"answered {key!r} with {sorted(found - names)}, which nobody wrote or all refused")
         for written in mine:
             name = (written.write.timestamp, written.write.mutation_id)
-            if written.always and written.offset < positions.get(written.partition, 0) and name not in found:
+            if written.counts and written.offset < positions.get(written.partition, 0) and name not in found:
                 self._lacks(node, f"{name} of offset {written.offset} in its answer of {key!r} at {epoch}")
 
     def received(self, node: str, fetch: Fetch, snapshot: Snapshot, kept: bool) -> None:
@@ -93,7 +93,7 @@ class Rows(Check):
             for written in self._writes.records:
                 wanted = any(holds(start, end, written.token) for start, end in fetch.ranges)
                 early = written.offset < positions.get(written.partition, 0)
-                if written.always and wanted and early and written.value not in sent:
+                if written.counts and wanted and early and written.value not in sent:
                     self._lacks(node, f"{written.key!r} of offset {written.offset}, not sent for {fetch.operation}")
         if kept:
             self._parts.setdefault((node, fetch.operation), []).append(snapshot)
@@ -142,10 +142,10 @@ class Rows(Check):
             if group is None or me not in [replica.node for replica in group.write]:
                 self._broken(me, f"holds {version.partition_key!r} at epoch {state.epoch}, which it does not write")
         values = {version.value for version in stored}
-        if not values <= self._writes.may():
+        if not values <= self._writes.must():
             self._broken(me, "holds rows that nobody wrote or all refused")
         for written in self._writes.records:
-            if not written.always or written.value in values:
+            if not written.counts or written.value in values:
                 continue
             if written.offset < holder.positions.get(written.partition, 0):
                 group = _group(placement, written.token)

@@ -138,6 +138,8 @@ FAMILY = Family(
         "FenceCdcWriter": (1, _fence),
         "LowerCdcWriter": (1, _lower),
         "WithdrawCdcGeneration": (1, _withdraw),
+        # Nodes ask for it, as they need it.
+        "SettleVerdicts": None,
     },
     checks=(Cdc, ImageRows),
 )

@@ -366,8 +366,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "window_ignored_by_nodes",
         "ringlog.kernel.generations.admission",
-        "return _outside(rules, timestamps, now) if shape.cdc else",
-        "return _outside(rules, timestamps, now) if shape.cdc and not rules.starts else",
+        "return _outside(rules, _timestamps(write), now) if shape.cdc else",
+        "return _outside(rules, _timestamps(write), now) if shape.cdc and not rules.starts else",
         "nodes keep writes that the CDC pipeline refuses",
         50,
     ),

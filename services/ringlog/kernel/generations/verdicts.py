@@ -1,0 +1,192 @@
+"""One verdict on each write, whoever judges it and whenever: the rule, and what a reader must have folded for it.
+
+The verdict is a function of the write, its append time and the log. The state's **settled time** makes it so: no entry
+changes a verdict on a write appended below the settled time of the state that it is decided on.
+
+- A reader judges a write once it has folded a settled time above all that the write uses: its append time, and each
+  of its timestamps that is not refused as of the future (``is_settled``).
+- What an entry changes for writes counts for those appended from the settled time on (``schema.lives``, leeways); a
+  generation starts at its own timestamp, which is not below it.
+- The name and the append time say which table is meant. What the author names must fit: the table's id; its version, or
+  the last one that there was at an epoch. A version may be named from when it counts until an hour after its end.
+- What is not so at the append time has one code, whether it is to come, is over, or never was.
+
+A writer's horizon raises the settled time, for who routes below a horizon judges there, too (``raised``). Explored by
+``tests.kernel.verdicts``: without any part of this two readers disagree, or a write stops them. Where no settled time
+was ever promised, the newest state judges, as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from ringlog.kernel.generations.statements import TableShape, shape_of_table
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, PastLeeway, Settled, Table, TableLife, TableVersion, in_order
+from ringlog.kernel.values import Epoch, Micros
+
+UNKNOWN_TABLE: Final = "unknown_table"
+UNKNOWN_VERSION: Final = "unknown_version"
+FORGOTTEN: Final = "verdict_forgotten"
+LEEWAYS_MAX: Final = 1_000
+
+
+class Named(Protocol):
+    """What a write says about the table that its author knew; None: nothing."""
+
+    @property
+    def keyspace(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def table_id(self) -> str | None: ...
+    @property
+    def table_version(self) -> str | None: ...
+    @property
+    def epoch(self) -> Epoch | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a table: when it counts and may be named (``end`` None: as long as its table), what it is."""
+
+    since: Micros
+    end: Micros | None
+    id: str
+    version: str
+    epoch: Epoch
+    shape: TableShape
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A table's versions, ascending; it takes no writes from ``until`` on."""
+
+    versions: tuple[Version, ...]
+    until: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What counts when. ``settled``, ``forgotten``: as in the state. ``lives``: by name; ``leeways``: (leeway, until)
+    of the past, ascending. ``since``: for writes appended from then on nothing but the newest counts.
+    """
+
+    settled: Micros = 0
+    forgotten: Micros = 0
+    lives: Mapping[str, tuple[Life, ...]] = field(default_factory=dict)
+    leeways: tuple[tuple[Micros, Micros], ...] = ()
+    since: Micros = 0
+
+    @property
+    def newest_since(self) -> Micros:
+        """The newest tables and the newest leeway judge writes appended from then on that name nothing."""
+        return max(self.since, self.forgotten)
+
+    def is_newest(self, write: Named, now: Micros) -> bool:
+        """True if they judge a write that was appended at ``now``."""
+        names_nothing = write.table_id is None and write.table_version is None and write.epoch is None
+        return names_nothing and now >= self.newest_since
+
+
+def history_of(state: ClusterState) -> History:
+    """What the state keeps of what counted before, and the names of all that counts now."""
+    lives = {name: (_newest(table),) for name, table in in_order(state.tables) if name not in state.table_lives}
+    past = {name: tuple(map(_life, known)) for name, known in in_order(state.table_lives)}
+    leeways = tuple((one.leeway, one.until) for one in state.settled.leeways)
+    ends = [until for _, until in leeways]
+    for found in past.values():
+        ends += [end for life in found for end in (life.versions[-1].since, life.until or 0)]
+    return History(state.settled.until, state.settled.forgotten, lives | past, leeways, max(ends, default=0))
+
+
+def resettled(history: History, state: ClusterState) -> History:
+    """The history of a state that differs by what is settled alone; what is forgotten changes nothing else here."""
+    leeways = tuple((one.leeway, one.until) for one in state.settled.leeways)
+    return replace(history, settled=state.settled.until, forgotten=state.settled.forgotten, leeways=leeways)
+
+
+def _newest(table: Table) -> Life:
+    return Life((_version(TableVersion(table, 0)),))
+
+
+def _life(life: TableLife) -> Life:
+    return Life(tuple(map(_version, life.versions)), life.until)
+
+
+def _version(one: TableVersion) -> Version:
+    table = one.table
+    return Version(one.since, one.end, table.id, table.version, table.changed, shape_of_table(table))
+
+
+def version_at(history: History, write: Named, now: Micros) -> Version | str:
+    """The version of a table that reads a write appended at ``now``, or the code of the rule that refuses it."""
+    life = next((life for life in _lives(history, write) if life.versions[0].since <= now), None)
+    if life is None or (life.until is not None and now >= life.until):
+        return UNKNOWN_TABLE
+    if write.table_id not in (None, life.versions[0].id):
+        return UNKNOWN_TABLE
+    counting = [version for version in life.versions if version.since <= now]
+    if not history.settled or (write.table_version is None and write.epoch is None):
+        return counting[-1]
+    if write.table_version is not None:
+        named = [version for version in counting if version.version == write.table_version]
+    else:
+        assert write.epoch is not None, "it is named"
+        named = [version for version in counting if version.epoch <= write.epoch]
+    if not named or ((end := named[-1].end) is not None and now >= end):
+        return UNKNOWN_VERSION
+    return named[-1]
+
+
+def _lives(history: History, write: Named) -> Sequence[Life]:
+    """The tables that had the name, the last one first."""
+    return history.lives.get(f"{write.keyspace}.{write.table}", ())[::-1]
+
+
+def newest_of(history: History, name: str) -> Version | None:
+    """The newest version of the table that has the name, if one has."""
+    last = history.lives[name][-1]
+    return last.versions[-1] if last.until is None else None
+
+
+def widest_leeway(state: ClusterState) -> Micros:
+    """The greatest leeway that counts for any write that is still judged."""
+    return max([setting(state, "cdc_leeway_us"), *(one.leeway for one in state.settled.leeways)])
+
+
+def leeway_for(history: History, newest: Micros, now: Micros) -> Micros:
+    """The leeway for writes appended at ``now``; ``newest``: the one that is set."""
+    return next((leeway for leeway, until in history.leeways if now < until), newest)
+
+
+def used_by(timestamps: Iterable[Micros], now: Micros, leeway: Micros) -> Micros:
+    """The greatest time that the verdict depends on of a write of these timestamps that was appended at ``now``.
+
+    ``leeway``: for that time. A timestamp beyond it is refused whatever comes.
+    """
+    return max([now, *(found for found in timestamps if found <= now + leeway)])
+
+
+def is_settled(history: History, used: Micros) -> bool:
+    """True if no later entry can change a verdict that depends on times up to ``used``."""
+    return history.settled == 0 or used < history.settled
+
+
+# ------------------------------------------------------------------------------------------------------- entries
+
+
+def raised(state: ClusterState, horizon: Micros) -> Settled:
+    """What the state promises once a writer's horizon is raised: it is in use from the first ``SettleVerdicts`` on."""
+    settled = state.settled
+    return replace(settled, until=horizon) if 0 < settled.until < horizon else settled
+
+
+def with_leeway(state: ClusterState) -> Settled:
+    """What the state keeps once its leeway is another one."""
+    settled, before = state.settled, setting(state, "cdc_leeway_us")
+    if settled.until == 0 or (settled.leeways and settled.leeways[-1].until == settled.until):
+        return settled  # nobody has judged yet, or what was in between counted for no write
+    return replace(settled, leeways=(*settled.leeways, PastLeeway(before, settled.until)))

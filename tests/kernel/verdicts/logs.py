@@ -1,0 +1,165 @@
+"""Random logs of what changes verdicts, decided by the kernel; and all readers of them compared.
+
+A reader is a prefix of the log, as in ``model``. Times are a few multiples of ``UNIT``, of which two are as long as a
+replaced version may be named, so that logs of twenty entries meet every rule. What prints of a disagreement is the
+seed of its log.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ringlog.kernel.commands.cdc import CommitCdcGeneration
+from ringlog.kernel.commands.cdc_clock import WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import AlterTable, DropTable
+from ringlog.kernel.commands.user_types import AlterType, CreateType
+from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.decide import decide
+from ringlog.kernel.generations.admission import Rules, rules_of, verdict
+from ringlog.kernel.generations.describe import ranges_digest
+from ringlog.kernel.generations.verdicts import FORGOTTEN
+from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.schema.lives import NAMED_US
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Column, Command, Replication, TypeField
+from ringlog.wire.records import Cell, Mutation
+from tests.kernel.entries import SEED, TABLE, uuid
+from tests.kernel.generations.switch_model import founded_with, prepared_in
+
+UNIT = NAMED_US // 2
+TIMES = range(1, 9)
+LENGTH = 24
+NAME = f"{TABLE.keyspace}.{TABLE.name}"
+WRITERS = ("w",)
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Two readers of one write."""
+
+    write: Mutation
+    appended: int
+    verdicts: tuple[str, ...]
+
+
+def start() -> ClusterState:
+    """A keyspace, a CDC writer, a generation that operates from the beginning; nothing is promised yet."""
+    state = founded_with(WRITERS, 1)
+    for command in (CreateKeyspace(TABLE.keyspace, Replication("simple", 1)), CreateType("ks", "u", (field(0),))):
+        after = decided(state, command)
+        assert after is not None, command
+        state = after
+    return state
+
+
+def field(number: int) -> TypeField:
+    """A field of the user type."""
+    return TypeField(f"f{number}", "int")
+
+
+def decided(state: ClusterState, command: Command) -> ClusterState | None:
+    """The next state; None if the command is refused."""
+    decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), 0))
+    return replace(decision.state, epoch=state.epoch + 1) if isinstance(decision, Accepted) else None
+
+
+def random_step(draw: random.Random, state: ClusterState) -> ClusterState | None:
+    """The state after one more entry of some kind; None if it is refused."""
+    time = max(1, state.settled.until // UNIT + draw.randrange(-1, 3)) * UNIT
+    table = state.tables.get(NAME)
+    match draw.randrange(11):
+        case 0 | 1 if table is None:
+            columns = (*TABLE.columns, Column("w", "frozen<u>"))[: draw.choice([3, 4])]
+            keys = draw.choice([("k",), ("k", "c")])
+            made = replace(TABLE, id=uuid(state.epoch, space=4), columns=columns, partition_key=keys[:1])
+            return decided(state, replace(made, cdc=replace(made.cdc, enabled=draw.random() < 0.8)))
+        case 0 | 1 | 2 if table is not None:
+            column = Column(f"v{len(table.columns)}", "int")
+            return decided(state, AlterTable("ks", "t", (column,), draw.choice([None, table.cdc])))
+        case 3:
+            return decided(state, DropTable("ks", "t"))
+        case 4 | 5:
+            return decided(state, SettleVerdicts(time, draw.choice([0, 0, time - draw.randrange(3) * UNIT])))
+        case 6:
+            leeway = draw.choice([0, UNIT, 2 * UNIT])
+            return decided(state, ChangeSettings((("cdc_leeway_us", leeway),)))
+        case 7 if len(state.generations) < 4:
+            return _committed(state, time)
+        case 8:
+            last = state.generations[-1]
+            return decided(state, WithdrawCdcGeneration(last.id, SEED, "a clock was ahead"))
+        case 9:
+            writer = state.writers["w"]
+            low = draw.choice([writer.low_watermark, time - UNIT])
+            return decided(state, AdvanceCdcWriter("w", writer.incarnation, time, max(low, 1), ()))
+        case 10:
+            fields = state.types["ks.u"].fields
+            return decided(state, AlterType("ks", "u", (field(len(fields)),)))
+    return None
+
+
+def _committed(state: ClusterState, timestamp: int) -> ClusterState | None:
+    ready = prepared_in(replace(state, prepared=None))
+    assert ready.prepared is not None
+    ready = replace(ready, prepared=replace(ready.prepared, id=f"generation-of-{state.epoch}"))
+    assert ready.prepared is not None
+    ranges = tuple(item for _, part in ready.prepared.received for item in part)
+    after = decided(ready, CommitCdcGeneration(ready.prepared.id, timestamp, ranges_digest(ranges)))
+    if after is None:
+        return None
+    last = replace(after.generations[-1], status="published", published=1)
+    return replace(after, generations=(*after.generations[:-1], last))
+
+
+def random_log(seed: int) -> list[ClusterState]:
+    """The states of a log, the first one included."""
+    draw = random.Random(seed)
+    states = [start()]
+    for _ in range(LENGTH):
+        after = random_step(draw, states[-1])
+        if after is not None:
+            states.append(after)
+    return states
+
+
+def writes(states: list[ClusterState]) -> Iterator[tuple[Mutation, int]]:
+    """Writes and their append times: of authors who name nothing, and who name what there was, or was never."""
+    base = Mutation(None, None, "ks", "t", 0, None, "UPDATE", (b"a",), (b"\0\0\0\1",), ())
+    cell = Cell("v4", b"\0\0\0\1")
+    versions = sorted({(found.id, found.version, found.changed) for state in states for found in state.tables.values()})
+    for time in TIMES:
+        for timestamp in range(0, 11, 2):
+            yield replace(base, timestamp=timestamp * UNIT), time * UNIT
+        plain = replace(base, timestamp=time * UNIT)
+        named = [replace(plain, cells=(replace(cell, column=column),)) for column in ("v", "v3", "v4")]
+        for table, version, epoch in versions[:8]:
+            named += [replace(plain, table_id=table, table_version=version, cells=cells) for cells in ((), (cell,))]
+            named += [replace(plain, table_id=table), replace(plain, epoch=epoch)]
+        named += [replace(plain, table_id=uuid(99, space=4)), replace(plain, table_version=uuid(99))]
+        named += [replace(plain, epoch=10**9), replace(plain, cluster_id=uuid(98))]
+        yield from ((write, time * UNIT) for write in named)
+
+
+def disagreement(states: list[ClusterState]) -> Disagreement | None:
+    """The first write on which two readers of the log do not agree."""
+    begun = next((index for index, state in enumerate(states) if state.settled.until), len(states))
+    rules = [rules_of(state) for state in states[begun:]]
+    for write, appended in writes(states):
+        found = _verdicts(rules, write, appended)
+        if len(found) > 1:
+            return Disagreement(write, appended, found)
+    return None
+
+
+def _verdicts(rules: list[Rules], write: Mutation, now: int) -> tuple[str, ...]:
+    found: set[str] = set()
+    for one in rules:
+        given = verdict(one, write, now)
+        if given is not None and given.code != FORGOTTEN:
+            found.add(given.code or f"{given.version and (given.version.id, given.version.version)}")
+    return tuple(sorted(found))

@@ -1,0 +1,103 @@
+"""The kernel's verdicts: all readers of random logs agree, and would not without each part of the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.commands import cdc, cdc_clock, cdc_writers, cluster, schema, user_types, verdicts
+from ringlog.kernel.generations import admission
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.schema import lives
+from ringlog.kernel.state import ClusterState, Settled
+from tests.kernel.verdicts.logs import disagreement, random_log
+
+LOGS = 150
+BLOCK = 15
+MINE = {"settled", "table_lives"}
+
+
+@pytest.mark.parametrize("first", range(0, LOGS, BLOCK))
+def test_all_readers_of_a_log_agree(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        states = random_log(seed)
+        assert disagreement(states) is None, f"log {seed}"
+        for before, after in pairwise(states):
+            assert not [found for found in violations(after, before) if found.invariant in MINE], f"log {seed}"
+            assert not [found for found in violations(after) if found.invariant in MINE], f"log {seed}"
+
+
+def _unsettled(real: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda *_arguments: True
+
+
+def _from_the_beginning(real: Callable[..., Any]) -> Callable[..., Any]:
+    """A schema change counts for every write."""
+
+    def changed(state: ClusterState, before: Any, after: Any) -> Any:
+        known = replace(state, settled=Settled(1)) if state.settled.until else state
+        return real(known, before, after)
+
+    return changed
+
+
+def _forgetful(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Only the newest version is kept."""
+
+    def changed(state: ClusterState, before: Any, after: Any) -> Any:
+        found = real(state, before, after)
+        cut = {name: tuple(replace(one, versions=one.versions[-1:]) for one in known) for name, known in found.items()}
+        return type(found)(cut)
+
+    return changed
+
+
+def _no_leeways(real: Callable[..., Settled]) -> Callable[..., Settled]:
+    return lambda state: state.settled
+
+
+def _not_raised(real: Callable[..., Settled]) -> Callable[..., Settled]:
+    return lambda state, _horizon: state.settled
+
+
+def _unaware(real: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule that does not know the settled time."""
+    return lambda state, *arguments: real(replace(state, settled=Settled()), *arguments)
+
+
+def _too_much(real: Callable[..., Any]) -> Callable[..., Any]:
+    """What a replaced version's name still reaches is forgotten."""
+    return lambda known, below: real(known, below + lives.NAMED_US)
+
+
+PLANTED: tuple[tuple[str, tuple[tuple[Any, str], ...], Callable[..., Any]], ...] = (
+    ("judged as soon as it is read", ((admission, "is_settled"),), _unsettled),
+    ("a change counts at once", ((schema, "changed"), (user_types, "lives_after")), _from_the_beginning),
+    ("only the newest version is kept", ((schema, "changed"),), _forgetful),
+    ("earlier leeways are not kept", ((cluster, "with_leeway"),), _no_leeways),
+    ("a generation starts below the settled time", ((cdc, "_timestamp_too_low"),), _unaware),
+    ("a generation is withdrawn below it", ((cdc_clock, "_in_use"),), _unaware),
+    ("too much is forgotten", ((verdicts, "remembered"),), _too_much),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "places", "plant"), PLANTED, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_planted_defect_is_found(
+    words: str, places: tuple[tuple[Any, str], ...], plant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room, name in places:
+        monkeypatch.setattr(room, name, plant(getattr(room, name)))
+    assert any(disagreement(random_log(seed)) for seed in range(LOGS)), words
+
+
+def test_a_horizon_raises_the_settled_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a writer would route where what is decided later counts: the invariant tells."""
+    monkeypatch.setattr(cdc_writers, "raised", _not_raised(cdc_writers.raised))
+    logs = (random_log(seed) for seed in range(LOGS))
+    assert any(found.invariant == "settled" for log in logs for state in log for found in violations(state))
