@@ -19,7 +19,7 @@ from ringlog.sim.mutants.operations import MUTANTS
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.search import run_seed
 
-SEEDS = 60
+SEEDS = 300
 """A planted bug that is listed here is usually found by the first few; more would be a change worth a look."""
 
 FOUND_BY = {
