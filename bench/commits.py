@@ -45,7 +45,7 @@ from ringlog.log.producer import AckedProducer
 from ringlog.stack import Stack
 
 WARM, SEQUENTIAL, OUTSTANDING, MANY, ROUNDS = 300, 1_000, 64, 500, 6
-CONTENDED = 500
+CONTENDED = 200
 """Wins that are counted; more of Ringlog's, which are soon done."""
 VALUE = b"x" * 100
 CLUSTER = "commits"
@@ -147,7 +147,7 @@ def of_ringlog(client: Client) -> Figures:
     def change(_: int) -> Answer:
         return client.submit_future(UpdateNode(node, release=f"1.{next(numbers)}"))
 
-    found["64 contend, wins"], _ = keeping(change, _applied, 8 * CONTENDED)
+    found["64 contend, wins"], _ = keeping(change, _applied, 10 * CONTENDED)
     return found
 
 
