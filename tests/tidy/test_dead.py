@@ -59,20 +59,6 @@ FOR_TESTS = {
     "EXPLORED": "planted bugs that the explorer finds",
     "FLIGHTS_WITHOUT_TAILNUM": "a fact of the data set that the tests hold it to",
     "decode_state": "a replica that starts from a stored state; nothing stores one yet",
-    **dict.fromkeys(
-        (
-            "STREAMING_STAGES",
-            "group_of",
-            "index_of",
-            "moving_of",
-            "new_map",
-            "reporters",
-            "stepped",
-            "uniform_ends",
-            "with_resize",
-        ),
-        "the map, gates and steps of tablets, whose commands come next",
-    ),
     "truncate": "the memory log's conformance to a broker that deletes records",
 }
 

@@ -30,11 +30,6 @@ def transitions(state: ClusterState) -> Iterator[tuple[TabletMap, Transition]]:
             yield tablets, transition
 
 
-def in_track(state: ClusterState) -> bool:
-    """True if a tablet is in transition."""
-    return any(tablets.transitions for tablets in state.tablets.values())
-
-
 def tables_on(state: ClusterState, node: NodeId) -> tuple[str, ...]:
     """The tables of which a node has a tablet, or is to have one, by name."""
     return tuple(name for name, tablets in in_order(state.tablets) if _is_on(tablets, node))
