@@ -41,9 +41,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "history_forgets_early",
-        "ringlog.kernel.history",
-        "applied.epoch - entries_max + 1) if applied.epoch >= entries_max else",
-        "applied.epoch - 8 + 1) if applied.epoch >= 8 else",
+        "ringlog.kernel.memory",
+        "        if epoch >= entries_max:\n            oldest = max(oldest, epoch - entries_max + 1)",
+        "        if epoch >= 8:\n            oldest = max(oldest, epoch - 8 + 1)",
         "the history keeps eight entries, so that requests expire that should not",
         300,
     ),

@@ -212,15 +212,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "since_kept_over_gap",
         DELTAS,
-        "newcomers.setdefault(node, Replica(node, epoch))",
-        "newcomers.setdefault(node, Replica(node, epoch - 1))",
+        "found = newcomers[node] = Replica(node, epoch)",
+        "found = newcomers[node] = Replica(node, epoch - 1)",
         "a member seems to have been one before it was",
         50,
     ),
     Mutant(
         "since_begins_anew",
         DELTAS,
-        "kept = tuple(replica for replica in group if replica.node not in removed)",
+        "kept = tuple([replica for replica in group if replica.node not in removed])",
         "kept = tuple(Replica(replica.node, epoch) for replica in group if replica.node not in removed)",
         "members seem to be new whenever their group changes",
         20,
