@@ -13,6 +13,7 @@ from ringlog.node.due import SELDOM_US, Due, Words
 from tests.kernel.entries import Noop, applied, founded
 from tests.kernel.operations.drive import at_every_stage, joining
 from tests.kernel.ownership.rings import a_cluster
+from tests.kernel.tablets import lives
 
 WORDS: Words = ((), ())
 FAR = {"A": [100], "B": [200], "C": [300], "D": [1_000], "E": [1_100], "F": [1_200], "X": []}
@@ -95,3 +96,18 @@ def test_an_acknowledgement_is_made_anew_before_the_log_forgets_its_epoch() -> N
         node.sees(state, 1)
         assert state.history.at(node.said[-1]) is not None
     assert len(node.said) < 12
+
+
+def test_the_nodes_of_a_tablet_say_at_once_that_they_have_its_stage() -> None:
+    before = lives.with_table(lives.three_racks(), lives.factor(2), 4)
+    move = lives.migration(before)
+    state = lives.begun(before, move)
+    transition = state.tablets[lives.TABLE].transitions[0]
+    concerned = {one.node for one in (*transition.next, *lives.tablet(before).replicas)}
+    asked = set()
+    for name in state.nodes:
+        node = Node(name)
+        node.sees(before, 0)
+        node.sees(state, 1)
+        asked |= {name} if node.said[-1] >= transition.stage_epoch > before.epoch else set()
+    assert asked == concerned < set(state.nodes)

@@ -2,8 +2,9 @@
 
 =====================  ===============================================================================================
 the first one          of a life: who this node is, and that it is back
-a gate waits           an operation's stage began at an epoch that this node has now, and had not acknowledged; and the
-                       gate counts this node (``kernel.operations.gates.awaited``)
+a gate waits           a stage of an operation or of a tablet began at an epoch that this node has now, and had not
+                       acknowledged; and the gate counts this node (``kernel.operations.gates.awaited``; of a tablet,
+                       all that have it or are to have it)
 streams                rows have arrived, or were asked for in vain: the coordinator acts on either
 the history            the last acknowledged epoch is in the older half of what is remembered: the log cannot vouch for
                        it much longer
@@ -23,6 +24,8 @@ from immutables import Map
 from ringlog.kernel.operations.gates import awaited
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.tablets.map import TabletMap, Transition
+from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 
 SELDOM_US: Final[Micros] = 3_000_000
@@ -41,6 +44,8 @@ class Due:
         self._at: Micros = 0
         self._operations: Map[OperationId, Operation] = Map()
         self._awaited: tuple[Epoch, ...] = ()
+        self._tablets: Map[str, TabletMap] = Map()
+        self._moving: tuple[Epoch, ...] = ()
 
     def is_due(self, state: ClusterState, epoch: Epoch, words: Words, now: Micros) -> bool:
         """Whether to acknowledge ``epoch`` of ``state`` now. ``now``: of a clock that does not go back."""
@@ -57,9 +62,15 @@ class Due:
         self._epoch, self._words, self._at = epoch, words, now
 
     def _gates(self, state: ClusterState) -> tuple[Epoch, ...]:
-        """The epochs of the stages whose gates count this node; looked up anew when an operation has changed."""
+        """The epochs of the stages whose gates count this node; looked up anew when one of them has changed."""
         if state.operations is not self._operations:
             flying = (one for one in in_flight(state) if one.stage_epoch > self._epoch)
             self._awaited = tuple(one.stage_epoch for one in flying if self._node in awaited(state, one))
             self._operations = state.operations
-        return self._awaited
+        if state.tablets is not self._tablets:
+            stages = {one.stage_epoch for tablets, one in transitions(state) if self._has(tablets, one)}
+            self._moving, self._tablets = tuple(stages), state.tablets
+        return self._awaited + self._moving
+
+    def _has(self, tablets: TabletMap, one: Transition) -> bool:
+        return any(replica.node == self._node for replica in (*one.next, *tablets.replicas(one.tablet)))
