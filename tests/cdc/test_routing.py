@@ -18,10 +18,10 @@ from ringlog.kernel.generations.statements import TableShape, well_typed
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import Generation
-from ringlog.wire.partitions import cdc_partition
 from ringlog_cdc.cdc_time import high_halves, topic_number
 from ringlog_cdc.routing import Routed, RoutingTable, Rows, crc32_rows, route, routing_table
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, REASONS, ROUTED, SKIPPED
+from tests.cdc.partitions import cdc_partition
 from tests.kernel.generations.clusters import described
 
 TOPIC = "shop.mutations"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
+from tests.cdc.partitions import cdc_partition
 from tests.system.audit_world import Out, World, timeuuid
 
 from ringlog.audit import topics
@@ -20,7 +21,6 @@ from ringlog.audit.topics import AuditError, records
 from ringlog.kernel.changes import CDC_STREAMS
 from ringlog.kernel.values import CdcOptions
 from ringlog.stack import StackInfo
-from ringlog.wire.partitions import cdc_partition
 from ringlog.wire.records import (
     CdcRow,
     Cell,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import fastavro
 import pytest
+from tests.cdc.partitions import cdc_partition
 from tests.system.cdc_world import World, founded, now_us, until, write
 
 from ringlog.kernel.generations.lookup import stream_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import Generation
 from ringlog.stack import StackInfo
-from ringlog.wire.partitions import cdc_partition
 from ringlog.wire.records import CdcRow, Cell, encode_mutation
 from ringlog.wire.single_object import header
 from ringlog_cdc.errors import CdcError
