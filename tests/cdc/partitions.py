@@ -1,4 +1,4 @@
-"""Where a CDC row lies, told a second time on purpose: what ``ringlog_cdc.routing`` works out for many is held to it."""
+"""Where a CDC row lies, told twice on purpose: what ``ringlog_cdc.routing`` works out for many is held to this."""
 
 from __future__ import annotations
 
