@@ -99,7 +99,7 @@ def entry_with(kind, version, payload):
     return decode_entry(encode_entry(changed, payload))
 
 
-@pytest.mark.parametrize(("kind", "version"), [("MigrateTablets", 1), ("Join", 2), ("Join", 0), ("", 1), ("Join", -1)])
+@pytest.mark.parametrize(("kind", "version"), [("MergeClusters", 1), ("Join", 2), ("Join", 0), ("", 1), ("Join", -1)])
 def test_a_kind_or_version_of_another_release_is_unknown(kind, version):
     entry = entry_with(kind, version, b"whatever")
     assert entry.command == UnknownCommand(kind, version)

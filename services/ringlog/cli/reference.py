@@ -50,7 +50,7 @@ def _told(suffix: str) -> tuple[str, str]:
 
 RECORDS: Mapping[str, tuple[str, str]] = {
     "metadata": ("none", "`ringlog.log.LogEntry`"),
-    "requests": ("none", "`ringlog.requests.Request`"),
+    "requests": ("none", "`ringlog.requests.Request`; `ringlog.requests.RequestBatch`"),
     "results": ("none", "`ringlog.requests.Result`"),
     "acks": ("node id", "`ringlog.acks.NodeAck`"),
     "mutations": ("`keyspace.table`, a zero byte, the composed partition key", "`ringlog.mutations.Mutation`"),

@@ -16,8 +16,8 @@ from ringlog.wire.single_object import header
 from ringlog_schemas import current
 
 _NULL, _SOME, _END = b"\0", b"\2", b"\0"
-_ONE_STATEMENT = _END + _END + _NULL + _END
-"""No elements deleted, no collection replaced, no bounds, nothing more."""
+_ONE_STATEMENT = _END + _END + _NULL + _END + _NULL + _NULL + _NULL
+"""No elements deleted, no collection replaced, no bounds, nothing more; epoch, table id and version not said."""
 
 
 class HasCell(Protocol):

@@ -54,15 +54,16 @@ def test_hosts_are_those_that_have_joined_or_that_a_map_names() -> None:
 def test_transitions_count_where_they_end() -> None:
     tablets = new_map("ks.t", uniform_ends(3), [[on("n1")]] * 3, 1)
     stages = (STREAMING, USE_NEW, CLEANUP_TARGET)
-    changes = {number: Transition("migration", stage, 2, 2, (on("n2", 1),)) for number, stage in enumerate(stages)}
-    (found,) = picture_of(STATE, [with_transitions(tablets, changes)], {}).tables
+    changes = [Transition(number, "migration", stage, 2, 2, (on("n2", 1),)) for number, stage in enumerate(stages)]
+    moving = with_transitions(tablets, {one.tablet: one for one in changes})
+    (found,) = picture_of(STATE, [moving], {}).tables
     assert [found.moving[number].next for number in range(3)] == [(("n2", 1),), (("n2", 1),), (("n1", 0),)]
     assert [found.moving[number].streams for number in range(3)] == [True, False, False]
     assert found.places(2) == (("n1", 0),)
 
 
 def test_racks_and_merges_are_taken_over() -> None:
-    tablets = with_resize(new_map("ks.t", uniform_ends(2), [[on("n1")]] * 2, 1), Resize("merge", 1, 2))
+    tablets = with_resize(new_map("ks.t", uniform_ends(2), [[on("n1")]] * 2, 1), Resize("merge", 1, 2), 1)
     (found,) = picture_of(state_of(node("n1"), racks=("r1",)), [tablets], {}).tables
     assert found.racks == {"dc1": frozenset({"r1"})}
     assert found.merging
