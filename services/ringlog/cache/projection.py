@@ -207,3 +207,6 @@ _PIECES = {pieces.name: (part.name, pieces.field) for part in declared.PARTS for
 
 PARTS: tuple[str, ...] = tuple(sorted(_PARTS))
 """The parts of a projection, in the order in which caches store them."""
+
+WHOLE_PARTS = frozenset(PARTS) - _PIECES.keys() | {part for part, _ in _PIECES.values()}
+"""The parts that ``whole`` returns."""

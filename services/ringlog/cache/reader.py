@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ringlog.cache.port import CacheStore, CacheUnavailable
-from ringlog.cache.projection import whole
+from ringlog.cache.projection import WHOLE_PARTS, whole
 from ringlog.cache.redis_cache import TIMEOUT_S, RedisCache
 from ringlog.kernel.values import Micros
 
@@ -40,7 +40,9 @@ class CachedView:
     ``nodes`` by node id, ``placements`` by replication key (lists of ranges), ``keyspaces``, ``tables`` and ``types``
     by name, ``schema_version`` under ``version``, ``generations`` by id, ``prepared`` (the next one, if there is one)
     by id, ``operations`` by id, ``settings`` by name (only those that differ from the defaults), ``writers`` by name,
-    ``terms`` by role, ``past_ttls`` by the epoch until which they held, ``features`` that are enabled by name.
+    ``terms`` by role, ``past_ttls`` by the epoch until which they held, ``features`` that are enabled by name,
+    ``settled`` under ``verdicts``, once there is a settled time, ``tablets`` by table (with their ``chunks`` and
+    ``transitions``).
     """
 
     cluster_id: str
@@ -62,7 +64,12 @@ class CachedView:
     terms: Records
     past_ttls: Records
     features: Records
+    settled: Records
     tablets: Records
+
+
+_STAMPED = {"cluster_id", "epoch", "state_id", "digest", "age_s"}
+assert {one.name for one in fields(CachedView)} == WHOLE_PARTS | _STAMPED, "a view has every part of a projection"
 
 
 class CachedReader:
