@@ -10,8 +10,9 @@ import pytest
 from ringlog.kernel import counts
 from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
 from ringlog.kernel.commands.cluster import TakeOver
+from ringlog.kernel.commands.features import EnableFeature
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode
+from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode, UpdateNode
 from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.commands.user_types import CreateType
 from ringlog.kernel.counts import COUNTS_MAX
@@ -20,7 +21,7 @@ from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import PARTS, ClusterState
 from ringlog.kernel.values import Command, Replication, TypeField
 from ringlog.protocol.validator_core import ANSWERS_MAX
-from tests.kernel.entries import TABLE, applied, entry, founded, node, uuid, with_normal_nodes
+from tests.kernel.entries import NODES, TABLE, applied, entry, founded, node, uuid, with_normal_nodes
 from tests.tidy.files import ROOT
 
 MOST = 3
@@ -33,6 +34,7 @@ def table(number: int) -> CreateTable:
 def grown(part: str, number: int) -> list[Command]:
     """Commands of which the first adds an entry to a part, and the others take away what can be taken away."""
     made: dict[str, list[Command]] = {
+        "features": [EnableFeature(f"f{number}")],
         "keyspaces": [CreateKeyspace(f"k{number}", Replication("simple", 1))],
         "nodes": [node(number + 1), UnregisterNode(uuid(number + 1, space=2))],
         "terms": [TakeOver(f"role{number}", "x", 1)],
@@ -46,6 +48,8 @@ def grown(part: str, number: int) -> list[Command]:
 def start(part: str) -> ClusterState:
     """A cluster with as much as the part needs; what is there already counts."""
     state = with_normal_nodes(founded(), 1)
+    if part == "features":
+        return applied(state, UpdateNode(NODES[0], features=tuple(f"f{number}" for number in range(1, MOST + 2))))
     return state if part == "keyspaces" else applied(state, CreateKeyspace("ks", Replication("simple", 1)))
 
 

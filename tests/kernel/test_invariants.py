@@ -21,10 +21,11 @@ from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
 from ringlog.kernel.commands.user_types import CreateType
+from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
-from ringlog.kernel.invariants import check
 from ringlog.kernel.invariants.check import INVARIANTS, violations
+from ringlog.kernel.invariants.shape import Violation
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
@@ -91,6 +92,8 @@ def lives() -> dict[str, ClusterState]:
             assert wanted is not None
             found["preparing"] = state = applied(state, *parts_of(wanted[0], generate_for(state, wanted[1]), 4)[:1])
         state = _further(state)
+    later = replace(TABLE, name="later", id=uuid(3, space=5))
+    found["settled"] = applied(found["quiet"], SettleVerdicts(2**50), later)
     altered = AlterKeyspace("ks", Replication("network", 1, (DatacenterReplication("dc1", 1),)))
     found["altering"] = state = applied(found["quiet"], altered)
     found["altered"] = _further(state)
@@ -186,6 +189,12 @@ def _transition(state: ClusterState, **changes: Any) -> ClusterState:
     return _tablets(state, transitions=Map({1: replace(one, **changes)}))
 
 
+def _dropped_too_early(state: ClusterState) -> ClusterState:
+    """A table is there, and its life is over."""
+    (life,) = state.table_lives["ks.later"]
+    return replace(state, table_lives=state.table_lives.set("ks.later", (replace(life, until=state.settled.until),)))
+
+
 def _two_about_one(state: ClusterState) -> ClusterState:
     (operation,) = in_flight(state)
     return replace(state, operations=state.operations.set("join-1", replace(operation, id="join-1", locks=())))
@@ -253,11 +262,13 @@ PLANTED: dict[str, Planted] = {
     "tablet_groups": ("moving", lambda s: _settled(s, TabletReplica(NODES[0], 0, 9), changed=8)),
     "excluded": ("moving", lambda s: replace(s, operations=lives()["prepared"].operations)),
     "resizes": ("moving", lambda s: _tablets(s, sequence=7)),
+    "settled": ("settled", lambda s: replace(s, settled=replace(s.settled, forgotten=s.settled.until + 1))),
+    "table_lives": ("settled", _dropped_too_early),
 }
 """Invariant to the state that it is broken in, and how."""
 
 
-def _broken(found: tuple[check.Violation, ...]) -> set[str]:
+def _broken(found: tuple[Violation, ...]) -> set[str]:
     return {one.invariant for one in found}
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.system.user import User
 
+from ringlog.protocol.roles import ROLES
+
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
@@ -54,7 +56,7 @@ def test_after_a_reset_everything_works_again_under_the_same_name(user: User, ho
     user.begin("agents")
     user.join_node("--tokens", "2")
     shown = json.loads(user.run("status", "--json"))
-    assert {agent["role"] for agent in shown["agents"]} == {"validator", "coordinator", "publisher", "keeper"}
+    assert {agent["role"] for agent in shown["agents"]} == set(ROLES)
     user.end()
 
 
