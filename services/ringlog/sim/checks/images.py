@@ -2,7 +2,8 @@
 
 The model is the audit's (``ringlog.audit.images``): a heap of facts for each partition of a table, one heap for each
 time that the table's images begin. They begin in a source partition with the first plan part after one that kept none
-of that table; where no table keeps any they end everywhere at once.
+of that table; where no table keeps any they end everywhere at once. A write that counts, by its append time, for a
+table that has the name no more has no images.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringlog.audit.compound import Columns, LogRow, is_compound, log_rows, plain_row
 from ringlog.audit.images import Images, Wanted
+from ringlog.kernel.outcome import Entry, Outcome, Unreadable
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Table, in_order
 from ringlog.sim.broker import Partition, Record
 from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.judge import Times
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, Mutation
@@ -37,6 +40,13 @@ class ImageRows(Check):
         self._rows: dict[Place, dict[tuple[int, int], CdcRow]] = {}
         self._read: dict[int, int] = {}
         self._claims = 0
+        self._times = Times()
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+    ) -> None:
+        """Which table a write is of goes by its append time."""
+        self._times.look(before, after)
 
     def claimed(self) -> None:
         """States begin anew with a checkpoint."""
@@ -76,8 +86,15 @@ class ImageRows(Check):
                     continue
                 table = tables.get(f"{mutation.keyspace}.{mutation.table}")
                 found = self._rows.get((partition, record.offset))
-                if table is not None and found:
+                if table is not None and found and self._is_meant(epoch, table, record):
                     self._compare(heaps, table, (partition, record.offset), mutation, record.time, found)
+
+    def _is_meant(self, epoch: int, table: Table, record: Record) -> bool:
+        """False for a write that is of a namesake before this table: it has no images, and is in none."""
+        if not self.sim.log.states[epoch].settled.until:
+            return True
+        meant = self._times.at(record.time).tables.get(table.full_name)
+        return meant is not None and meant.id == table.id
 
     def _compare(
         self,

@@ -7,7 +7,7 @@ at each stage, who gains, what a gate must ask, which ranges are locked) follows
 
 ``Span`` remembers for each member of a range since when it has been one: copied when a range is split, the later of two
 when ranges are merged, begun anew when somebody enters, taken back by a cancel from the copy that was made when the
-movement was admitted.
+movement was admitted. Keyspaces in tablets are not in it: ``checks.tablets`` knows those.
 """
 
 from __future__ import annotations
@@ -209,10 +209,10 @@ class Movements:
                 self.down.discard(node)
             case ChangeSettings(values):
                 self.gate_prepared = dict(values).get("gate_prepared", self.gate_prepared)
-            case CreateKeyspace(name, replication):
+            case CreateKeyspace(name, replication) if replication.strategy != "tablets":
                 self.keyspaces[name], self.created[name] = replication, self.epoch
                 self._refresh()
-            case DropKeyspace(name):
+            case DropKeyspace(name) if name in self.keyspaces:
                 del self.keyspaces[name]
                 self._refresh()
             case AdvanceOperation(name, to) if name in self.flying:
@@ -257,7 +257,7 @@ class Movements:
                 return Move(f"replace-{self.epoch}", "replace", node, self._tokens(replaced), (), replaced, its)
             case Rebuild(node, datacenter):
                 return Move(f"rebuild-{self.epoch}", "rebuild", node, datacenter=datacenter)
-            case AlterKeyspace(name, setting):
+            case AlterKeyspace(name, setting) if name in self.keyspaces:
                 own = f"{key_of(self.keyspaces[name])}>{key_of(setting)}"
                 return Move(f"alter-{self.epoch}", "alter", "", keyspace=name, setting=setting, own=own)
         return None
