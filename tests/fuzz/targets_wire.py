@@ -289,7 +289,14 @@ def _schema_headers() -> tuple[bytes, ...]:
 TARGETS = (
     Target("log_entries", ("wire.entries.decode_entry",), log_entry, (), _entries, of_record),
     Target("commands", ("wire.commands.decode_command",), command, (), _commands),
-    Target("requests", ("wire.records.decode_requests",), request, (WireError,), _requests, of_record),
+    Target(
+        "requests",
+        ("wire.records.decode_request", "wire.records.decode_requests"),
+        request,
+        (WireError,),
+        _requests,
+        of_record,
+    ),
     Target(
         "mutations",
         ("wire.records.decode_mutation", "node.peek.peek"),

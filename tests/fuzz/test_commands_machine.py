@@ -40,7 +40,7 @@ from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry, encode_entry
 from ringlog.wire.mapping import uuid_text
 from tests.fuzz.mutate import blind
-from tests.fuzz.strategies import KINDS, BySeed, Pools, accepted, changed, commands, made
+from tests.fuzz.strategies import KINDS, BySeed, Pools, accepted, altered, changed, commands, made
 from tests.fuzz.world import START, next_steps, states, story
 
 NEVER_REFUSED = {"Noop": "it has no rule that could refuse it"}
@@ -111,6 +111,12 @@ class Machine(RuleBasedStateMachine):
         if currently_in_test_context():
             note(f"command: {command}")
         self.submit(command)
+
+    def one_near(self, command: Any, seed: int) -> None:
+        """The command with up to two fields chosen anew, mended as its refusals say."""
+        plausible = self.pools.of(self.state)
+        first = altered(BySeed(seed), command, plausible)
+        self.submit(accepted(self.state, seed, first, plausible, ATTEMPTS))
 
     def submit(self, command: Command) -> None:
         self.clock.advance(1.0)
@@ -244,6 +250,8 @@ def test_each_command_is_accepted_and_refused() -> None:
         machine = Machine()
         machine.start_from(step.before)
         machine.one_that_applies(step.encoded.entry.kind, 3 * step.before.epoch + 1)
+        machine.start_from(step.before)
+        machine.one_near(step.encoded.entry.command, step.before.epoch)
     print(f"\n{_table()}")
     assert set(KINDS) - _kinds({"applied"}) == set(), "never accepted; see SHAPES in tests/fuzz/strategies.py"
     assert set(KINDS) - _kinds(CODES.keys()) == NEVER_REFUSED.keys()

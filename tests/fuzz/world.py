@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from functools import cache
 
 from ringlog.kernel.commands.cdc import RequestCdcGeneration
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
 from ringlog.kernel.commands.operations import CancelOperation, FailOperation
+from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.tablets import MigrateTablets, RevertTablets, Shard, TabletMigration, TabletRevert
 from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
 from ringlog.kernel.fold import fold
+from ringlog.kernel.generations.expiry import expires_at
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Position, Replication, TypeField
@@ -92,7 +96,7 @@ def node(number: int) -> RegisterNode:
 @cache
 def story() -> Story:
     """Three nodes, two keyspaces, tables with and without CDC, writers, closed and open generations, ended operations
-    of both kinds, and a fourth node in the middle of its join.
+    of both kinds, tablets that have moved, an expired generation, and a fifth node in the middle of its join.
     """
     told = Story()
     told.apply(InitializeCluster("shop", (("history_entries", 100),)), TakeOver("validator", "a", 1))
@@ -119,8 +123,10 @@ def story() -> Story:
     text, number = TypeField("street", "text"), TypeField("zip", "int")
     told.apply(CreateType("ks", "address", (text,)), AlterType("ks", "address", (number,)))
     told.apply(CreateType("ks", "spare", (text,)), DropType("ks", "spare"))
+    _move_tablets(told)
     told.apply(node(5), Join(node(5).id, (77,), SEED))
     told.coordinate(5)
+    _expire(told)
     return told
 
 
@@ -150,6 +156,36 @@ def _move_all_ways(told: Story) -> None:
     told.coordinate()
     told.apply(DeclareDown(node(7).id, "no heartbeat"), Assassinate(node(7).id))
     told.apply(node(9), UnregisterNode(node(9).id))
+
+
+def _move_tablets(told: Story) -> None:
+    """A tablet moves, after it was turned back once; then its table is split."""
+    told.apply(CreateKeyspace("tab", Replication("tablets", 1, (DatacenterReplication("dc1", 1),))))
+    told.apply(CreateTable("tab", "t", "11111111-0000-4000-8000-000000000005", COLUMNS, ("k",), ("c",), CdcOptions()))
+    replica = told.state.tablets["tab.t"].tablet(0).replicas[0]
+    away = Shard(next(one for one in sorted(_serving(told.state)) if one != replica.node), 0)
+    move = TabletMigration("tab.t", 0, "migration", Shard(replica.node, replica.shard), away)
+    told.apply(MigrateTablets((move,)), RevertTablets((TabletRevert("tab.t", 0, "not now"),)))
+    told.coordinate()
+    told.apply(MigrateTablets((move,)))
+    told.coordinate()
+    told.apply(DecideResize("tab.t", "split", 1))
+    told.coordinate()
+    assert told.state.tablets["tab.t"].resize is None, "it is split"
+
+
+def _serving(state: ClusterState) -> set[str]:
+    """The nodes that serve."""
+    return {name for name, one in state.nodes.items() if one.state == "normal" and not one.down}
+
+
+def _expire(told: Story) -> None:
+    """A day later the rows of the first generation are gone, and its streams are forgotten."""
+    first, second = told.state.generations[:2]
+    end = expires_at(told.state, first, second)
+    assert end is not None, "its rows are not kept for ever"
+    told.clock.advance((end - told.clock.now_us()) / 1_000_000)
+    told.apply(ExpireCdcGeneration(first.id, told.clock.now_us()), ForgetCdcGeneration(first.id))
 
 
 def states() -> tuple[ClusterState, ...]:
