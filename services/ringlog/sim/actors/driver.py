@@ -147,6 +147,8 @@ class Driver:
         if effect.is_lost:
             raise checkpoint_lost(WRITER_NAME)
         yield from self._store.writes()
+        if folder.claimed:
+            return False  # another driver made the file meanwhile: it is made once
         folder.claimed = True
         for check in self.sim.on_claimed:
             check.claimed()
