@@ -151,11 +151,11 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
     checkpoint.mkdir(parents=True, exist_ok=True)
     path = checkpoint / CLAIM
     claim = {"cdc_partitions": cdc_partitions, "cluster_id": cluster_id, "writer": writer}
-    is_new = not path.exists()
-    if is_new:
+    is_new = False
+    if not path.exists():
         if registered:
             raise checkpoint_lost(writer)
-        create_if_absent(path, json.dumps(claim, sort_keys=True).encode() + b"\n")
+        is_new = create_if_absent(path, json.dumps(claim, sort_keys=True).encode() + b"\n")
     stored = decode_claim(path.read_bytes())
     if (stored["cluster_id"], stored["writer"]) != (cluster_id, writer):
         raise CdcError(

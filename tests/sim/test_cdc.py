@@ -94,7 +94,6 @@ def test_a_replay_is_the_same_run() -> None:
 
 
 QUICK = (
-    "generation_by_arrival",
     "zombie_promises",
     "close_ignores_writers",
     "close_without_positions",
