@@ -11,8 +11,8 @@ DECISIONS, ROUTING = "ringlog_cdc.decisions", "ringlog_cdc.routing"
 ROWS = "ringlog_cdc.rows"
 
 MUTANTS: tuple[Mutant, ...] = (
-    # A generation by arrival instead of by timestamp is not planted at present: since verdicts wait for the settled time
-    # (decision 54) no write of the first seeds lies across a start, so the simulator has to bring such writes about again.
+    # A generation by arrival instead of by timestamp is not planted at present: since verdicts wait for the settled
+    # time (decision 54) no write of the first seeds lies across a start. The simulator has to bring such writes about.
     Mutant(
         "row_of_no_epoch",
         ROWS,
