@@ -140,7 +140,7 @@ def test_plans_whose_rows_never_went_out_are_carried_out_while_and_after_the_gen
         world.schema()
         count = world.send(write(f"customer-{number % 37}", number) for number in range(100))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(BatchRunner, "_write", dies)
+            patch.setattr(BatchRunner, "_write_rows", dies)
             with pytest.raises(RuntimeError, match="killed"):
                 run_to_idle(stack, cluster_name, tmp_path, spark)
         assert world.read("cdc") == []
@@ -156,7 +156,7 @@ def test_plans_whose_rows_never_went_out_are_carried_out_while_and_after_the_gen
             until(lambda: lines(tmp_path, "held"), "a held batch", job.writer.check)
             lowered = world.state.writers["spark"].horizon
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(BatchRunner, "_write", dies)
+                patch.setattr(BatchRunner, "_write_rows", dies)
                 second = world.commit_generation(lowered + 1)
                 world.finish(operation)
                 with pytest.raises(RuntimeError, match="killed"):
